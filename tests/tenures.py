@@ -28,3 +28,8 @@ class SetTenures:
     async def changed(self, tenure: Tenure) -> None:
         while self.current == tenure:
             await self._change.wait()
+
+    confirmed = 0
+
+    def note_confirmed(self, epoch: int, offset: int) -> None:
+        pass

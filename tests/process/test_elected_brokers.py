@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -242,6 +243,31 @@ async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> No
             assert cut.name == f"{kept}-{end}.log"
             assert b"only on the first" in cut.read_bytes()
             assert (await promote(returned, 0)).ext["master"] == second.address
+
+
+@pytest.mark.trio
+async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) -> None:
+    """The engine forgets that member 2 has left the set, and elects it; the others were killed and return."""
+    group = Group(tmp_path)
+    async with group.member(0) as first, group.member(1) as second:
+        async with group.member(2):
+            await group.in_sync(0, 1, 2)
+            copy = group.state.record
+        await group.in_sync(0, 1)
+        assert (await put(first, b"without member 2")).code == 0
+        end = first.store.max_physical_offset
+        await until(lambda: second._base.elector and second._base.elector.confirmed == end)
+    group.state.keep(replace(copy, leader=None))
+    async with group.member(2), group.member(1) as second:
+        await group.in_sync(2)
+        await until(lambda: f"log is confirmed up to {end}" in str(second._status()))
+        assert second.store.max_physical_offset == end
+    async with group.member(1) as second:
+        assert (await promote(second, 1, force=True)).code == 0
+        await group.in_sync(1)
+        async with group.member(2) as third:
+            await group.in_sync(1, 2)
+            assert third.store.max_physical_offset == end
 
 
 @pytest.mark.trio

@@ -18,10 +18,11 @@ from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.reply_push import ReplyPusher
-from reput_broker.ha.admission import SlaveAdmission
+from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
+from reput_broker.ha.master_proof import proving
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
@@ -97,7 +98,7 @@ class MasterParts:
             fence=Fence() if leadership is None else leadership.fence,
             ids_to_pull_from=self._slave_ids,
         )
-        self._admission = SlaveAdmission(access) if isinstance(access, AccessControl) else None
+        self._admission = self._admission_of(access, epoch) if isinstance(access, AccessControl) else None
         common.statistics.timer_totals = storage.schedule.timer_totals
         self._is_elected = leadership is not None
         self.groups, self.puts = common.groups, common.puts
@@ -186,7 +187,24 @@ class MasterParts:
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
         )
-        self.server = common.server({**handlers, **sync.handlers()}, connections_max)
+        handlers = {**handlers, **sync.handlers()}
+        if self._admission is not None:
+            handlers = proving(handlers, (config.cluster, config.broker_name))
+        self.server = common.server(handlers, connections_max)
+
+    def _admission_of(self, access: AccessControl, epoch: int) -> SlaveAdmission:
+        config = self._common.config
+
+        def addresses() -> tuple[str, ...]:
+            advertised = config.advertise
+            return (self.own.ha_address(advertised),) if advertised else ()
+
+        return SlaveAdmission(
+            access,
+            Group(config.cluster, config.broker_name, epoch),
+            addresses,
+            needs_mutual_proof=config.ha.mutual_proof,
+        )
 
     def _serve_log(self, epoch: int) -> HAService:
         """Return the service for slaves, whose reports answer the puts that wait for copies."""

@@ -27,6 +27,8 @@ class OwnLog:
     min_offset: int
     end_offset: int
     file_size: int
+    confirmed: int = 0
+    """All before this offset is known to be confirmed, and is never cut."""
 
     @property
     def is_empty(self) -> bool:
@@ -117,6 +119,14 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
             f"they are different histories; {_REMEDY}"
         )
     agree = f"they agree up to {end}{'' if common else ' at most'}"
+    confirmed = min(own.confirmed, own.end_offset)
+    if end < confirmed:
+        return Refuse(
+            f"{agree}, and this broker's log is confirmed up to {confirmed} (its epochs: {_text(own.epochs)}; the "
+            f"master's: {_text(theirs)}): the engine that elects was restored from an older copy, or the master has "
+            "lost what it had synced. To keep this log, stop the master, then run `reput broker promote NUMBER --force "
+            "--server` with this broker's number and address; to keep the master's, run it with those of the master"
+        )
     if end <= own.min_offset > 0:
         return SetAside(
             f"it has nothing in common with the master's: it begins at {own.min_offset}, and {agree}"

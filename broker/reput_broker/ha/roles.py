@@ -68,6 +68,13 @@ class TenureSource(Protocol):
     async def changed(self, tenure: Tenure) -> None:
         """Return once `current` differs from `tenure`."""
 
+    @property
+    def confirmed(self) -> int:
+        """The log offset below which this broker's log must not be cut; 0 if none is known."""
+
+    def note_confirmed(self, epoch: int, offset: int) -> None:
+        """Note that all before an offset is confirmed, as a master of that epoch says whose history is this log's."""
+
 
 class StaticTenures:
     """The role as configured, for as long as the broker runs; a slave's master may change.
@@ -90,6 +97,14 @@ class StaticTenures:
         """Return once `current` differs from `tenure`."""
         while self._current == tenure:
             await self._change.wait()
+
+    @property
+    def confirmed(self) -> int:
+        """Nothing is: an operator decides which log holds."""
+        return 0
+
+    def note_confirmed(self, epoch: int, offset: int) -> None:
+        """Do nothing."""
 
     def master_found(self, address: str, ha_address: str) -> None:
         """Note the master that a name server named; what the configuration names stays.

@@ -84,7 +84,7 @@ class TableSyncProcessor:
     async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Outcome:
         """Answer as `handler` does, with the version; without a body if the slave has that version."""
         known = SyncTableHeader.from_ext(request.ext).table_version
-        log_end, found = self._store.max_physical_offset, f"{self._run}.{version()}"
+        log_end, found = self._store.wrote_offset, f"{self._run}.{version()}"
         ext = SyncTableResult(found, log_end).to_ext(request.header_type)
         if known == found:
             return Response(0, ext)
@@ -97,7 +97,7 @@ class TableSyncProcessor:
 
     def _timer_version(self) -> str:
         is_used = self._schedule.timers.is_used
-        return f"{self._store.max_physical_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
+        return f"{self._store.wrote_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
 
     async def consumer_offsets(self, request: Request) -> Response:
         """Answer with the offsets of all groups, or with those that have changed since the slave's version.
@@ -110,7 +110,7 @@ class TableSyncProcessor:
         changes = self._offsets.changes_since(known_offsets)
         popped_until = self._popped_until(changes.version)
         version = f"{changes.version}{_POPS_SEPARATOR}{popped_until}"
-        ext = SyncTableResult(version, self._store.max_physical_offset, changes.is_partial)
+        ext = SyncTableResult(version, self._store.wrote_offset, changes.is_partial)
         if version == known:
             return Response(0, ext.to_ext(request.header_type))
         table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.names import check_send_topic
+from reput_protocol.names import BrokerName, TopicName, check_send_topic
 from reput_protocol.properties import (
     SENT_PROPERTIES_BYTES_MAX,
     check_key,
@@ -30,8 +30,8 @@ _I32_MAX: Final = 0x7FFF_FFFF
 class MessageQueue(Struct, frozen=True, order=True, gc=False, rename="camel"):
     """One queue of a topic on one broker."""
 
-    topic: str
-    broker_name: str
+    topic: TopicName
+    broker_name: BrokerName
     queue_id: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
     def __iter__(self) -> Iterator[Any]:

@@ -76,11 +76,12 @@ class Candidacy:
             return self._unfit
         if self._failed is not None and self._clock() < self._failed[1]:
             return self._failed[0]
-        if seen is not None and record.epoch < seen:
+        last = max((seen or 0, 0), self._file.seen.record)
+        if (record.epoch, record.version) < last:
             return (
-                f"{self._engine} has epoch {record.epoch} of this group, but this member saw epoch {seen}: the "
-                "engine has lost its state; decide which member has the longest log, and let it run "
-                "`reput broker promote NUMBER --force`"
+                f"{self._engine} has epoch {record.epoch}, version {record.version} of this group, but this member saw "
+                f"epoch {last[0]}, version {last[1]}: the engine has lost its state; decide which member has the "
+                "longest log, and let it run `reput broker promote NUMBER --force`"
             )
         if record.epoch == 0:
             if me == self._first_master:

@@ -36,6 +36,8 @@ _READS_PER_LEASE = 3
 _LOOK_S = 0.005
 _PREPARE_S = 0.5
 """Longest time for which a successor fetches the tables from the last master, in seconds."""
+_SAVE_S = 1.0
+"""Interval at which the confirm offset is kept, for a member that is killed."""
 _PASS_S = 1.0
 """How long a master that has handed over serves reads and tables until the successor leads."""
 
@@ -164,6 +166,7 @@ class Elector:
         """Campaign, follow, keep the lease, and record changes of the in-sync set, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_masterships)
+            nursery.start_soon(self._save_confirmed)
             await self._follow_record()
 
     async def _run_masterships(self) -> None:
@@ -191,6 +194,9 @@ class Elector:
         mastership = self._mastership
         if mastership is not None:
             if record.leader == self._me and record.epoch == mastership.record.epoch:
+                if record.is_older_than(mastership.record):
+                    await mastership.put_back()
+                await self._note_record(record)
                 return
             if record.epoch < mastership.record.epoch and record.leader is not None:
                 return  # read before this member became master
@@ -198,6 +204,7 @@ class Elector:
                 f"{self._engine.name} has removed this member as master of epoch {mastership.record.epoch}"
             )
         self._seen = record
+        await self._note_record(record)
         if record.leader is not None and record.leader.member != self._me.member:
             await self._follow(record, record.leader)
             return
@@ -234,7 +241,7 @@ class Elector:
         self._reason = f"member {leader.member} at {leader.address} is the master of epoch {record.epoch}"
         self._set(tenure)
 
-    async def _campaign(self, record: GroupRecord, in_sync: frozenset[int]) -> bool:
+    async def _campaign(self, record: GroupRecord, in_sync: frozenset[int], *, force: bool = False) -> bool:
         if not await self._note_epoch(record.epoch):
             return False
         try:
@@ -245,7 +252,8 @@ class Elector:
             return False
         epoch = max(record.epoch, self._file.epoch or 0, log_epoch) + 1
         sent_at = self._clock()
-        taken = await self._engine.take(record, GroupRecord(epoch, in_sync, leader=self._me))
+        forced = epoch if force else record.forced
+        taken = await self._engine.take(record, GroupRecord(epoch, in_sync, leader=self._me, forced=forced))
         if taken is None:
             return False
         await self._note_epoch(epoch)
@@ -269,6 +277,41 @@ class Elector:
         self._set(Tenure(self._role, MASTER_ID, epoch))
         return True
 
+    # What is known to be confirmed
+
+    @property
+    def confirmed(self) -> int:
+        """The log offset below which this member's log must not be cut, unless an operator has decided so since; 0 if
+        none is known.
+        """
+        epoch, offset = self._file.seen.confirmed
+        return offset if self._seen.forced <= epoch else 0
+
+    def note_confirmed(self, epoch: int, offset: int) -> None:
+        """Note that all before an offset is confirmed, as a master of that epoch says whose history is this log's."""
+        self._file.seen.note_confirmed(epoch, offset)
+
+    def _note_own_confirmed(self) -> None:
+        mastership = self._mastership
+        if mastership is not None and mastership.in_sync is not None:
+            self.note_confirmed(mastership.record.epoch, mastership.in_sync.confirm)
+
+    async def _save_confirmed(self) -> None:
+        while True:
+            await trio.sleep(_SAVE_S)
+            self._note_own_confirmed()
+            await self._save_seen()
+
+    async def _note_record(self, record: GroupRecord) -> None:
+        if self._file.seen.note_record(record.epoch, record.version):
+            await self._save_seen()
+
+    async def _save_seen(self) -> None:
+        try:
+            await trio.to_thread.run_sync(self._file.seen.save)
+        except (OSError, ReputError) as error:
+            log.error("election_file_not_written", detail=str(error), hint="check the data directory")
+
     async def _note_epoch(self, epoch: int) -> bool:
         try:
             await trio.to_thread.run_sync(self._file.note, epoch)
@@ -281,6 +324,7 @@ class Elector:
         """The broker is a slave without a master until the record names one; after a hand-over, only then."""
         if mastership is not self._mastership:
             return
+        self._note_own_confirmed()
         self._mastership = None
         self._seen = replace(mastership.record, leader=None)
         self._reason = reason
@@ -329,6 +373,8 @@ class Elector:
             async with self._acting:
                 return await self._take_over(member, end, force=force)
         if member == self._me.member:
+            if force:
+                await mastership.force()
             return HandOver(member, end, end)  # it is the master already
         return await self._pass_on(mastership, member, force=force)
 
@@ -371,7 +417,7 @@ class Elector:
                 f"the group has no master, and this member does not campaign: {self._reason}. Forced, it becomes the "
                 f"master with its log up to {end}, and what only members {sorted(record.in_sync)} have beyond is lost"
             )
-        if not await self._campaign(record, frozenset({member})):
+        if not await self._campaign(record, frozenset({member}), force=True):
             raise HandOverRefused(
                 "another member has become the master in this moment, or the files of this one cannot be used: see "
                 "its log"
@@ -412,7 +458,8 @@ class Elector:
                 await mastership.give_back(reason, is_wanted=False)
 
     async def close(self) -> None:
-        """Close the connections to the engine."""
+        """Close the connections to the engine, and keep what is known to be confirmed."""
+        await self._save_seen()
         await self._engine.close()
 
     async def set_unfit(self, reason: str | None, *, may_lead: bool = True) -> None:

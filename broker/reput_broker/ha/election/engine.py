@@ -63,8 +63,16 @@ class GroupRecord:
     """The member that the last master handed over to."""
     leader: Leader | None = None
     """The master; None once its lease has ended."""
+    version: int = 0
+    """Of this record in its epoch; each change by the master has the next one. 0 always: an older version's master."""
+    forced: int = 0
+    """An operator has made the history of this epoch's master hold: what was confirmed before may be cut."""
     revision: tuple[str, ...] = field(default=(), compare=False)
     """The engine's mark of this state of the record."""
+
+    def is_older_than(self, other: GroupRecord) -> bool:
+        """Tell whether this is an earlier state of the group."""
+        return (self.epoch, self.version) < (other.epoch, other.version)
 
 
 class Engine(Protocol):

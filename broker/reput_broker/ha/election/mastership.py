@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 import trio
@@ -158,7 +159,7 @@ class Mastership:
                     now=self._clock(),
                 )
                 return self.in_sync
-            if not await self._record(replace(self.record, in_sync=frozenset({self.me}))):
+            if not await self._record(in_sync=frozenset({self.me})):
                 await trio.sleep(PAUSE_S)
         raise LeaseLost(self.fence.expiry() or "this tenure was begun before")
 
@@ -170,15 +171,45 @@ class Mastership:
             if in_sync is None or self.fence.refusal() is not None:
                 continue
             change = in_sync.next_change(self._clock())
-            if change is not None and await self._record(replace(self.record, in_sync=change)):
+            if change is not None and await self._record(in_sync=change):
                 in_sync.settled(change)
                 self.on_change()
 
-    async def _record(self, new: GroupRecord) -> bool:
-        """Write the record as its leader. False if that is not known to have succeeded; then the tenure may be over."""
+    async def force(self) -> None:
+        """Record that this master's history holds, whatever other members know to be confirmed before."""
+        await self._record(forced=self.record.epoch)
+
+    async def put_back(self) -> None:
+        """Write the record again if the engine has an older one of this tenure, because it was restored from a copy.
+
+        Raises:
+            EngineUnavailable, LeaseLost: it may not have been written.
+        """
+        async with self._writing:
+            found, own = await self._engine.read(), self.record
+            if self.is_over or not found.is_older_than(own) or found.leader != own.leader:
+                return
+            log.error(
+                "engine_has_lost_changes",
+                engine=self._engine.name,
+                epoch=own.epoch,
+                version=own.version,
+                found_version=found.version,
+                hint="it was restored from an older copy; this master writes its record again",
+            )
+            self.record = await self._engine.write(found, own) or own
+
+    def _next(self, **changes: Any) -> GroupRecord:
+        return replace(self.record, version=self.record.version + 1, **changes)
+
+    async def _record(self, **changes: Any) -> bool:
+        """Change the record as its leader. False if that is not known to have succeeded; then the tenure may be
+        over.
+        """
         async with self._writing:
             if self.is_over:
                 return False
+            new = self._next(**changes)
             try:
                 kept = await self._engine.write(self.record, new)
             except LeaseLost as error:
@@ -252,7 +283,9 @@ class Mastership:
                 self.end(f"handed over to member {member}", is_wanted=True)
             finally:
                 self.fence.reopen()
-            new = replace(self.record, in_sync=others | {member}, successor=member, leader=None)
+            # What is lost here by force may be known to be confirmed.
+            lost = {"forced": self.record.epoch + 1} if kept < end else {}
+            new = self._next(in_sync=others | {member}, successor=member, leader=None, **lost)
             if await self._engine.write(self.record, new) is None:
                 raise LeaseLost(f"{self._engine.name} has another record of this group than this master")
         log.info("handed_over", member=member, end=end, lost_b=end - kept, forced=force)
@@ -288,7 +321,7 @@ class Mastership:
             self.end(reason, is_wanted=is_wanted)
             in_sync = self.record.in_sync if stays else self.record.in_sync - {self.me}
             try:
-                await self._engine.write(self.record, replace(self.record, in_sync=in_sync, leader=None))
+                await self._engine.write(self.record, self._next(in_sync=in_sync, leader=None))
             except (EngineUnavailable, LeaseLost) as error:
                 log.warning("lease_not_given_back", reason=error.reason, hint="it ends by itself")
 

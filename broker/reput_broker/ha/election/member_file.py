@@ -11,6 +11,7 @@ import json
 import os
 from pathlib import Path
 
+from reput_broker.ha.election.seen_file import SeenFile
 from reput_broker.store.file_io import make_directories, sync_directory, write_all
 from reput_protocol.errors import ReputError
 
@@ -27,7 +28,8 @@ class MemberFile:
 
     Raises:
         MemberFileWrong: the file is damaged, or the directory is that of another member.
-        OSError: the file cannot be read.
+        StoreDamaged: the file of what was seen is damaged.
+        OSError: a file cannot be read.
     """
 
     def __init__(self, path: Path, *, cluster: str, broker_name: str, member: int) -> None:
@@ -35,6 +37,7 @@ class MemberFile:
         self._identity = {"cluster": cluster, "brokerName": broker_name, "brokerId": member}
         self.epoch: int | None = None
         """The largest epoch seen; None if this directory has not been part of a group yet."""
+        self.seen = SeenFile(path.with_suffix(".seen.json"))
         try:
             text = path.read_text()
         except FileNotFoundError:

@@ -9,9 +9,15 @@ from reput_broker.ha.election.engine import GroupRecord, Leader
 
 
 def group_text(record: GroupRecord) -> str:
-    """Return epoch, in-sync set and successor as JSON."""
+    """Return all of the record but its leader as JSON."""
     return json.dumps(
-        {"epoch": record.epoch, "in_sync": sorted(record.in_sync), "successor": record.successor},
+        {
+            "epoch": record.epoch,
+            "version": record.version,
+            "in_sync": sorted(record.in_sync),
+            "successor": record.successor,
+            "forced": record.forced,
+        },
         separators=(",", ":"),
     )
 
@@ -45,6 +51,8 @@ def group_of(members: dict[str, Any], *, leader: Leader | None, revision: tuple[
         in_sync=frozenset(map(int, members["in_sync"])),
         successor=None if successor is None else int(successor),
         leader=leader,
+        version=int(members.get("version", 0)),
+        forced=int(members.get("forced", 0)),
         revision=revision,
     )
 

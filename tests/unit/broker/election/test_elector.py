@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,14 @@ class Group:
                 master.in_sync.acknowledged(number, master.end, trio.current_time())
             await trio.sleep(0.2)
         assert self.state.record.in_sync >= {*numbers}
+
+    async def leave(self, number: int) -> None:
+        """Let a member's connection end, so that it leaves the in-sync set."""
+        in_sync = self.master.in_sync
+        assert in_sync is not None
+        in_sync.disconnected(number, trio.current_time())
+        await trio.sleep(1.5)
+        assert number not in self.state.record.in_sync
 
 
 @pytest.fixture(autouse=True)
@@ -317,6 +326,84 @@ def test_an_engine_that_lost_its_state_elects_no_master_from_old_members(group: 
 
 
 # The fence
+
+
+def test_a_member_that_saw_a_later_set_does_not_campaign_in_a_restored_engine(group: Run) -> None:
+    """The set changes without a new epoch; a restart of the member does not forget it."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3)
+        copy = g.state.record
+        g[3].kill()
+        await g.leave(3)
+        await g.copy_everything(2)
+        g[1].kill()
+        g[2].kill()
+        await trio.sleep(0.1)
+        g.state.keep(replace(copy, leader=None))
+        g[2].restart()
+        await trio.sleep(2 * LEASE_S)
+        assert f"version {copy.version} of this group, but this member saw epoch 1" in g[2].elector.reason
+        g[3].restart()
+        await trio.sleep(2 * LEASE_S)
+        assert g.master is g[3], "it was away when it left the set"
+
+    group(scenario)
+
+
+def test_a_master_writes_its_record_again_into_a_restored_engine(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3)
+        copy = g.state.record
+        await g.leave(3)
+        now = g.state.record
+        assert copy.in_sync == {1, 2, 3}
+        g.state.keep(copy)
+        await trio.sleep(LEASE_S / 2)
+        assert g.state.record == now
+        assert g.master is g[1]
+
+    group(scenario)
+
+
+def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_otherwise(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        await trio.sleep(2)
+        g[1].kill()
+        g[1].restart()
+        assert g[1].elector.confirmed == 500
+        g[2].kill()
+        g[1].kill()
+        await trio.sleep(2 * LEASE_S)
+        await g[3].elector.hand_over(3, 0, force=True)
+        g[1].restart()
+        await trio.sleep(1)
+        assert g.state.record.forced == g.state.record.epoch
+        assert g[1].elector.confirmed == 0
+
+    group(scenario)
+
+
+def test_an_operator_may_declare_that_the_masters_history_holds(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g[1].elector.hand_over(1, 0, force=True)
+        assert (g.state.record.epoch, g.state.record.forced) == (1, 1)
+        g[1].kill()
+        await trio.sleep(0.1)
+        g[1].restart()
+        await trio.sleep(1)
+        assert (g.state.record.epoch, g.state.record.forced) == (2, 1)
+
+    group(scenario)
 
 
 def test_a_master_without_its_engine_serves_until_its_lease_ends_and_comes_back(group: Run) -> None:

@@ -186,6 +186,37 @@ def test_another_master_is_refused_by_name(mine: OwnLog, reason: str) -> None:
     assert reason in decision.reason
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (
+            own([(1, 0), (5, 700)], 950, confirmed=900),
+            master([(1, 0), (5, 700), (6, 800)], 900, confirmed=900),
+        ),
+        (own([(1, 0)], 950, confirmed=9000), master([(1, 0)], 900, confirmed=900)),  # it has lost what it had
+        (own([(1, 0)], 950, confirmed=950), master([(1, 0), (2, 0)], 900, confirmed=900)),
+        # Nor is it moved aside.
+        (own([(1, 0), (5, 8000)], 9500, 8192, confirmed=9000), master([(1, 0), (6, 5000)], 9000)),
+        (own([(1, 0)], 6000, confirmed=5500), master([(1, 0), (2, 5000)], 9000, 5000)),
+    ],
+)
+def test_what_is_known_to_be_confirmed_is_never_cut(mine: OwnLog, theirs: ReplicaState) -> None:
+    decision = decide(mine, theirs)
+    assert isinstance(decision, Refuse)
+    for fact in (
+        f"log is confirmed up to {min(mine.confirmed, mine.end_offset)}",
+        *(f"{number} from {start}" for number, start in (*mine.epochs, *theirs.epochs)),
+        "promote NUMBER --force",
+    ):
+        assert fact in decision.reason
+
+
+def test_what_is_beyond_the_confirmed_is_cut() -> None:
+    assert decide(own([(1, 0)], 950, confirmed=900), master([(1, 0), (2, 900)], 1000)) == TruncateTo(900)
+    aside = decide(own([(1, 0), (5, 8000)], 9500, 4096, confirmed=4000), master([(1, 0), (6, 4096)], 9000))
+    assert isinstance(aside, SetAside)
+
+
 @given(st.data())
 def test_what_is_kept_is_what_both_wrote_together(data: st.DataObject) -> None:
     """Of two logs with a common beginning, everything up to where they part is kept, and nothing beyond."""
