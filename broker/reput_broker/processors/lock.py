@@ -66,8 +66,8 @@ class LockProcessor:
         body = request.content(LockBatchBody)
         if not body.client_id:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "a lock belongs to a client id; name one")
-        check_not_brokers(body.consumer_group)
         self._clients.check_owner(request.client, body.client_id)
+        check_not_brokers(body.consumer_group)
         request.client.note_role("consumer")
         return body
 

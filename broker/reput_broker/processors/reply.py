@@ -49,7 +49,11 @@ class _Reply(NamedTuple):
 
 
 class ReplyProcessor:
-    """Pushes replies to requesters."""
+    """Pushes replies to requesters.
+
+    Args:
+        reply_topic: that of this cluster. Its writers are those who may push to clients, whatever the topic of a reply.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class ReplyProcessor:
         options: RepliesConfig,
         counters: Counters,
         *,
+        reply_topic: str,
         default_ack: Callable[[], AckLevel],
         local_ack: AckLevel,
         clock_ms: Callable[[], int],
@@ -70,6 +75,7 @@ class ReplyProcessor:
         self._pusher = pusher
         self._options = options
         self._counters = counters
+        self._reply_topic = reply_topic
         self._default_ack = default_ack
         self._local_ack = local_ack
         self._clock_ms = clock_ms
@@ -91,6 +97,7 @@ class ReplyProcessor:
         return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
+        request.check("write", self._reply_topic)
         if self._access.writable(header.topic, max(0, header.queue_id)) is None:
             return self._create_and_send(request, header)
         self._begin(request, header)
