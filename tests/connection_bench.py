@@ -88,6 +88,9 @@ class Peer:
         self.got += taken
         return len(taken)
 
+    def end_sending(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
         self._to_broker.close()

@@ -103,11 +103,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "brokerStatus": _works(
         "-b {broker}",
         form=Form.ALL_NAMES,
-        why="no capacities of thread pools, which are not there, and no largest times of single puts and gets",
-        lacks="EndTransactionThreadPoolQueueCapacity ackThreadPoolQueueCapacity dispatchMaxBuffer "
-        "getMessageEntireTimeMax litePullThreadPoolQueueCapacity pullThreadPoolQueueCapacity putMessageDistributeTime "
-        "putMessageEntireTimeMax queryThreadPoolQueueCapacity sendThreadPoolQueueCapacity "
-        "remainTransientStoreBufferNumbs",
+        why="capacities are how many requests memory allows to wait, because there are no thread pools",
     ),
     "brokerConsumeStats": _works("-b {broker}"),
     "producerConnection": _works("-g makers -t orders"),

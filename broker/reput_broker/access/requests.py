@@ -148,10 +148,9 @@ def _header_needs(in_header: Sequence[_Checked], ext: Mapping[str, Value]) -> li
 def _body_needs(row: RequestType, in_body: Sequence[_Checked], request: Request) -> list[Need]:
     assert row.body is not None, "it has fields"
     body = request.content(row.body)
-    found = (
+    return [
         Need(right, _KINDS[field.names], name) for field, right in in_body for name in field.names_in(body)
-    )
-    return list(dict.fromkeys(found))
+    ]
 
 
 _REQUIREMENTS: Final[Mapping[int, Requirement]] = {code: _requirement(row) for code, row in REQUESTS.items()}

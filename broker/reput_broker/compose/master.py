@@ -46,7 +46,7 @@ from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
-from reput_protocol.names import revive_topic
+from reput_protocol.names import reply_topic, revive_topic
 
 
 class MasterParts:
@@ -161,6 +161,7 @@ class MasterParts:
                 config,
                 storage.store,
                 storage.epochs,
+                routes.members,
                 epoch=epoch,
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
                 admission=self._admission,
@@ -298,6 +299,7 @@ class MasterParts:
                 self.retry.redirects,
                 once,
                 self.retry.back_once,
+                self.retry.claims,
                 requesters,
                 puts.transfer,
                 cluster=config.cluster,
@@ -311,6 +313,7 @@ class MasterParts:
                 ReplyPusher(requesters, config.limits),
                 config.replies,
                 counters,
+                reply_topic=reply_topic(config.cluster),
                 default_ack=puts.default_ack,
                 local_ack=puts.local_ack,
                 clock_ms=clock_ms,

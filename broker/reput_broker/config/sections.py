@@ -156,6 +156,13 @@ class StoreConfig(Section):
         False,
         "with transient_store_pool, refuse puts while no buffer is free; otherwise they go into the file itself",
     )
+    os_page_cache_busy_timeout: Duration = option(
+        1.0,
+        "how long a put may wait for a file of the log before others are refused",
+        live=True,
+        ge=0.01,
+        le=3600.0,
+    )
     commit_interval: Duration = option(
         0.2,
         "with transient_store_pool, interval at which the log is checked for a commit",

@@ -2,7 +2,7 @@
 
 A broker registers with all its topics, again at intervals. It is dropped when it leaves, when the connection of its
 last registration ends, and when it has been silent for as long as it announced, or 120 s. The broker that the name
-service runs in is listed without a registration.
+service runs in is listed without a registration, and so are the other members of its group.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reput_broker.ha.members import GroupMembers
 from reput_broker.ha.roles import MASTER_ID
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.request import Client
@@ -77,6 +78,8 @@ class RouteInfoManager:
 
     def __init__(self, own: OwnBroker | None, clock: Callable[[], float]) -> None:
         self.own = own
+        self.members = GroupMembers(clock)
+        """Of the group of the broker around the name service."""
         self._clock = clock
         self._live: dict[str, _Live] = {}  # by address
         self._brokers: dict[str, _Broker] = {}
@@ -375,6 +378,9 @@ class RouteInfoManager:
                 addresses[tenure.broker_id] = own_address
             if tenure.master is not None:
                 addresses.setdefault(MASTER_ID, tenure.master.address)
+            for member in self.members.others():
+                if member.address not in addresses.values():
+                    addresses.setdefault(member.slave_id, member.address)
         cluster = self._cluster_of(name)
         return BrokerData(
             cluster,

@@ -9,7 +9,7 @@ import trio
 
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.group_access import GroupAccess, check_not_brokers
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode
@@ -66,6 +66,7 @@ class LockProcessor:
         body = request.content(LockBatchBody)
         check_label("client id", body.client_id)
         self._clients.check_owner(request.client, body.client_id)
+        check_not_brokers(body.consumer_group)
         request.client.note_role("consumer")
         return body
 

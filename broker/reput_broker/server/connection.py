@@ -51,7 +51,7 @@ _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can hold hundreds of frames: the peer continues while the rest is handled
 _BYTES_A_TURN = 1 << 20  # after so many bytes of answers other tasks run
 _HANDLING_S = 0.002  # likewise
-_DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
+DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
 _ANSWERED_LOOK_S = 0.01
 # A turn to receive a frame beyond the share lasts as long as the received bytes take at this rate, at most _TURN_S, and
 # ends at a pause of _TURN_PAUSE_S. It starts with what has already arrived, so a slow peer has it for a moment only.
@@ -193,6 +193,8 @@ class Connection:
         self._scope = trio.CancelScope()
         self._reader = FrameReader(self._limits.frame_size, self._limits.header_size)
         self._has_put = False
+        self._is_handling = False
+        self._is_ending = False
         self.unauthenticated = 0
         self._penalized = 0
         self.outbox = Outbox(
@@ -261,6 +263,16 @@ class Connection:
 
     def _not_sent(self, request: Request, error: Exception) -> Response:
         """Log an answer that cannot be encoded; return the refusal to send instead."""
+        if isinstance(error, FrameTooLarge):
+            log.warning(
+                "answer_too_large",
+                peer=self.peer,
+                code=request.header.code,
+                detail=str(error),
+                hint="delete topics and groups that are not used; slaves get their tables in parts",
+            )
+            text = f"the answer to request {request.header.code} does not fit a frame: {error}"
+            return Refusal(ErrorCode.TOO_LARGE, text).response()
         log.error(
             "answer_not_sent",
             peer=self.peer,
@@ -351,6 +363,25 @@ class Connection:
             self._end_turn()  # it may have begun after `close`
             self._on_close(self)
 
+    async def finish(self) -> None:
+        """Answer what was read, then tell the peer that nothing else was handled, because the server stops.
+
+        What arrives from now on is dropped. The connection is left for the peer to close: if it were closed with bytes
+        that were not read, the system would take back answers that the peer has not read.
+        """
+        self._is_ending = True
+        while (self._is_handling or self.is_busy) and not self.is_closed:  # noqa: ASYNC110 - once, at the end
+            await trio.sleep(_ANSWERED_LOOK_S)
+        if self.is_closed:
+            return
+        if self.header_type == HeaderType.MSGPACK:
+            detail = "the broker stops; what it has not answered, it has not handled"
+            self.outbox.write(self._last_words(ErrorCode.DRAINING, detail))
+        self.flush()
+        await self.outbox.drained()
+        with suppress(OSError):
+            self._transport.end_sending()
+
     def close(self, reason: str) -> None:
         """See `Client`. The first reason counts."""
         if self._close_reason is not None:
@@ -384,6 +415,8 @@ class Connection:
             if not data:
                 await self._finish_answers()
                 return
+            if self._is_ending:
+                continue  # the peer is told that this was not handled
             self.silent_since = now = trio.current_time()
             self._traffic.bytes_in += len(data)
             if self._read_noted:
@@ -397,7 +430,9 @@ class Connection:
                         self._end_turn()
                     self._read_size = self._read_noted + len(data)
                     progress.pause(now)
+                    self._is_handling = True
                     await self._handle(frames)
+                    self._is_handling = False
                     progress.begin(trio.current_time() if reader.mid_frame else now)
                 if reader.failure is not None:
                     raise reader.failure
@@ -586,7 +621,7 @@ class Connection:
             return None
         traffic = self._counters.request(header_type, header.code)
         traffic.inflight += 1
-        cost = _DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
+        cost = DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
         return Request(self, header_type, header, body, received_at, traffic, cost=cost)
 
     async def _append(self, puts: list[Put]) -> None:

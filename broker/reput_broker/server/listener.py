@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0
 _BUSY_LOOK_S = 0.02
+_GOODBYE_S = 0.25
+"""How long clients have to close their connections when the server stops."""
 _RESERVE_MAX = 16
 _RESERVE_PART = 20
 """Of all connections a twentieth, at most `_RESERVE_MAX`, is for clients on this machine: its administrators."""
@@ -179,9 +181,18 @@ class Server:
         self.local.end()
 
     async def drain(self, grace_s: float) -> None:
-        """Wait until all requests are answered and all answers sent, `grace_s` at most; then close the connections."""
+        """Wait until all requests are answered and all answers sent, `grace_s` at most; then close the connections.
+
+        Requests that were not read before are not handled; see `Connection.finish`.
+        """
         with trio.move_on_after(grace_s):
+            async with trio.open_nursery() as nursery:
+                for connection in self.connections:
+                    nursery.start_soon(connection.finish)
             while self.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
+                await trio.sleep(_BUSY_LOOK_S)
+        with trio.move_on_after(_GOODBYE_S):
+            while self._connections:  # noqa: ASYNC110 - likewise
                 await trio.sleep(_BUSY_LOOK_S)
         self.close_all("shutdown")
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.signature import (
     REPUT_SIGNATURE,
     REPUT_SIGNATURE_LENGTH,
@@ -37,6 +37,7 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 # Its msgpack form occurs nowhere else in a header, so that the opaque can be replaced.
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
+_DRAINING: Final = f"{ErrorCode.DRAINING.name}: "
 _MSGPACK: Final = int(HeaderType.MSGPACK)
 _PYTHON: Final = int(LanguageCode.PYTHON)
 
@@ -105,6 +106,10 @@ class Call:
         self.error = error
         self.done = True
         self.waiter.notify()
+
+    def was_dropped(self) -> None:
+        """Note that the broker has not handled the request, although it was sent."""
+        self.sent = False
 
     @property
     def answer(self) -> Header:
@@ -330,6 +335,11 @@ class Channel:
         """Why a server is going to close the connection, if it has said so in an answer to no request."""
 
     @property
+    def has_stopped(self) -> bool:
+        """Whether the server is going to close the connection, and has handled only what it has answered."""
+        return self.last_words is not None and self.last_words.startswith(_DRAINING)
+
+    @property
     def pending(self) -> int:
         """How many calls wait for an answer."""
         return len(self._pending)
@@ -418,6 +428,11 @@ class Channel:
         if reader.failure is not None:
             raise reader.failure
         return reader.mid_frame
+
+    def drop_all(self) -> None:
+        """Note that the broker has handled no pending request."""
+        for call in self._pending.values():
+            call.was_dropped()
 
     def fail_all(self, error: ReputError) -> None:
         """End every pending call with `error`."""

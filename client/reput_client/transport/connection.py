@@ -746,6 +746,10 @@ class Connection:
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
+            if channel.has_stopped:
+                channel.drop_all()
+                self.lose(self._end_of(channel.last_words))
+                return False
             more = len(data) >= wanted or expects_more
             self._read_bytes = _READ_BYTES_LARGE if more else _READ_BYTES
             if not more:

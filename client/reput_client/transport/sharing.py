@@ -61,6 +61,11 @@ class SharedCall(NoticedCall):
         for call, _ in self.frames:
             call.sent = True
 
+    def was_dropped(self) -> None:
+        """See `Call`."""
+        for call, _ in self.frames:
+            call.was_dropped()
+
     @property
     def is_wanted(self) -> bool:
         """See `Call`."""
