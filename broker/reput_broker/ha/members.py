@@ -12,7 +12,7 @@ from typing import Final
 from reput_broker.config.units import checked_address
 from reput_protocol.commands.replica import GroupMember
 
-_FORGOTTEN_AFTER_S: Final = 24 * 3600.0
+FORGOTTEN_AFTER_S: Final = 24 * 3600.0
 """A member that was not there for so long is not listed any more: it was taken out of the group."""
 _MEMBERS_MAX: Final = 128
 _UNSPECIFIED: Final = ("0.0.0.0", "[::]", "::", "")
@@ -66,7 +66,7 @@ class GroupMembers:
     def others(self) -> list[GroupMember]:
         """Return the other members by id; those that were away for a day are left out."""
         now = self._clock()
-        self._seen = {key: seen for key, seen in self._seen.items() if now - seen[1] < _FORGOTTEN_AFTER_S}
+        self._seen = {key: seen for key, seen in self._seen.items() if now - seen[1] < FORGOTTEN_AFTER_S}
         return [
             GroupMember(key, address, max(0.0, now - seen_at))
             for key, (address, seen_at) in sorted(self._seen.items())

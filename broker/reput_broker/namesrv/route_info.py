@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reput_broker.ha.members import GroupMembers
+from reput_broker.ha.members import FORGOTTEN_AFTER_S, GroupMembers
 from reput_broker.ha.roles import MASTER_ID
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.request import Client
@@ -35,6 +35,9 @@ log = structlog.get_logger(__name__)
 
 SILENCE_S: Final = 120.0
 """After so long without a registration or heartbeat a broker is dropped, unless it announced another time."""
+_ROUTED_S: Final = 30.0
+"""Routes, which clients follow, have members of the own group that were there so lately; operators see the others too.
+"""
 _UNIT = 0x1
 _UNIT_SUB = 0x2
 
@@ -289,7 +292,8 @@ class RouteInfoManager:
         """Return the route over these queues by broker name."""
         names = sorted(queues)
         return TopicRoute(
-            [queues[name] for name in names], [self._broker_data(name, own_address) for name in names]
+            [queues[name] for name in names],
+            [self._broker_data(name, own_address, seen_within_s=_ROUTED_S) for name in names],
         )
 
     def cluster_info(self, own_address: str) -> ClusterInfo:
@@ -369,7 +373,9 @@ class RouteInfoManager:
             return self.own.cluster
         return self._brokers[name].cluster
 
-    def _broker_data(self, name: str, own_address: str) -> BrokerData:
+    def _broker_data(
+        self, name: str, own_address: str, *, seen_within_s: float = FORGOTTEN_AFTER_S
+    ) -> BrokerData:
         broker, own = self._brokers.get(name), self.own
         addresses = dict(broker.addresses) if broker is not None else {}
         if own is not None and own.name == name:
@@ -379,7 +385,7 @@ class RouteInfoManager:
             if tenure.master is not None:
                 addresses.setdefault(MASTER_ID, tenure.master.address)
             for member in self.members.others():
-                if member.address not in addresses.values():
+                if member.age_s < seen_within_s and member.address not in addresses.values():
                     addresses.setdefault(member.slave_id, member.address)
         cluster = self._cluster_of(name)
         return BrokerData(
