@@ -64,6 +64,13 @@ _CHANGES: Final = {
         RequestCode.SET_MESSAGE_REQUEST_MODE,
     ),
 }
+CHANGES_OF_TABLES: Final = frozenset(
+    {
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        *(code for code in _CHANGES[_ERROR] if code is not RequestCode.RESUME_CHECK_HALF_MESSAGE),
+    }
+)
+"""These change tables that slaves take over, not the log."""
 _OF_A_MASTER: Final = {
     _BUSY: (
         RequestCode.LIST_DELAYED_MESSAGES,
@@ -74,6 +81,7 @@ _OF_A_MASTER: Final = {
         RequestCode.QUERY_STAGED,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_SINK_BATCHES,
+        RequestCode.AWAIT_TABLE_CHANGES,
     ),
     _ERROR: (RequestCode.GET_ALL_DELAY_OFFSET,),
 }

@@ -13,9 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 _CLOSE = 0.1
 """The part of the timeout within which a member was caught up that may join, and may connect again to stay."""
+
+
+class Tables(Protocol):
+    """Which members have the tables of the master, as they have its log."""
+
+    def may_join(self, member: int) -> bool:
+        """Tell whether a member has all changes that were answered."""
+
+    def is_late(self, member: int) -> bool:
+        """Tell whether a member has lacked a change for the timeout of the set."""
 
 
 @dataclass(slots=True)
@@ -55,6 +66,8 @@ class InSyncSet:
         self._start = self._end = self._flushed = self._confirm = start
         self._timeout_s, self._gap_max = timeout_s, gap_max
         self._unfit: set[int] = set()
+        self.tables: Tables | None = None
+        """Asked in addition before a member joins or stays."""
         self._followers = {
             member: _Follower(start, now, now, start, now) for member in self._recorded if member != me
         }
@@ -148,10 +161,14 @@ class InSyncSet:
         """
         followers = self._followers.items()
         self._joining = frozenset(
-            m for m, f in followers if m not in self._recorded and self._is_close(f, now)
+            m
+            for m, f in followers
+            if m not in self._recorded
+            and self._is_close(f, now)
+            and (self.tables is None or self.tables.may_join(m))
         )
         if self._proposed is None:
-            kept = {m for m, f in followers if m in self._recorded and not self._is_lagging(f, now)}
+            kept = {m for m, f in followers if m in self._recorded and not self._is_lagging(m, f, now)}
             # Under load a member that is close is always a little behind the confirm offset, which therefore waits.
             joined = {m for m in self._joining if self._followers[m].offset >= self._confirm}
             members = frozenset({self._me, *kept, *joined})
@@ -170,13 +187,14 @@ class InSyncSet:
         self._joining -= recorded
         self._advance()
 
-    def _is_lagging(self, follower: _Follower, now: float) -> bool:
+    def _is_lagging(self, member: int, follower: _Follower, now: float) -> bool:
         """Tell whether a member of the set has to leave it, because all that waits for the set waits for it."""
         return (
             follower.offset < self._confirm  # it has lost something
             or now - follower.seen_at > self._timeout_s
             or self._end - follower.offset > self._gap_max
             or (follower.offset < self._end and now - follower.caught_up_at > self._timeout_s)
+            or (self.tables is not None and self.tables.is_late(member))
         )
 
     def _is_close(self, follower: _Follower, now: float) -> bool:
