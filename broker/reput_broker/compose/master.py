@@ -36,7 +36,7 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
-from reput_broker.processors.slave_refusals import CHANGES_OF_TABLES, fenced
+from reput_broker.processors.slave_refusals import CHANGES_OF_TABLES, fenced, once_confirmed
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
@@ -180,7 +180,7 @@ class MasterParts:
         sources.replication = self._figures
         handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
         if leadership is not None:
-            handlers = fenced(handlers, leadership.fence)
+            handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: storage.store.is_confirmed)
         self._leadership = leadership
         sync = TableSyncProcessor(
             storage.store,

@@ -180,6 +180,28 @@ def is_completing(begun: str) -> Refusal:
     )
 
 
+def once_confirmed(served: Mapping[int, Handler], is_confirmed: Callable[[], bool]) -> dict[int, Handler]:
+    """Return the handlers of a new master by request code: consumers get nothing until all that they could read is on
+    every member of the in-sync set, which the other members have to connect for.
+    """
+    has_been = False
+
+    def read(handler: Handler, request: Request) -> Result:
+        nonlocal has_been
+        has_been = has_been or is_confirmed()
+        if not has_been:
+            raise Refusal(
+                ErrorCode.NOT_MASTER,
+                "this broker has just become the master and does not know yet which of its messages the other members "
+                "in sync have; try again shortly",
+                response_code=_BUSY,
+            )
+        return handler(request)
+
+    pops = (RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE)
+    return {**served, **{code: partial(read, served[code]) for code in (*_READS, *pops)}}
+
+
 def fenced(served: Mapping[int, Handler], fence: Fence) -> dict[int, Handler]:
     """Return the handlers of a master by request code: they refuse changes once `fence` is closed, and do not tell
     committed offsets and batches any more: another master may have later ones.

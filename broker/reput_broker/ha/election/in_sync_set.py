@@ -48,29 +48,50 @@ class InSyncSet:
 
     Args:
         me: this member.
-        recorded: the set in the engine's record; this member is in it, and all have the log up to `start`.
+        recorded: the set in the engine's record; this member is in it.
         start: the log's end at the start of the tenure; all of it is flushed here.
+        confirmed: the log offset up to which all of the set have the log at least: `start` after a hand-over. After a
+            failover the others stay in the set if they connect within a tenth of the timeout.
+        gone: the master before, which has failed and is not waited for.
         timeout_s: a member is removed that reports nothing for so long, or was not caught up for so long.
         gap_max: a member is removed that is this many bytes behind.
         now: the time.
     """
 
     def __init__(
-        self, me: int, recorded: Iterable[int], *, start: int, timeout_s: float, gap_max: int, now: float
+        self,
+        me: int,
+        recorded: Iterable[int],
+        *,
+        start: int,
+        confirmed: int | None = None,
+        gone: int | None = None,
+        timeout_s: float,
+        gap_max: int,
+        now: float,
     ) -> None:
         self._me = me
         self._recorded = frozenset(recorded)
         assert me in self._recorded, f"member {me} is not in its set {sorted(self._recorded)}"
         self._proposed: frozenset[int] | None = None
         self._joining: frozenset[int] = frozenset()
-        self._start = self._end = self._flushed = self._confirm = start
+        self._start = self._end = self._flushed = start
+        self._confirm = start if confirmed is None else confirmed
         self._timeout_s, self._gap_max = timeout_s, gap_max
         self._unfit: set[int] = set()
         self.tables: Tables | None = None
         """Asked in addition before a member joins or stays."""
         self._followers = {
-            member: _Follower(start, now, now, start, now) for member in self._recorded if member != me
+            member: _Follower(self._confirm, now, now, start, now)
+            for member in self._recorded
+            if member != me
         }
+        for member, follower in self._followers.items():
+            if confirmed is not None:
+                self.disconnected(member, now)
+            if member == gone:
+                follower.seen_at = -inf
+        self._advance()
 
     @property
     def recorded(self) -> frozenset[int]:
