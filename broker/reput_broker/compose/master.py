@@ -6,6 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import structlog
 import trio
 
 from reput_broker.access.control import AccessControl
@@ -45,10 +46,14 @@ from reput_broker.server.gate import Gate
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
+from reput_broker.tables.config_file import ConfigFile
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
+
+log = structlog.get_logger(__name__)
 
 
 class MasterParts:
@@ -188,6 +193,7 @@ class MasterParts:
             storage.schedule,
             self.staging.batches_version,
             handlers,
+            common.groups.membership,
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
         )
@@ -348,8 +354,10 @@ class MasterParts:
         )
 
     async def before_serving(self) -> None:
-        """Read which batches of sinks are committed."""
+        """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
+        file = ConfigFile(self._common.storage.store.options.data_dir / "config" / "groupMembers.json")
+        self.groups.membership.expect(await trio.to_thread.run_sync(_members_before, file))
 
     @property
     def begun(self) -> str | None:
@@ -423,3 +431,18 @@ class MasterParts:
                 for slave in slaves
             ],
         )
+
+
+def _members_before(file: ConfigFile) -> dict[str, list[str]]:
+    """Return the members that the groups had at the master before, by group, and remove the file: it is true only
+    now.
+    """
+    try:
+        found = file.load().members.get("members") or {}
+        file.remove()
+    except (ReputError, OSError) as error:
+        log.warning(
+            "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
+        )
+        return {}
+    return {str(group): [str(client_id) for client_id in client_ids] for group, client_ids in found.items()}

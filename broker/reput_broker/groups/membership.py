@@ -6,7 +6,7 @@ from its groups and the other members are notified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -14,6 +14,7 @@ import trio
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups import consumer_groups, producer_groups
+from reput_broker.groups.awaited_members import AWAITED_S, AwaitedMembers
 from reput_broker.groups.client_table import ClientChannel, ClientTable
 from reput_broker.groups.consumer_groups import Conflict, ConsumerGroups
 from reput_broker.groups.notifications import GroupNotifier
@@ -58,12 +59,24 @@ class Membership:
         self.clients = ClientTable()
         self.producers = ProducerGroups()
         self.consumers = groups
+        self.awaited = AwaitedMembers()
         self._options = options
         self._counters = counters
         self._notifier = notifier
         self._locks = locks
         self._on_filters = on_filters
         self._clock = clock
+
+    def client_ids(self, group: str) -> list[str]:
+        """Return the ids of a group's members, with those that are awaited from the master before; none if no member
+        has come.
+        """
+        found = self.consumers.get(group)
+        return [] if found is None else sorted({*found.client_ids(), *self.awaited.of(group)})
+
+    def expect(self, groups: Mapping[str, Iterable[str]]) -> None:
+        """Await the members that the master before had."""
+        self.awaited.expect(groups, self._clock() + AWAITED_S)
 
     def check_entries(self, count: int) -> None:
         """Refuse a heartbeat with too many groups and subscriptions before it is decoded."""
@@ -137,6 +150,7 @@ class Membership:
 
     def _join(self, channel: ClientChannel, data: ConsumerData, now: float) -> Conflict | None:
         group, refuse = data.group_name, self._options.refuse_subscription_conflicts
+        self.awaited.came(group, channel.client_id)
         was_member = refuse and group in channel.consumer_groups
         joined = self.consumers.register(channel, data, now, refuse_conflicts=refuse)
         if joined.conflict is not None:
@@ -186,7 +200,9 @@ class Membership:
             self._changed(group, "leave")
 
     def expire(self) -> None:
-        """Remove members without heartbeats; disconnect clients that are then in no group."""
+        """Remove members without heartbeats; disconnect clients that are then in no group. Await no more in vain."""
+        for group in self.awaited.expired(self._clock()):
+            self._changed(group, "timeout")
         heard_before = self._clock() - self._options.heartbeat_timeout
         expired = dict.fromkeys(self.producers.expire(heard_before))
         for group, channel in self.consumers.expired(heard_before):

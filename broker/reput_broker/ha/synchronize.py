@@ -201,6 +201,11 @@ class SlaveSynchronize:
                 RequestCode.GET_SINK_BATCHES,
                 partial(_write, ConfigFile(config / "sinkBatches.json")),
             ),
+            _Table(
+                "groupMembers",
+                RequestCode.GET_GROUP_MEMBERS,
+                partial(_write, ConfigFile(config / "groupMembers.json")),
+            ),
         )
 
         self._announced = [table for code in ANNOUNCED_TABLES for table in self._all if table.code is code]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 import trio
 
-from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.pop.allocation import STRATEGIES, allocate_for_pop
 from reput_broker.processors.group_access import GroupAccess
@@ -111,14 +111,14 @@ class AssignmentProcessor:
         queues: TopicQueues,
         modes: MessageRequestModes,
         saver: TableSaver,
-        online: ConsumerGroups,
+        membership: Membership,
         topics: TopicAccess,
         groups: GroupAccess,
     ) -> None:
         self._queues = queues
         self._modes = modes
         self._saver = saver
-        self._online = online
+        self._membership = membership
         self._topics = topics
         self._groups = groups
 
@@ -151,8 +151,7 @@ class AssignmentProcessor:
             return None
         if body.message_model is MessageModel.BROADCASTING:
             return queues
-        group = self._online.get(body.consumer_group)
-        members = [] if group is None else sorted(group.client_ids())
+        members = self._membership.client_ids(body.consumer_group)
         strategy = STRATEGIES.get(body.strategy_name)
         if strategy is None:
             log.warning(

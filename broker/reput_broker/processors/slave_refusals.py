@@ -82,6 +82,7 @@ _OF_A_MASTER: Final = {
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_SINK_BATCHES,
         RequestCode.AWAIT_TABLE_CHANGES,
+        RequestCode.GET_GROUP_MEMBERS,
     ),
     _ERROR: (RequestCode.GET_ALL_DELAY_OFFSET,),
 }

@@ -14,7 +14,7 @@ from reput_protocol.commands.header import I32, I64, CommandHeader
 
 
 class SyncTableHeader(CommandHeader):
-    """Header of 21, 43, 45, 201 and GET_SINK_BATCHES."""
+    """Header of 21, 43, 45, 201, GET_SINK_BATCHES and GET_GROUP_MEMBERS."""
 
     REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_CONSUMER_OFFSET
 
@@ -42,6 +42,7 @@ ANNOUNCED_TABLES: Final = (
     RequestCode.GET_SINK_BATCHES,
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_GROUP_MEMBERS,
 )
 """The requests for the tables whose changes are announced, in the order of `TableChanges.tables`."""
 
