@@ -487,8 +487,9 @@ async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path)
         assert not copied.exists(), "another start would await members of long ago"
         assert second._served is not None
         assert second._served.parts is not None
-        second._served.parts.groups.membership.awaited._until = 0.0
-        second._served.parts.groups.membership.expire()
+        membership = second._served.parts.groups.membership
+        membership.awaited.expect({"g": {"two": 0.0}}, trio.current_time())  # its time is over
+        membership.expire()
         assert await members(again) == ["one"], "it did not come"
     for client in clients:
         client.close()

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
 import structlog
 import trio
 
@@ -17,6 +18,7 @@ from reput_broker.compose.parts import CommonParts, Processor, handlers_of
 from reput_broker.compose.pop import PopParts
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
+from reput_broker.groups.awaited_members import AwaitedGroups
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import SlaveAdmission
@@ -349,7 +351,7 @@ class MasterParts:
             *self.pop.tasks(),
             self._run_slaves,
             *(() if self._table_copies is None else (self._table_copies.expire,)),
-            self._progress.run,
+            *(() if self.slaves is None else (self._progress.run,)),
             partial(self._common.show_replication, self._replication_health),
         )
 
@@ -433,16 +435,21 @@ class MasterParts:
         )
 
 
-def _members_before(file: ConfigFile) -> dict[str, list[str]]:
+class _Members(msgspec.Struct):
+    members: dict[str, dict[str, float]] = {}
+
+
+def _members_before(file: ConfigFile) -> AwaitedGroups:
     """Return the members that the groups had at the master before, by group, and remove the file: it is true only
     now.
     """
     try:
-        found = file.load().members.get("members") or {}
+        text = file.load().data
         file.remove()
-    except (ReputError, OSError) as error:
+        found = msgspec.json.decode(text, type=_Members).members if text else {}
+    except (ReputError, OSError, msgspec.MsgspecError) as error:
         log.warning(
             "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
         )
         return {}
-    return {str(group): [str(client_id) for client_id in client_ids] for group, client_ids in found.items()}
+    return found

@@ -6,40 +6,44 @@ the queues of the others, which still consume them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Mapping
 
-AWAITED_S: Final = 30.0
-"""How long a member is awaited: RocketMQ's clients send their heartbeats so often."""
+AwaitedGroups = Mapping[str, Mapping[str, float]]
+"""By group and client id: how long the member is awaited, in seconds."""
 
 
 class AwaitedMembers:
     """The client ids that are awaited, by group."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, set[str]] = {}
-        self._until = 0.0
+        self._groups: dict[str, dict[str, float]] = {}
 
-    def expect(self, groups: Mapping[str, Iterable[str]], until: float) -> None:
-        """Await these members until a time, in the clock of `expired`."""
-        self._groups = {group: set(client_ids) for group, client_ids in groups.items()}
-        self._until = until
+    def __bool__(self) -> bool:
+        return bool(self._groups)
 
-    def of(self, group: str) -> set[str]:
+    def expect(self, groups: AwaitedGroups, now: float) -> None:
+        """Await these members from now on."""
+        for group, members in groups.items():
+            self._groups[group] = {client_id: now + wait_s for client_id, wait_s in members.items()}
+
+    def of(self, group: str) -> list[str]:
         """Return the client ids that a group still awaits."""
-        return self._groups.get(group, set())
+        return list(self._groups.get(group, ()))
 
     def came(self, group: str, client_id: str) -> None:
-        """Note that a member has come, or has left for good."""
-        self.of(group).discard(client_id)
+        """Note that a member has come."""
+        self._groups.get(group, {}).pop(client_id, None)
 
     def forget_group(self, group: str) -> None:
         """Await no member of a group."""
         self._groups.pop(group, None)
 
     def expired(self, now: float) -> list[str]:
-        """Return the groups whose other members do not have to be awaited any more; each once."""
-        if now < self._until or not self._groups:
-            return []
-        groups, self._groups = self._groups, {}
-        return [group for group, client_ids in groups.items() if client_ids]
+        """Stop to await those whose time is over; return their groups."""
+        before = {group: len(members) for group, members in self._groups.items()}
+        left = {
+            group: {client_id: until for client_id, until in members.items() if until > now}
+            for group, members in self._groups.items()
+        }
+        self._groups = {group: members for group, members in left.items() if members}
+        return [group for group, count in before.items() if len(left[group]) < count]

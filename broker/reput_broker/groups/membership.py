@@ -6,7 +6,7 @@ from its groups and the other members are notified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -14,7 +14,7 @@ import trio
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups import consumer_groups, producer_groups
-from reput_broker.groups.awaited_members import AWAITED_S, AwaitedMembers
+from reput_broker.groups.awaited_members import AwaitedGroups, AwaitedMembers
 from reput_broker.groups.client_table import ClientChannel, ClientTable
 from reput_broker.groups.consumer_groups import Conflict, ConsumerGroups
 from reput_broker.groups.notifications import GroupNotifier
@@ -24,11 +24,18 @@ from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Refusal
 from reput_protocol.commands.group import ConsumerData
 from reput_protocol.errors import ErrorCode
+from reput_protocol.wire.header import HeaderType
 
 log = structlog.get_logger(__name__)
 
 _SCAN_S = 10.0
 """RocketMQ's interval."""
+_AWAITED_SCAN_S = 1.0
+"""The same while members are awaited."""
+_AWAITED_S = 30.0
+"""How long a new master awaits a member: RocketMQ's clients send their heartbeats so often."""
+_AWAITED_OWN_S = 6.0
+"""The same for Reput's client, which connects as soon as it knows the new master."""
 
 
 class MemberConflict(NamedTuple):
@@ -74,9 +81,19 @@ class Membership:
         found = self.consumers.get(group)
         return [] if found is None else sorted({*found.client_ids(), *self.awaited.of(group)})
 
-    def expect(self, groups: Mapping[str, Iterable[str]]) -> None:
+    def to_await(self) -> dict[str, dict[str, float]]:
+        """Return the members that another master would have to await, without those of groups that broadcast, which
+        share no queues.
+        """
+        return {
+            group.name: {channel.client_id: _awaited_s(channel) for channel in group.members}
+            for group in self.consumers
+            if not group.is_broadcasting
+        }
+
+    def expect(self, groups: AwaitedGroups) -> None:
         """Await the members that the master before had."""
-        self.awaited.expect(groups, self._clock() + AWAITED_S)
+        self.awaited.expect(groups, self._clock())
 
     def check_entries(self, count: int) -> None:
         """Refuse a heartbeat with too many groups and subscriptions before it is decoded."""
@@ -218,7 +235,7 @@ class Membership:
     async def run(self) -> None:
         """Check for missing heartbeats until cancelled."""
         while True:
-            await trio.sleep(_SCAN_S)
+            await trio.sleep(_AWAITED_SCAN_S if self.awaited else _SCAN_S)
             self.expire()
 
     def _free_locks(self, group: str, client_id: str) -> None:
@@ -228,3 +245,7 @@ class Membership:
     def _changed(self, group: str, reason: str) -> None:
         self._counters.note_rebalance(group, reason)
         self._notifier.changed(group)
+
+
+def _awaited_s(channel: ClientChannel) -> float:
+    return _AWAITED_OWN_S if channel.client.header_type == HeaderType.MSGPACK else _AWAITED_S

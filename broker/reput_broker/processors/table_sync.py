@@ -118,20 +118,12 @@ class TableSyncProcessor:
         return f"{crc32(encode_json(self._request_modes.members())):x}"
 
     def _members_version(self) -> str:
-        return f"{crc32(encode_json(self._members())):x}"
-
-    def _members(self) -> dict[str, list[str]]:
-        """Return the client ids of the members by group, without groups that broadcast, which share no queues."""
-        return {
-            group.name: self._membership.client_ids(group.name)
-            for group in self._membership.consumers
-            if not group.is_broadcasting
-        }
+        return f"{crc32(encode_json(self._membership.to_await())):x}"
 
     def group_members(self, request: Request) -> Response:
         """Answer with the members of groups, for the list of a slave that becomes the master."""
         request.client.note_role("admin")
-        return Response(0, body=encode_json({"members": self._members()}))
+        return Response(0, body=encode_json({"members": self._membership.to_await()}))
 
     def _timer_version(self) -> str:
         is_used = self._schedule.timers.is_used
