@@ -21,11 +21,12 @@ from reput_broker.compose.storage import Storage
 from reput_broker.groups.awaited_members import AwaitedGroups
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.reply_push import ReplyPusher
-from reput_broker.ha.admission import SlaveAdmission
+from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
-from reput_broker.ha.election.table_copies import TableCopies
+from reput_broker.ha.election.table_copies import TableCopies, not_announced
+from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
@@ -39,7 +40,7 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
-from reput_broker.processors.slave_refusals import CHANGES_OF_TABLES, fenced, once_confirmed
+from reput_broker.processors.slave_refusals import fenced, once_confirmed
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
@@ -107,7 +108,7 @@ class MasterParts:
             fence=Fence() if leadership is None else leadership.fence,
             ids_to_pull_from=self._slave_ids,
         )
-        self._admission = SlaveAdmission(access) if isinstance(access, AccessControl) else None
+        self._admission = self._admission_of(access, epoch) if isinstance(access, AccessControl) else None
         common.statistics.timer_totals = storage.schedule.timer_totals
         self._is_elected = leadership is not None
         self.groups, self.puts = common.groups, common.puts
@@ -199,7 +200,10 @@ class MasterParts:
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
         )
-        handlers = {**handlers, **sync.handlers()}
+        handlers = {**handlers, **sync.handlers(), RequestCode.AWAIT_TABLE_CHANGES: not_announced}
+        names = config.cluster, config.broker_name
+        if self._admission is not None:
+            handlers = proving(handlers, names)
         if leadership is not None:
             self._table_copies = TableCopies(
                 config.broker_id,
@@ -208,11 +212,11 @@ class MasterParts:
                 config.ha,
                 leadership.fence,
                 sync.versions,
+                partial(prove, group=names),
                 epoch=epoch,
                 timeout_s=config.election.in_sync_timeout,
             )
-            handlers = self._table_copies.handlers(handlers, CHANGES_OF_TABLES)
-            handlers[RequestCode.AWAIT_TABLE_CHANGES] = self._table_copies.wait
+            handlers = self._table_copies.handlers(handlers)
         self.server = common.server(handlers, connections_max)
 
     def _member_asks(self, header: QueryReplicaStateHeader) -> None:
@@ -222,6 +226,20 @@ class MasterParts:
         if header.member is not None and header.is_fit is not None:
             self._leadership.in_sync.fitness(header.member, header.is_fit)
         self._table_copies.introduced(header)
+
+    def _admission_of(self, access: AccessControl, epoch: int) -> SlaveAdmission:
+        config = self._common.config
+
+        def addresses() -> tuple[str, ...]:
+            advertised = config.advertise
+            return (self.own.ha_address(advertised),) if advertised else ()
+
+        return SlaveAdmission(
+            access,
+            Group(config.cluster, config.broker_name, epoch),
+            addresses,
+            needs_mutual_proof=config.ha.mutual_proof,
+        )
 
     def _serve_log(self, epoch: int) -> HAService:
         """Return the service for slaves, whose reports answer the puts that wait for copies."""

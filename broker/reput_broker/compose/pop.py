@@ -123,7 +123,7 @@ class PopParts:
             self._in_flight,
             revive_log,
             counters,
-            on_free=self._order_changed,
+            on_block_changed=self._block_changed,
             ack=puts.default_ack,
             clock_ms=clock_ms,
         )
@@ -136,8 +136,6 @@ class PopParts:
             tables.request_modes,
             tables.mode_saver,
             groups.membership,
-            topic_access,
-            group_access,
         )
         looks = PopLookProcessor(
             store,
@@ -170,7 +168,7 @@ class PopParts:
         if self._free_at[0] == (until_ms, place):
             self._free_changed.set()
 
-    def _order_changed(self, place: Place) -> None:
+    def _block_changed(self, place: Place) -> None:
         """Wake pops of a queue that is free now, or at another time."""
         until_ms = self._orders.blocked_until(place)
         if until_ms > self._clock_ms():

@@ -53,11 +53,10 @@ class RetryParts:
             SendBackDeduplication(store, dispatch=puts.reput.catch_up, clock_ms=clock_ms), puts.appender
         )
 
-        def log_end() -> int:
-            return store.flushed_offset + store.flush_behind_bytes
-
         own_puts = OwnPuts(store, puts.lock, puts.fence, puts.wrote)
-        self._writer = OpWriter(self._half_queue.ops, own_puts, log_end=log_end, clock_ms=clock_ms)
+        self._writer = OpWriter(
+            self._half_queue.ops, own_puts, log_end=lambda: store.wrote_offset, clock_ms=clock_ms
+        )
         transactions.on_closed = self._writer.closed
         requests = CheckRequests(
             store, groups.membership.producers, counts, flush=flush, broker_name=config.broker_name

@@ -108,7 +108,7 @@ class Canceller:
                     continue
                 if found.cancels(delayed):
                     outcome = CancelOutcome.ALREADY_CANCELLED
-                    results[place] = Cancelled(delayed, outcome, self._store.max_physical_offset)
+                    results[place] = Cancelled(delayed, outcome, self._store.wrote_offset)
                     continue
                 cancelled = await self._cancel(delayed)
                 if (
@@ -178,7 +178,7 @@ class Canceller:
     def _cancel_now(self, delayed: DelayedRecord, slot_ms: int | None, record: Record) -> Cancelled | None:
         """Decide and put the record; None if slots must be loaded first."""
         if delayed.physical_offset in self._schedule.cancelled:
-            return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._store.max_physical_offset)
+            return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._store.wrote_offset)
         if self._is_waiting(delayed, slot_ms):
             return Cancelled(delayed, CancelOutcome.CANCELLED, self._put(delayed, record).end_offset)
         if not delayed.level and self._schedule.timers.active.is_loading:

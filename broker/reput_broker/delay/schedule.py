@@ -174,17 +174,17 @@ class Schedule:
 
     def offset_members(self) -> dict[str, Any]:
         """Return the levels' progress as the members of `config/delayOffset.json`."""
-        log_end = self._store.max_physical_offset
+        log_end = self._store.wrote_offset
         return self._offsets.members(self.levels.progress(log_end, self.cancellations.first_offset()))
 
     def timer_checkpoint(self) -> bytes:
         """Return RocketMQ's part of `config/timercheck`, as of now."""
-        progress = self.timers.progress(self._store.max_physical_offset)
+        progress = self.timers.progress(self._store.wrote_offset)
         return self.timers.checkpoint.head(progress, self._clock_ms())
 
     def finished_timers(self) -> bytes:
         """Return what only slaves of Reput take over; nothing while a slot is being loaded."""
-        finished = self.timers.finished(self._store.max_physical_offset)
+        finished = self.timers.finished(self._store.wrote_offset)
         return b"" if finished is None else encode_finished(finished)
 
     def timers_behind(self) -> int:
@@ -242,7 +242,7 @@ class Schedule:
             return None
         if self.timers.outlives_recovery():
             self.consumed.clear()
-        progress = self._progress(self._store.max_physical_offset)
+        progress = self._progress(self._store.wrote_offset)
         saved = self._saved
         if saved is not None and _is_alike(progress, saved):
             return None

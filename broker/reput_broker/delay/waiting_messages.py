@@ -88,7 +88,7 @@ class WaitingMessages:
         Raises:
             Refusal: that takes too long.
         """
-        store, timers, end = self._store, self._schedule.timers, self._store.max_physical_offset
+        store, timers, end = self._store, self._schedule.timers, self._store.wrote_offset
         await until(lambda: store.dispatched_offset >= end)
         queue_end = store.max_offset_in_queue(TIMER_TOPIC, 0)
         await until(lambda: timers.queue_offset >= queue_end)

@@ -65,7 +65,6 @@ class GroupState:
     def client_gone(self, client: Client) -> None:
         """Forget a closed connection."""
         self.membership.gone(client)
-        self.requesters.gone(client)
 
     def when_forgotten(self, call: Callable[..., None]) -> None:
         """Call `call` with `topic=` or `group=` when one was deleted."""

@@ -247,7 +247,7 @@ class PopReviveService:
         return until
 
     async def _dispatched(self) -> None:
-        end = self._store.max_physical_offset
+        end = self._store.wrote_offset
         while self._store.dispatched_offset < end:  # noqa: ASYNC110 - likewise
             await trio.sleep(_SETTLE_S)
 
@@ -358,7 +358,7 @@ class PopReviveService:
         store = self._store
         reached = [queue.done for queue in self._queues]
         if not self._unsaved or self._unsaved[-1][1] != reached:
-            self._unsaved.append((store.max_physical_offset, reached))
+            self._unsaved.append((store.wrote_offset, reached))
         found = None
         while self._unsaved and self._unsaved[0][0] <= store.flushed_offset:
             found = self._unsaved.popleft()[1]

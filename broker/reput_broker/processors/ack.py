@@ -43,7 +43,7 @@ class AckProcessor:
     """Stores acknowledgements.
 
     Args:
-        on_free: called with a queue whose ordered messages are all acknowledged, or visible at another time.
+        on_block_changed: called with a queue that ordered messages block until another time now, or no longer.
         ack: returns the ack level of the records.
     """
 
@@ -58,7 +58,7 @@ class AckProcessor:
         revive_log: ReviveLog,
         counters: Counters,
         *,
-        on_free: Callable[[Place], None],
+        on_block_changed: Callable[[Place], None],
         ack: Callable[[], AckLevel],
         clock_ms: Callable[[], int],
     ) -> None:
@@ -70,7 +70,7 @@ class AckProcessor:
         self._in_flight = in_flight
         self._revive_log = revive_log
         self._counters = counters
-        self._on_free = on_free
+        self._on_block_changed = on_block_changed
         self._ack = ack
         self._clock_ms = clock_ms
 
@@ -102,7 +102,7 @@ class AckProcessor:
 
     def ack_batch(self, request: Request) -> Result:
         """Acknowledge messages of several check points; those outside of their queues are left out."""
-        body = BatchAckBody.from_json(request.body)
+        body = request.content(BatchAckBody)
         if not body.acks:
             return Response(_NO_MESSAGE, remark="the request names no message")
         request.client.note_role("consumer")
@@ -157,8 +157,7 @@ class AckProcessor:
             return  # popped again meanwhile
         self._positions.commit(place, done.next_offset)
         self._count([(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""), 1)])
-        if not self._orders.is_blocked(place, None):
-            self._on_free(place)
+        self._on_block_changed(place)
 
     # -- changing times ------------------------------------------------------------------------------------
 
@@ -215,7 +214,7 @@ class AckProcessor:
         if committed is None or header.offset >= committed:
             visible_at = now_ms + header.invisible_time
             self._orders.change_time(place, header.offset, handle.pop_time, visible_at)
-            self._on_free(place)
+            self._on_block_changed(place)
             # The handle keeps its pop time, by which its acknowledgement is known.
             result = ChangeInvisibleTimeResult(
                 handle.pop_time, visible_at - handle.pop_time, ORDERED_REVIVE_QUEUE

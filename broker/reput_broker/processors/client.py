@@ -8,7 +8,7 @@ import trio
 
 from reput_broker.groups.membership import MemberConflict, Membership
 from reput_broker.processors.group_access import GroupAccess
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Client, Handler, Refusal, Request, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,
@@ -31,6 +31,7 @@ class ClientProcessor:
     Args:
         make_retry_topic: makes the retry topic of a group, whose route its members request. A slave's topics are its
             master's.
+        on_left: called with a client and a group of consumers that it has left.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class ClientProcessor:
         membership: Membership,
         access: GroupAccess,
         make_retry_topic: Callable[[SubscriptionGroupConfig], None],
+        on_left: Callable[[Client, str], None],
     ) -> None:
         self._membership = membership
         self._access = access
         self._make_retry_topic = make_retry_topic
+        self._on_left = on_left
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -105,13 +108,14 @@ class ClientProcessor:
         return refused
 
     def _read(self, request: Request) -> HeartbeatData:
-        data = HeartbeatData.from_json(request.body)
+        data = request.content(HeartbeatData)
         self._membership.check_entries(data.entries)
         if not 0 < len(data.client_id) <= _NAME_BYTES_MAX:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
                 f"a client id of {len(data.client_id)} characters; it has 1 to {_NAME_BYTES_MAX}",
             )
+        self._membership.clients.check_owner(request.client, data.client_id)
         if data.without_sub:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
@@ -126,6 +130,8 @@ class ClientProcessor:
         self._membership.left(
             request.client, consumer_group=header.consumer_group, producer_group=header.producer_group
         )
+        if header.consumer_group:
+            self._on_left(request.client, header.consumer_group)
         return Response()
 
     def consumer_list(self, request: Request) -> Response:

@@ -60,13 +60,15 @@ class HeldPull:
     message_filter: MessageFilter | None
     tick: int
     """When its time is up."""
-    resume: Callable[[], None]
-    """Runs the pull again and answers."""
+    resume: Callable[[bool], None]
+    """Runs the pull again and answers; with False, answers that there is nothing."""
     abandon: Callable[[], None]
     """Called if its client is gone."""
     size: int
     """Approximate bytes."""
     has_left: bool = False
+    is_wanted: bool = True
+    """False once its member has left the group: then no message may be given to it."""
 
 
 @dataclass(slots=True)
@@ -116,12 +118,12 @@ class PullRequestHoldService:
         offset: int,
         message_filter: MessageFilter | None,
         wait_s: float,
-        resume: Callable[[], None],
+        resume: Callable[[bool], None],
         abandon: Callable[[], None],
     ) -> HeldPull:
         """Hold a pull for at most `wait_s` seconds, limited by `long_polling.max_wait`.
 
-        In the end `resume` is called or, if the client has gone, `abandon`.
+        In the end `resume` is called, with False after `leave`, or, if the client has gone, `abandon`.
 
         Raises:
             Refusal: too many are held; neither will be called.
@@ -224,6 +226,16 @@ class PullRequestHoldService:
         if of_client is not None:
             self._release(list(of_client.pulls))
 
+    def leave(self, client: Client, group: str) -> None:
+        """Give no message to the held requests of a member that has left its group and closed nothing.
+
+        They stay until they would be answered. Answered now, some clients would send them again.
+        """
+        of_client = self._by_client.get(client)
+        for held in () if of_client is None else of_client.pulls:
+            if held.group == group:
+                held.is_wanted = False
+
     def release_all(self) -> None:
         """Run every held pull again, because the broker is about to stop."""
         self.is_stopping = True
@@ -291,7 +303,7 @@ class PullRequestHoldService:
         if client.is_closed:
             held.abandon()
         else:
-            held.resume()
+            held.resume(held.is_wanted)
 
     def _wait_no_longer(self, held: HeldPull) -> None:
         """Remove a pull from the waiting ones, unless messages for it have arrived."""

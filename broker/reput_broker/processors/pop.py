@@ -446,9 +446,12 @@ class PopProcessor:
             self._queues.check(header, creates=False)
             return await self._run(pop)
 
-        def resume() -> None:
+        def resume(is_wanted: bool) -> None:
             waiting.done(0, time.monotonic() - held_since)
-            pop.request.client.spawn(self._reply, pop, again)
+            if is_wanted:
+                pop.request.client.spawn(self._reply, pop, again)
+            else:
+                pop.request.reply(self._empty(pop, _TIMEOUT, 0))
 
         try:
             self._polling.hold(pop.request, key, pop.message_filter, wait_s, resume, waiting.abandoned)

@@ -119,10 +119,12 @@ class PopLookProcessor:
         if wait_s <= 0 or self._polling.is_stopping:
             return answer(False)
 
-        def resume() -> None:
+        def resume(is_wanted: bool) -> None:
+            response: Response | None = answer(False)
             try:
-                self._queues.check(header, creates=False)
-                response = self._notify(request, header, header_type, deadline)
+                if is_wanted:
+                    self._queues.check(header, creates=False)
+                    response = self._notify(request, header, header_type, deadline)
             except Refusal as refusal:
                 response = refusal.response()
             if response is not None:

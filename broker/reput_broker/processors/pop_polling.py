@@ -52,10 +52,11 @@ class PopPolling:
         key: PollingKey,
         message_filter: MessageFilter | None,
         wait_s: float,
-        resume: Callable[[], None],
+        resume: Callable[[bool], None],
         abandon: Callable[[], None],
     ) -> None:
-        """Hold a request for at most `wait_s` seconds; then, or earlier, call `resume`, or `abandon` if it has gone.
+        """Hold a request for at most `wait_s` seconds; then, or earlier, call `resume`, with False if its member has
+        left the group, or `abandon` if it has gone.
 
         Raises:
             Refusal: too many are held; neither will be called.
@@ -69,9 +70,11 @@ class PopPolling:
                 if not waiting:
                     self._forget(key)
 
-        def resumed() -> None:
+        def resumed(is_wanted: bool) -> None:
             leave()
-            resume()
+            resume(is_wanted)
+            if not is_wanted:
+                self.wake(key)  # it may have been woken for a message
 
         def abandoned() -> None:
             leave()

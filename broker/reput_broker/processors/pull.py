@@ -22,7 +22,6 @@ from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.log.walk import store_timestamp_in
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -31,6 +30,7 @@ from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.tags import MessageFilter
+from reput_protocol.record.head import store_timestamp_at
 from reput_protocol.wire.header import HeaderType, Value
 
 log = structlog.get_logger(__name__)
@@ -176,9 +176,7 @@ class PullProcessor:
             )
         except JournalWriteFailed as error:
             # The member commits again with a later pull; messages continue to flow.
-            log.warning(
-                "offset_not_committed", group=header.consumer_group, detail=str(error), hint="free disk space"
-            )
+            log.warning("offset_not_committed", group=header.consumer_group, detail=str(error))
 
     def _reset_to(self, header: PullMessageHeader) -> int | None:
         """Return the offset that an administrator has set, once, if the pull has another one."""
@@ -196,7 +194,7 @@ class PullProcessor:
         began_at = 0.0 if self._spans is None else time.monotonic()
         reset_to = self._reset_to(header)
         if reset_to is not None:
-            return self._moved_by_reset(request, header, reset_to)
+            return self._not_read(request, header, reset_to, _MOVED, "OFFSET_RESET")
         while True:
             found = self._get(request, header, message_filter)
             if isinstance(found, FilteredGet):
@@ -244,11 +242,14 @@ class PullProcessor:
             request.client.peer,
         )
 
-    def _moved_by_reset(self, request: Request, header: PullMessageHeader, offset: int) -> Response:
+    def _not_read(
+        self, request: Request, header: PullMessageHeader, next_offset: int, code: int, remark: str
+    ) -> Response:
+        """Answer without having looked into the queue."""
         low = self._store.min_offset_in_queue(header.topic, header.queue_id)
         high = self._store.max_offset_in_queue(header.topic, header.queue_id)
-        ext = PullMessageResult(offset, low, high).to_ext(request.header_type)
-        return Response(_MOVED, ext, remark="OFFSET_RESET")
+        ext = PullMessageResult(next_offset, low, high).to_ext(request.header_type)
+        return Response(code, ext, remark=remark)
 
     def _get(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
@@ -274,14 +275,17 @@ class PullProcessor:
         waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
         held_since = time.monotonic()
 
-        def resume() -> None:
+        def resume(is_wanted: bool) -> None:
             waiting.done(0, time.monotonic() - held_since)
             try:
                 self._groups.check_still_consuming(header.consumer_group)
                 self._access.readable(header.topic, header.queue_id)
                 self._groups.check_readable(header.consumer_group, header.topic)
                 filter_now = self._filter_now(header, message_filter)
-                response = self._answer(request, header, filter_now, may_suspend=False)
+                if is_wanted:
+                    response = self._answer(request, header, filter_now, may_suspend=False)
+                else:
+                    response = self._not_read(request, header, header.queue_offset, _NOT_FOUND, "MEMBER_LEFT")
             except Refusal as refusal:
                 response = refusal.response()
             except Exception as error:  # this runs among other clients' pulls
@@ -319,7 +323,7 @@ class PullProcessor:
 
     def _note_latency(self, topic: str, body: bytes) -> None:
         """Count how old the first message of an answer is."""
-        stored_ms = store_timestamp_in(memoryview(body), 0)
+        stored_ms = store_timestamp_at(body)
         seconds = self._counters.topic(topic).deliver_seconds
         seconds.observe(max(0, self._clock_ms() - stored_ms) / 1000)
 

@@ -99,7 +99,7 @@ class TableSyncProcessor:
     async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Outcome:
         """Answer as `handler` does, with the version; without a body if the slave has that version."""
         known = SyncTableHeader.from_ext(request.ext).table_version
-        log_end, found = self._store.max_physical_offset, f"{self._run}.{version()}"
+        log_end, found = self._store.wrote_offset, f"{self._run}.{version()}"
         ext = SyncTableResult(found, log_end).to_ext(request.header_type)
         if known == found:
             return Response(0, ext)
@@ -127,7 +127,7 @@ class TableSyncProcessor:
 
     def _timer_version(self) -> str:
         is_used = self._schedule.timers.is_used
-        return f"{self._store.max_physical_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
+        return f"{self._store.wrote_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
 
     async def consumer_offsets(self, request: Request) -> Response:
         """Answer with the offsets of all groups, or with those that have changed since the slave's version.

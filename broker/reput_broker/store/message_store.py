@@ -478,6 +478,11 @@ class MessageStore:
         return self._log.max_offset
 
     @property
+    def wrote_offset(self) -> int:
+        """Where the next record goes: everything put so far is before it, also in buffers of the pool."""
+        return self._log.wrote_offset
+
+    @property
     def committed_offset(self) -> int:
         """Everything before this log offset has been written to the system and survives the process."""
         return self._log.max_offset

@@ -28,10 +28,8 @@ class Bench:
         self.counters = Counters()
         self.answers: list[tuple[int, Response]] = []
         self.woken = 0
-        self.store: Any = SimpleNamespace(
-            committed_offset=1 << 60, flushed_offset=0, when_appended=lambda _: None
-        )
-        store = self.store
+        self.store = SimpleNamespace(committed_offset=1 << 60, flushed_offset=0, when_appended=lambda _: None)
+        store: Any = self.store
         self.service = GroupTransfer(store, HAConfig(**options), self.counters)
         self.service.serve(self, self._wake)
 

@@ -75,7 +75,7 @@ class Holder:
             offset,
             message_filter,
             wait_s,
-            lambda: self.resumed.append((name, trio.current_time())),
+            lambda _: self.resumed.append((name, trio.current_time())),
             lambda: self.abandoned.append(name),
         )
         return client

@@ -15,7 +15,7 @@ from broker_bench import BenchClient, BrokerBench, broker_bench
 from pops import Popped, popped_messages
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.commands.group import SubscriptionGroupConfig, UnregisterClientHeader
 from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
@@ -225,6 +225,28 @@ async def test_a_message_wakes_one_held_pop(tmp_path: Path) -> None:
         answer = await Consumer(bench).ask_pop(pollTime=2000)
         assert answer.code == ResponseCode.POLLING_TIMEOUT
         assert answer.ext["restNum"] == "0"
+
+
+async def test_a_held_pop_of_a_member_that_has_left_takes_no_message(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        leaves, stays = Consumer(bench), Consumer(bench)
+        await stays.pop()
+        answers: dict[str, Response] = {}
+
+        async def wait(name: str, consumer: Consumer) -> None:
+            answers[name] = await consumer.ask_pop(pollTime=4000)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, "leaves", leaves)
+            await trio.sleep(0.1)
+            nursery.start_soon(wait, "stays", stays)
+            await trio.sleep(0.1)
+            ext = UnregisterClientHeader(leaves.client.client_id, consumer_group=GROUP)
+            await leaves.client.ask(RequestCode.UNREGISTER_CLIENT, ext.to_ext(leaves.client.header_type))
+            await send(bench, b"1")
+        assert answers["leaves"].code == ResponseCode.POLLING_TIMEOUT
+        assert bodies(stays.messages(answers["stays"])) == [b"1"], "woken in the place of the other"
 
 
 async def test_a_redelivery_wakes_a_held_pop(tmp_path: Path) -> None:
@@ -573,6 +595,27 @@ async def test_ordered_messages_that_are_not_acknowledged_are_counted(tmp_path: 
         assert committed(bench, GROUP, TOPIC) == 0
 
 
+async def test_an_acknowledgement_that_ends_the_block_earlier_wakes_a_held_pop_then(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1")
+        consumer = Consumer(bench)
+        first, second = await consumer.pop(order="true", invisibleTime=2000)
+        second = await consumer.change(second, 10_000)
+        await consumer.change(first, 4000)
+        began = trio.current_time()
+        answers: list[Response] = []
+
+        async def wait() -> None:
+            answers.append(await Consumer(bench).ask_pop(order="true", pollTime=15_000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.sleep(3)
+            assert (await consumer.ack(second)).code == 0, "the first one blocks the queue for 1 s more"
+        assert bodies(consumer.messages(answers[0])) == [b"0", b"1"]
+        assert round(trio.current_time() - began) == 4
+
+
 async def test_ordered_progress_survives_a_kill(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", b"1")
@@ -710,3 +753,43 @@ async def test_a_stop_that_dispatches_the_last_check_point_is_in_order(tmp_path:
             await trio.testing.wait_all_tasks_blocked(0.05)
             nursery.cancel_scope.cancel()
     assert not (tmp_path / "s" / "abort").exists()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+async def test_with_a_pool_of_buffers_an_acknowledged_message_does_not_come_back(
+    tmp_path: Path, flush: str
+) -> None:
+    """What the timer delivers is only in a buffer for a while, and cannot be read before it is committed."""
+    async with broker_bench(tmp_path / "s", store={"flush": flush, "transient_store_pool": True}) as bench:
+        await send(bench, *(b"%d" % number for number in range(8)))
+        consumer = Consumer(bench)
+        popped = await consumer.pop(invisibleTime=2000)
+        for one in popped[1:]:
+            assert (await consumer.ack(one)).code == 0
+        await bench.pass_time(1)
+        await trio.sleep(3)
+        assert bodies(await consumer.pop(invisibleTime=2000)) == [b"0"]
+
+
+async def test_with_a_pool_of_buffers_a_kill_loses_no_redelivery_and_no_delayed_message(
+    tmp_path: Path,
+) -> None:
+    """What is delivered is only in a buffer; the progress must not be saved before it is in its file."""
+    pool = {
+        "transient_store_pool": True,
+        "flush": "async",
+        "commit_interval": "100ms",
+        "commit_thorough_interval": "60s",
+        "flush_thorough_interval": "60s",
+    }
+    async with broker_bench(tmp_path / "s", store=pool) as bench:
+        await send(bench, b"0")
+        consumer = Consumer(bench)
+        assert bodies(await consumer.pop(invisibleTime=8000)) == [b"0"]
+        later = await consumer.client.send(TOPIC, b"later", {"DELAY": "2"})
+        assert later.code == 0
+        await trio.sleep(20)
+        image, now_ms = bench.killed(tmp_path / "image"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms, store={**pool, "transient_store_pool": False}) as bench:
+        await trio.sleep(10)
+        assert bodies(await Consumer(bench).pop()) == [b"0", b"later"]

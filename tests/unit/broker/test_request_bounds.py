@@ -28,6 +28,7 @@ from reput_protocol.commands.group import (
     LockBatchResult,
     ProducerData,
     SubscriptionData,
+    UnregisterClientHeader,
 )
 from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.filter.sql import sql_filter
@@ -200,6 +201,52 @@ async def test_a_client_with_too_many_waiting_pulls_is_answered_busy(tmp_path: P
             await trio.sleep(0.1)
             await client.send("T", b"x")
         assert [answer.code for answer in answers if answer] == [ResponseCode.SYSTEM_BUSY] + [0] * 33
+
+
+async def test_a_held_pull_of_a_member_that_has_left_gets_no_message(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("T")
+        await bench.create_topic("U")
+        client = bench.client()
+        data = ConsumerData("g", subscriptions=[SubscriptionData.of(topic, "*", 1) for topic in "TU"])
+        assert (await beat(client, data)).code == 0
+        answers: dict[str, Response | None] = {}
+
+        async def pull(topic: str, group: str, offset: int) -> None:
+            header = PullMessageHeader(
+                group,
+                topic,
+                0,
+                offset,
+                32,
+                int(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
+                0,
+                3_000,
+                "*",
+                0,
+            )
+            ext = header.to_ext(client.header_type)
+            answers[group + topic] = await client.ask(RequestCode.PULL_MESSAGE, ext)
+
+        async with trio.open_nursery() as nursery:
+            for topic, group in (("T", "g"), ("U", "g"), ("T", "h")):
+                nursery.start_soon(pull, topic, group, 0)
+            await trio.sleep(0.1)
+            ext = UnregisterClientHeader(client.client_id, consumer_group="g").to_ext(client.header_type)
+            await client.ask(RequestCode.UNREGISTER_CLIENT, ext)
+            await trio.sleep(0.1)
+            assert answers == {}, "one that is answered now would be sent again"
+            await bench.client().send("T", b"x")
+            await trio.sleep(0.1)
+            assert answers.keys() == {"gT", "hT"}
+        found = {name: None if answer is None else answer.code for name, answer in answers.items()}
+        assert found == {"gT": ResponseCode.PULL_NOT_FOUND, "gU": ResponseCode.PULL_NOT_FOUND, "hT": 0}
+        left = answers["gT"]
+        assert left is not None
+        assert int(str(left.ext["nextBeginOffset"])) == 0
+        progress = bench.broker._parts.groups.progress
+        pulled = {group: queue[0].pull_offset for group, topic, queue in progress.items() if topic == "T"}
+        assert pulled == {"g": 0, "h": 1}
 
 
 async def test_a_held_pull_gets_the_filter_that_its_group_has_now(tmp_path: Path) -> None:
