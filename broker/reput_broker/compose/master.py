@@ -253,7 +253,13 @@ class MasterParts:
             admit=None if self._admission is None else self._admission.admit,
         )
         is_sync = config.store.flush == "sync"
-        transfer.serve(Copies(service, store, config.ha, is_sync=is_sync), service.wake)
+        if is_sync:
+            common.puts.flush.on_start = service.wake
+        transfer.serve(
+            Copies(service, store, config.ha, is_sync=is_sync),
+            _nothing if is_sync else service.wake,
+            service.wake,
+        )
         return service
 
     def _serve_group(self, epoch: int, leadership: Leadership) -> HAService:
@@ -273,18 +279,21 @@ class MasterParts:
             if self._table_copies is not None:
                 self._table_copies.advance()
 
+        is_sync = config.store.flush == "sync"
         copies = GroupCopies(
             leadership.in_sync,
             store,
             config.ha,
             elector.now,
-            is_sync=config.store.flush == "sync",
+            is_sync=is_sync,
             on_confirmed=confirmed,
         )
 
-        def appended() -> None:
+        def committed() -> None:
             service.wake()
             copies.moved()
+
+        appended = copies.moved if is_sync else committed
 
         service = HAService(
             store,
@@ -294,7 +303,9 @@ class MasterParts:
             on_gone=copies.gone,
             admit=None if self._admission is None else self._admission.admit,
         )
-        puts.transfer.serve(copies, appended)
+        if is_sync:
+            puts.flush.on_start = service.wake
+        puts.transfer.serve(copies, appended, committed)
         puts.on_flushed = copies.moved
         elector.on_set_change(set_changed)
         return service
@@ -451,6 +462,10 @@ class MasterParts:
                 for slave in slaves
             ],
         )
+
+
+def _nothing() -> None:
+    """Offer nothing yet: the sync that follows does."""
 
 
 class _Members(msgspec.Struct):

@@ -31,7 +31,7 @@ class Bench:
         self.store = SimpleNamespace(committed_offset=1 << 60, flushed_offset=0, when_appended=lambda _: None)
         store: Any = self.store
         self.service = GroupTransfer(store, HAConfig(**options), self.counters)
-        self.service.serve(self, self._wake)
+        self.service.serve(self, lambda: None, self._wake)
 
     def refusal(self) -> str | None:
         return self.reason
