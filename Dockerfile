@@ -5,7 +5,7 @@
 # `--target spark` makes another image for the jobs of `reput pipeline`, with the extra `spark` and a Java runtime. It
 # has no broker configuration; archives are in /archive, and Spark needs a /tmp whose files may be executed.
 
-FROM python:3.11-slim-bookworm AS requirements
+FROM python:3.11.13-slim-bookworm AS requirements
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/reput
@@ -42,7 +42,7 @@ RUN /opt/build/bin/pip --python /opt/reput/bin/python install --no-deps --no-ind
     && XDG_CACHE_HOME=/opt /opt/reput/bin/python -c 'from reput_pipeline.spark.java import find_java_home; find_java_home()' \
     && test -x /opt/reput/java/bin/java
 
-FROM python:3.11-slim-bookworm AS base
+FROM python:3.11.13-slim-bookworm AS base
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="reput" \

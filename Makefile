@@ -60,9 +60,9 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test check figures format demo example example-java pipeline-demo bench bench-peers bench-stalls bench-delay
-.PHONY: bench-scaling bench-replication bench-security bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
+.PHONY: bench-scaling bench-replication bench-security bench-groups bench-memory bench-store bench-libraries bench-console console-pictures bench-spark crash faults planted histories histories-planted
 .PHONY: simulate simulate-planted ops-check
-.PHONY: cluster cluster-faults filters fuzz fuzz-kernel scan hostile conformance image-check
+.PHONY: cluster cluster-faults filters fuzz fuzz-kernel scan sweep hostile conformance image-check
 .PHONY: interop proxy pipeline-faults pipeline-planted pipeline-clusters pipeline-roundtrip docs dist lock clean
 
 help: ## list the targets
@@ -188,6 +188,9 @@ bench-store: $(RUN) ## measure the store alone: dispatch, opening, recovery, key
 	$(BIN)/python benchmarks/verify.py
 	$(BIN)/python benchmarks/filters.py
 
+bench-libraries: $(RUN) ## measure msgpack against msgspec for headers, and our metrics page against prometheus_client's
+	$(BIN)/python benchmarks/libraries.py
+
 bench-console: $(RUN) ## measure what five browsers with the console, and a scrape a second, cost the broker and its puts
 	$(BIN)/python benchmarks/console.py $(ARGS)
 
@@ -249,6 +252,9 @@ fuzz: $(DEV) ## send invalid data to the ports: CASES (1000000) to HTTP, and cha
 
 scan: $(DEV) ## try from another network namespace what a client without a user can do to the image's broker (root)
 	$(BIN)/python tests/scan/run.py $(ARGS)
+
+sweep: $(DEV) ## put names of others into every field and property, as a user without rights, and look for effects
+	$(BIN)/python tests/sweep/run.py $(ARGS)
 
 fuzz-kernel: $(DEV) ## read CASES (10000000) damaged records with the kernel, bounds checked and under AddressSanitizer; SEED
 	$(BIN)/python tests/fuzz/kernel.py $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -31,6 +31,7 @@ from peers.servers.base import Missing, Security
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile
+from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Request
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
@@ -263,12 +264,14 @@ def _check_s(user: User, size: int) -> float:
     ext = _USER.signed(fields, body, version=ROCKETMQ_VERSION)
     header = Header(int(RequestCode.SEND_MESSAGE_V2), 1, 0, ext=ext, version=ROCKETMQ_VERSION)
     counters = Counters()
-    client = cast("Client", SimpleNamespace(peer="127.0.0.1:1", principal=None))
+    client = cast(
+        "Client", SimpleNamespace(peer="127.0.0.1:1", principal=None, signatures=None, unauthenticated=0)
+    )
     traffic = counters.request(HeaderType.BINARY, header.code)
     count = max(10, _CHECKS * (1 << 10) // (size + (1 << 13)))
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:
         file = UserFile(Path(directory) / "users.json")
-        access = AccessControl(file, Users().with_user(user), None, counters, file.state())
+        access = AccessControl(file, Users().with_user(user), file.state(), AccessConfig(), counters)
         best = float("inf")
         for _ in range(_CHECK_ROUNDS):
             requests = [Request(client, HeaderType.BINARY, header, body, 0.0, traffic) for _ in range(count)]

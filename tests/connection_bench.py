@@ -10,6 +10,7 @@ from typing import Any
 import trio
 import trio.testing
 
+from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import (
@@ -20,8 +21,9 @@ from reput_broker.request import (
     Response,
 )
 from reput_broker.server.connection import Addresses, Connection, Shared
-from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.dispatch import Access, RequestDispatcher
 from reput_broker.server.memory import HeldBytes
+from reput_broker.server.strangers import Strangers
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.send import PutMessageHeader
@@ -86,6 +88,9 @@ class Peer:
         self.got += taken
         return len(taken)
 
+    def end_sending(self) -> None:
+        pass
+
     def close(self) -> None:
         self.closed = True
         self._to_broker.close()
@@ -118,13 +123,24 @@ class Peer:
 class Bench:
     """A connection to a peer, with the test's handlers; with `beside` it shares another's limits, memory and turns."""
 
-    def __init__(self, peer: Peer, nursery: trio.Nursery, beside: Bench | None = None, **limits: Any) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        nursery: trio.Nursery,
+        beside: Bench | None = None,
+        access: Access | None = None,
+        **limits: Any,
+    ) -> None:
         self.peer = peer
         self.counters: Counters = beside.counters if beside else Counters()
         self.traffic = self.counters.listeners["main"]
         self.limits: LimitsConfig = beside.limits if beside else LimitsConfig(**limits)
         self.memory: HeldBytes = beside.memory if beside else HeldBytes(self.counters, self.limits)
         self.next_turn: trio.Lock = beside.next_turn if beside else trio.Lock()
+        self.strangers: Strangers | None = beside.strangers if beside else None
+        if access is not None and self.strangers is None:
+            config = BrokerConfig(limits=limits, access={"enabled": True})
+            self.strangers = Strangers(config, self.counters)
         self.held: list[Request] = []
         self.appended: list[list[Put]] = []
         self.after_puts: list[int] = []
@@ -151,11 +167,13 @@ class Bench:
                     self._append,
                     lambda _: self.after_puts.append(len(self.peer.got)),
                     limits=self.limits,
+                    access=access,
                 ),
                 self.limits,
                 self.counters,
                 self.memory,
                 self.next_turn,
+                self.strangers,
             ),
             self.traffic,
             nursery,

@@ -6,6 +6,7 @@ import json
 
 import trio
 
+from dead_letters import give_up
 from reput_client import Admin, Consumer, Message, Producer
 from reput_protocol.names import dlq_topic
 
@@ -36,8 +37,8 @@ async def fill(address: str) -> None:
             await producer.send(
                 Message("emails", body, keys=[f"mail-{number}"], delay_s=3600.0 * (number + 1))
             )
-        for number in range(4):
-            await producer.send(_dead_letter(number))
+        await trio.to_thread.run_sync(_give_up, address)
+        await producer.send(Message(dlq_topic("billing"), b'{"order": 7}', keys=["o-7"]))  # has no origin
     async with Consumer(address, group="billing", topic="orders", start="earliest") as consumer:
         count = 0
         with trio.fail_after(20):
@@ -60,9 +61,12 @@ def _order(number: int) -> Message:
     )
 
 
-def _dead_letter(number: int) -> Message:
-    """One as the broker makes it; the last one does not say where it came from."""
-    properties = {"DLQ_REASON": "max_reconsume_times", "RETRY_REASON": "card declined <b>today</b>"}
-    if number < 3:
-        properties["RETRY_TOPIC"] = "orders"
-    return Message(dlq_topic("billing"), b'{"order": 7}', keys=[f"o-{number}"], properties=properties)
+def _give_up(address: str) -> None:
+    keys = {(f"o-{number}",) for number in range(3)}
+    give_up(
+        address,
+        "billing",
+        "orders",
+        wanted=lambda message: message.keys in keys,
+        reason="card declined <b>today</b>",
+    )

@@ -20,6 +20,7 @@ from faults.workload import abandon
 from reput_broker.compose.delay import DelayParts
 from reput_broker.compose.storage import open_schedule
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import StoreConfig
 from reput_broker.delay.canceller import Canceller
 from reput_broker.delay.service import DelayedArrivals
 from reput_broker.put.fence import Fence
@@ -96,7 +97,7 @@ class DelayBench:
             self.topics.put(
                 TopicConfig(topic_name=topic, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6)
             )
-        self.lock = PutLock(Fence())
+        self.lock = PutLock(Fence(), StoreConfig())
         self.holds_writes = False
         """What is put stays where it is, neither flushed nor dispatched."""
         self.schedule = open_schedule(

@@ -12,6 +12,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.request import ClientAnswer, Principal, Request, Response
 from reput_protocol.codes import LanguageCode, MessageModel
 from reput_protocol.commands.group import ConsumerData, SubscriptionData
+from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.header import HeaderType, Value
 
 _ports = count(40_000)
@@ -29,6 +30,8 @@ class FakeClient:
         self.identity: str | None = None
         self.is_local = True
         self.principal: Principal | None = None
+        self.signatures: SignatureChecker | None = None
+        self.unauthenticated = 0
         self.sent: list[tuple[int, dict[str, Value], bytes]] = []
         self.is_full = False
         self.share = 1 << 24

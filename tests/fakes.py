@@ -20,14 +20,14 @@ from reput_protocol.commands.pull import QueueBounds, QueueBoundsRequest, QueueB
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.kernel.records import record_starts
+from reput_protocol.properties import encode_properties
 from reput_protocol.record.client_batch import BatchItem, decode_batch
 from reput_protocol.record.host import Host
-from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import offset_message_id_of
-from reput_protocol.record.put_block import check_put_block, encode_put_block, patch_block
+from reput_protocol.record.put_block import BlockCheck, check_put_block, encode_block, patch_block
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
 
 @dataclass
@@ -408,6 +408,19 @@ class FakeBroker:
         topic, queue_id = str(header.ext["topic"]), int(str(header.ext["queueId"]))
         block = bytearray(body)
         check = check_put_block(block, topic=topic, queue_id=queue_id, count=int(str(header.ext["count"])))
+        first, place, now = self._append(topic, queue_id, block, check)
+        return Answer(
+            ext={
+                "queueId": queue_id,
+                "queueOffset": first,
+                "physicalOffset": place,
+                "storeTimestamp": now,
+                "storeHost": self.address,
+                "ack": header.ext["ack"],
+            }
+        )
+
+    def _append(self, topic: str, queue_id: int, block: bytearray, check: BlockCheck) -> tuple[int, int, int]:
         with self._arrived:
             self.unknown_topics.discard(topic)
             queue = self.log[topic, queue_id]
@@ -425,27 +438,12 @@ class FakeBroker:
             queue += [bytes(block[start:end]) for start, end in pairwise(bounds)]
             self._log_bytes += len(block)
             self._arrived.notify_all()
-        return Answer(
-            ext={
-                "queueId": queue_id,
-                "queueOffset": first,
-                "physicalOffset": place,
-                "storeTimestamp": now,
-                "storeHost": self.address,
-                "ack": header.ext["ack"],
-            }
-        )
+        return first, place, now
 
-    def store(self, topic: str, *bodies: bytes, queue_id: int = 0) -> None:
-        """Store messages as if a producer had sent them."""
-        block = encode_put_block([Message(topic, body) for body in bodies], topic, queue_id, 0)
-        ext: dict[str, Value] = {
-            "topic": topic,
-            "queueId": queue_id,
-            "count": len(bodies),
-            "ack": "flushed",
-        }
-        self.put(Header(RequestCode.PUT_MESSAGE, 0, 0, ext=ext), memoryview(block))
+    def store(self, topic: str, *bodies: bytes, queue_id: int = 0, **properties: str) -> None:
+        """Store messages that a producer has sent, or the broker has made."""
+        block, _ = encode_block(bodies, [encode_properties(properties)], topic, queue_id, 0)
+        self._append(topic, queue_id, block, BlockCheck(len(bodies)))
 
     def park(self, header: Header, body: memoryview) -> Answer:
         """Keep a message that came alone, as a broker keeps a delayed one."""

@@ -6,7 +6,7 @@ from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.pull import PulledMessages, PullResult, PullStatus, Wanted
 from reput_protocol.record.message import Message, MessageQueue
-from reput_protocol.record.put_block import check_put_block, encode_put_block, patch_block
+from reput_protocol.record.put_block import BlockCheck, encode_put_block, patch_block
 
 
 def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:
@@ -23,7 +23,7 @@ def add_pull(
     block = bytearray(encode_put_block(messages, topic, queue_id, 0))
     patch_block(
         block,
-        check_put_block(block, topic=topic, queue_id=queue_id, count=count),
+        BlockCheck(count),
         first_queue_offset=first,
         first_physical_offset=0,
         store_timestamp_ms=0,

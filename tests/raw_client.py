@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
+from base64 import b64decode
 from collections.abc import Mapping
 from itertools import count
 from types import TracebackType
 from typing import Self
 
-from reput_protocol.signature import Credentials
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.users import SignatureChallenge
+from reput_protocol.signature import Credentials, RequestSigner
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 
@@ -44,6 +48,17 @@ class RawClient:
         self._opaques = count(1)
         self.header_type = header_type
         self.credentials = credentials
+        self.signer: RequestSigner | None = None
+
+    def ask_for_challenge(self, credentials: Credentials) -> None:
+        """Sign requests in Reput's form from now on."""
+        header_type, self.header_type = self.header_type, HeaderType.JSON
+        answer = SignatureChallenge.from_ext(self.request(RequestCode.SIGNATURE_CHALLENGE)[0].ext)
+        self.header_type = header_type
+        assert answer.challenge is not None, "the broker has no access control"
+        self.signer = RequestSigner(
+            credentials, b64decode(answer.challenge), lambda: time.time_ns() // 1_000_000
+        )
 
     def request(
         self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"", *, flag: int = 0
@@ -60,11 +75,25 @@ class RawClient:
     ) -> int:
         """Send a request and return its opaque number."""
         opaque = next(self._opaques)
-        fields = dict(ext or {})
-        if self.credentials is not None:
-            fields = self.credentials.signed(fields, body, version=0)
-        self.send_bytes(encode_frame(Header(code, opaque, flag, ext=fields), self.header_type, body))
+        self.send_bytes(self.frame(code, ext, body, opaque=opaque, flag=flag))
         return opaque
+
+    def frame(
+        self,
+        code: int,
+        ext: Mapping[str, Value] | None = None,
+        body: bytes = b"",
+        *,
+        opaque: int = 1,
+        flag: int = 0,
+    ) -> bytes:
+        """Return the bytes of a request."""
+        header = Header(code, opaque, flag, ext=dict(ext or {}))
+        if self.signer is not None:
+            self.signer.sign(header, body)
+        elif self.credentials is not None:
+            header.ext = self.credentials.signed(header.ext, body, version=0)
+        return encode_frame(header, self.header_type, body)
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are."""

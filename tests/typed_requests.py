@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import fields
@@ -14,6 +14,13 @@ from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.request import RequestType
 from reput_protocol.names import Names
 from reput_protocol.wire.header import Value
+
+_TEXTS: Final = {
+    "properties": "", "i": "", "subString": "*", "exp": "*", "expType": "TAG", "expressionType": "TAG",
+    "subscription": "*", "strategyName": "AVG", "mode": "PULL", "topicFilterType": "SINGLE_TAG", "attributes": "",
+    "r": "0", "b": "AQ==",
+}  # fmt: skip
+"""What a text has to be so that the request is not refused for it."""
 
 NameOf = Callable[[str, Names], str]
 """Returns the name for a field, of its path and of what it names."""
@@ -56,5 +63,7 @@ def _plain(hint: Any, name_of: NameOf, path: tuple[str, ...]) -> Any:
         return to_builtins(next(iter(hint)))
     if hasattr(hint, "_fields"):
         return [_value(part, name_of, path) for part in get_type_hints(hint, include_extras=True).values()]
-    plain: dict[Any, Any] = {bool: False, int: 0, float: 0.0, str: "x"}
+    if hint is str:
+        return _TEXTS.get(path[-1], "x")
+    plain: dict[Any, Any] = {bool: False, int: 0, float: 0.0}
     return plain.get(hint)

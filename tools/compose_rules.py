@@ -1,7 +1,8 @@
 """Check docker-compose.yml against our rules, without Docker; with conf/docker-compose.tls.yml too.
 
 The rules are: the services and their dependencies, read-only roots without capabilities, ports on loopback only, data
-in named volumes, and every mounted file in the repository. `docker compose config` checks the syntax only.
+in named volumes, etcd on a network of its own with the members, exact versions of images, and every mounted file in the
+repository. `docker compose config` checks the syntax only.
 """
 
 from __future__ import annotations
@@ -19,10 +20,20 @@ CLUSTER = ("etcd", "namesrv", *MEMBERS)
 SERVICES = ("reput", "proxy", "proxy-topic", "spark", *CLUSTER, "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
     {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init"}
-    | {"network_mode", "ports", "profiles", "read_only", "restart", "security_opt", "stop_grace_period"}
+    | {
+        "network_mode",
+        "networks",
+        "ports",
+        "profiles",
+        "read_only",
+        "restart",
+        "security_opt",
+        "stop_grace_period",
+    }
     | {"tmpfs", "volumes"}
 )
-TOP_KEYS = frozenset({"name", "services", "volumes"})
+TOP_KEYS = frozenset({"name", "networks", "services", "volumes"})
+EXACT_VERSION = re.compile(r":v?[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.-]+)?$|@sha256:[0-9a-f]{64}$")
 # The volume with the data of each service.
 DATA_VOLUMES = {
     "reput": "/var/lib/reput",
@@ -80,11 +91,23 @@ def compose_problems(path: Path, override: Path | None = None) -> list[str]:
             *_dependency_problems(service, services),
         ]
         problems += [f"{name}: {problem}" for problem in found]
+    problems += _engine_problems(document, services)
     published = Counter(
         str(port).rpartition(":")[0] for one in services.values() for port in one.get("ports", [])
     )
     problems += [f"{port} is published twice" for port, count in published.items() if count > 1]
     return problems
+
+
+def _engine_problems(document: Mapping[str, Any], services: Mapping[str, Any]) -> Iterator[str]:
+    """What could let others than the members reach etcd, which has no users."""
+    network = (document.get("networks") or {}).get("engine") or {}
+    mode = (network.get("driver_opts") or {}).get("com.docker.network.bridge.gateway_mode_ipv4")
+    if network.get("internal") is not True or mode != "isolated":
+        yield "network 'engine' is reached from this machine"
+    there = {name for name, service in services.items() if "engine" in service.get("networks", ())}
+    if there != {"etcd", *MEMBERS} or services.get("etcd", {}).get("networks") != ["engine"]:
+        yield f"network 'engine' is for etcd and the members alone, and has {sorted(there)}"
 
 
 def merged(document: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,8 +146,8 @@ def _service_problems(
         yield "it keeps capabilities"
     if "/tmp" not in [str(mount).partition(":")[0] for mount in service.get("tmpfs", [])]:
         yield "it has no tmpfs on /tmp"
-    if "build" not in service and ":" not in str(service.get("image", "")):
-        yield "its image has no version"
+    if not EXACT_VERSION.search(str(service.get("image", ""))):
+        yield "its image has no exact version"
     if service.get("profiles") != PROFILES.get(name):
         yield f"its profiles are {service.get('profiles')}, not {PROFILES.get(name)}"
     yield from _build_problems(service.get("build", "."), directory)

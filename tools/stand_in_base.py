@@ -18,12 +18,13 @@ def make_stand_in(directory: Path, base: str) -> Path:
     """Return the packed root file system that replaces `base`; it is made in `directory` unless it exists.
 
     Args:
-        base: the name of an official Python image on Debian, such as python:3.11-slim-bookworm.
+        base: the name of an official Python image on Debian, such as python:3.11.13-slim-bookworm.
 
     Raises:
         EngineError: debootstrap failed, or its Python does not have the version in the name.
     """
     version, _, suite = base.partition(":")[2].partition("-slim-")
+    version = ".".join(version.split(".")[:2])  # Debian's has another patch version
     packed = directory / f"stand-in-{version}-{suite}.tar"
     if packed.exists():
         return packed

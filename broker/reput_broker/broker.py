@@ -33,7 +33,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import Console, needs_admin
 from reput_broker.console.source import Serving
 from reput_broker.groups.cold_quotas import ColdQuotas
-from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.election.elector import Elector, slave_id
 from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
@@ -226,6 +226,7 @@ class Broker:
                 if isinstance(base.access, AccessControl):
                     nursery.start_soon(base.access.watch)
                 await self._start_election(nursery)
+                self._name_member()
                 nursery.start_soon(measure_loop_delay, self.counters.loop_delay_seconds)
                 if tls is not None:
                     nursery.start_soon(tls.watch)
@@ -275,6 +276,12 @@ class Broker:
         parts = None if self._served is None else self._served.parts
         assert parts is not None, "it serves"
         self._registration.announce(Announced(parts.own, self._announced_addresses()[0]))
+
+    def _name_member(self) -> None:
+        """Note how the other members of the group are to list this one."""
+        members, number = self._base.routes.members, self.config.broker_id
+        members.own_id = number if self._base.elector is None else slave_id(number)
+        members.own_address = self._announced_addresses()[0]
 
     def _announced_addresses(self) -> tuple[str, str]:
         """Return where clients and where slaves reach this broker; empty if slaves cannot."""

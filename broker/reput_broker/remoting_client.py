@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,9 +16,10 @@ from reput_broker.access.tls import TlsFilesUnusable, outgoing_context
 from reput_broker.config.sections import TlsConfig
 from reput_broker.config.units import checked_address
 from reput_broker.request import ClientAnswer
-from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
-from reput_protocol.errors import ProtocolError, ReputError
-from reput_protocol.signature import Credentials
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode, RequestCode, ResponseCode
+from reput_protocol.commands.users import SignatureChallenge
+from reput_protocol.errors import HeaderFieldError, ProtocolError, ReputError
+from reput_protocol.signature import Credentials, RequestSigner
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 from reput_protocol.wire.tls import tls_failure
@@ -121,6 +123,8 @@ class RemotingClient:
         connection = None
         with trio.move_on_after(timeout_s):
             connection = await self._connected()
+            if self._credentials is not None:
+                await connection.agree_on_signatures(self._credentials)
             return await connection.call(code, ext, body)
         if connection is None:
             raise RemoteUnreachable(self.address, f"has not accepted a connection within {timeout_s:g} s")
@@ -144,7 +148,7 @@ class RemotingClient:
                 raise RemoteUnreachable(self.address, "the connection was closed by this broker")
             if self._connection is None or not self._connection.is_usable:
                 stream = await dial(self.address, self._tls)
-                self._connection = _Connection(self.address, stream, self._header_type, self._credentials)
+                self._connection = _Connection(self.address, stream, self._header_type)
                 self.connections += 1
             return self._connection
 
@@ -176,12 +180,14 @@ class _Connection:
         address: str,
         stream: trio.abc.Stream,
         header_type: HeaderType,
-        credentials: Credentials | None,
     ) -> None:
         self._address = address
         self._stream = stream
         self._header_type = header_type
-        self._credentials = credentials
+        self._agreeing = trio.Lock()
+        self._has_agreed = False
+        self._signer: RequestSigner | None = None
+        self._rocketmq_user: Credentials | None = None
         self._version = PROTOCOL_VERSION if header_type == HeaderType.MSGPACK else ROCKETMQ_VERSION
         self._sending = trio.Lock()
         self._opaque = 0
@@ -197,13 +203,50 @@ class _Connection:
         """Whether a new request may use this connection."""
         return self._end_reason is None and not self._is_retired
 
-    async def call(self, code: int, ext: Mapping[str, Value], body: bytes) -> ClientAnswer:
+    async def agree_on_signatures(self, credentials: Credentials) -> None:
+        """Before the first request: ask for a challenge, and sign the requests as the answer says.
+
+        A server without users gets no signatures; one that does not know the question gets them in RocketMQ's form.
+
+        Raises:
+            RemoteUnreachable: the connection has ended, or the challenge cannot be read.
+        """
+        if self._has_agreed:
+            return
+        async with self._agreeing:
+            if not self._has_agreed:
+                await self._agree_on_signatures(credentials)
+                self._has_agreed = True
+
+    async def _agree_on_signatures(self, credentials: Credentials) -> None:
+        answer = await self.call(RequestCode.SIGNATURE_CHALLENGE, {}, b"", header_type=HeaderType.JSON)
+        if answer.code != ResponseCode.SUCCESS:
+            self._rocketmq_user = credentials
+            return
+        try:
+            given = SignatureChallenge.from_ext(answer.ext)
+            if given.challenge is None or given.time is None:
+                return
+            challenge = b64decode(given.challenge, validate=True)
+        except (HeaderFieldError, ValueError) as error:
+            self.end(f"its challenge cannot be read: {error}")
+            raise RemoteUnreachable(self._address, f"its challenge cannot be read: {error}") from error
+        offset_ms = given.time - int(1000 * trio.current_time())
+        self._signer = RequestSigner(
+            credentials, challenge, lambda: offset_ms + int(1000 * trio.current_time())
+        )
+
+    async def call(
+        self, code: int, ext: Mapping[str, Value], body: bytes, header_type: HeaderType | None = None
+    ) -> ClientAnswer:
         """Send a request and wait for its answer. Raises RemoteUnreachable if the connection ends before."""
         self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1  # never 0, which some peers replace
-        if self._credentials is not None:
-            ext = self._credentials.signed(ext, body, version=self._version)
         header = Header(code, opaque, 0, None, dict(ext), LanguageCode.PYTHON.value, self._version)
-        frame = encode_frame(header, self._header_type, body)
+        if self._signer is not None:
+            self._signer.sign(header, body)
+        elif self._rocketmq_user is not None:
+            header.ext = self._rocketmq_user.signed(ext, body, version=self._version)
+        frame = encode_frame(header, self._header_type if header_type is None else header_type, body)
         call = self._calls[opaque] = _Call()
         try:
             await self._send(frame)

@@ -24,6 +24,7 @@ from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
 from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
+from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
@@ -128,6 +129,10 @@ class Client(Protocol):
     """Whether it is on this machine."""
     principal: Principal | None
     """The user of its last request; None without access control, and before its first one."""
+    signatures: SignatureChecker | None
+    """Checks signatures in Reput's form; None before the client has asked for a challenge."""
+    unauthenticated: int
+    """How many of its last requests in a row had no valid signature."""
 
     @property
     def is_closed(self) -> bool:

@@ -64,8 +64,7 @@ def list_rules(settings: Settings, store: UserStore, name: str | None) -> int:
             for rule in rules
         ],
     )
-    note_differences(printer, table)
-    return ExitCode.DONE
+    return note_differences(printer, table)
 
 
 @command.command()

@@ -21,6 +21,7 @@ from reput_cli.output import say, write_message
 from reput_cli.positions import Position, RangeType
 from reput_client import Consumer, PullConsumer
 from reput_client.blocking import Admin
+from reput_client.consume.pull import Wanted
 from reput_client.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -30,7 +31,7 @@ from reput_client.errors import (
 )
 from reput_client.received import ReceivedMessage
 from reput_protocol.commands.topic import TopicConfig
-from reput_protocol.errors import ReputError, TopicNotFound
+from reput_protocol.errors import GroupNotFound, PermissionDenied, ReputError, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.record.message import MessageQueue
 
@@ -129,6 +130,8 @@ def command(
             for number in range(config.read_queue_nums)
         ]
         end = Position(word="latest") if to_end and end is None else end
+        if group is not None:
+            _warn_of_other_filter(admin, group, topic, Wanted.of(tag, sql))
         spans = {}
         for queue in queues:
             place = (topic, queue.queue_id, queue.broker_name)
@@ -142,6 +145,28 @@ def command(
     if anyio.run(_run_until_interrupted, follower.run, spans):
         raise KeyboardInterrupt
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
+
+
+def _warn_of_other_filter(admin: Admin, group: str, topic: str, wanted: Wanted) -> None:
+    """Say so if the members of a group have another filter: each of its messages would be read with either."""
+    try:
+        subscriptions = admin.describe_group(group, topic).subscriptions
+    except (GroupNotFound, PermissionDenied):
+        return  # new, or it may only be consumed
+    for theirs in subscriptions:
+        same_kind = theirs.expression_type == wanted.expression_type
+        if theirs.topic == topic and not (
+            same_kind and _parts(theirs.sub_string) == _parts(wanted.expression)
+        ):
+            say(
+                f"the members of group {group} read {topic} with the filter {theirs.sub_string!r}, this one with "
+                f"{wanted.expression!r}: messages that only one filter matches are lost to the group; give each filter "
+                "a group of its own"
+            )
+
+
+def _parts(expression: str) -> set[str]:
+    return {part.strip() for part in expression.split("||")}
 
 
 def _wait_for_topic(settings: Settings, admin: Admin, topic: str) -> dict[str, TopicConfig]:

@@ -96,6 +96,11 @@ def _outcome_remedy(error: SendOutcomeUnknown) -> str:
     return f"reput {look} to see whether it was stored"
 
 
+def _partly(error: BaseException) -> ExitCode:
+    """Return the exit code of a change that some brokers have not made."""
+    return ExitCode.PARTIAL if getattr(error, "done", None) else ExitCode.FAILED
+
+
 def _user_remedy(error: BrokerError) -> str | None:
     """Return how to name a user, if none was proven; a refusal of a right has its own remedy."""
     from reput_protocol.errors import ErrorCode
@@ -134,6 +139,11 @@ def worded(error: BaseException) -> CommandFailed:
             client_errors.SendOutcomeUnknown,
             ExitCode.TIMEOUT,
             lambda: _outcome_remedy(cast("client_errors.SendOutcomeUnknown", error)),
+        ),
+        (
+            client_errors.BrokersFailed,
+            _partly(error),
+            lambda: "the same command again once they run: reput cluster status",
         ),
         (client_errors.AckNotReached, ExitCode.TIMEOUT, lambda: "reput broker status"),
         (client_errors.RequestTimeout, ExitCode.TIMEOUT, lambda: "a longer --timeout"),

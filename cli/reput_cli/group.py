@@ -213,7 +213,14 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
     """
     printer = Printer(settings)
     with settings.admin() as admin:
-        found = admin.describe_group(group)
+        try:
+            found = admin.describe_group(group)
+        except GroupNotFound as error:
+            raise CommandFailed(
+                f"group {group} does not exist; nothing was deleted",
+                remedy="reput group list",
+                code=ExitCode.NOT_FOUND,
+            ) from error
         waiting = _messages_in(admin, retry_topic(group))
         printer.note(
             f"{_headline(found)}; progress in {counted(len(found.summary.topics), 'topic')} "

@@ -41,7 +41,7 @@ def get(settings: Settings, message_id: str) -> int:
 
 
 @command.command()
-@click.argument("names", metavar="TOPIC KEY", nargs=-1)
+@click.argument("names", metavar="TOPIC [KEY]", nargs=-1)
 @click.option("-t", "--topic", type=TOPIC, help="Topic, instead of the argument.")
 @click.option("-k", "--key", help="Key or message_id, instead of the argument.")
 @click.option(
@@ -62,8 +62,8 @@ def find(
     count: int,
     between: tuple[int, int] | None,
 ) -> int:
-    """Print the messages of TOPIC with this key or message_id, newest first."""
-    topic, key = _topic_and_key(names, topic, key)
+    """Print the messages of TOPIC with this key or message_id, newest first; with --between, KEY may be missing."""
+    topic, key = _topic_and_key(names, topic, key, key_needed=between is None)
     begin, end = between or (None, None)
     with settings.admin() as admin:
         found = admin.find_messages(topic, key, max_messages=count, begin=begin, end=end)
@@ -74,22 +74,27 @@ def find(
     for message in found.messages:
         write_message(render(message))
     if not found.complete:
-        Printer(settings).note("the key index is being rebuilt after a crash: messages may be missing")
+        Printer(settings).note(
+            "messages may be missing: the key index is being rebuilt, or too many messages match"
+        )
     if not found.messages:
+        what = f"has the key {key!r}" if key else "was stored"
         raise CommandFailed(
-            f"no message of {topic} has the key {key!r}" + (" in that time" if between else ""),
+            f"no message of {topic} {what}" + (" in that time" if between else ""),
             remedy=f"reput topic list, and reput consume {topic} -e -O json | grep",
             code=ExitCode.NOT_FOUND,
         )
     return ExitCode.DONE
 
 
-def _topic_and_key(names: tuple[str, ...], topic: str | None, key: str | None) -> tuple[str, str]:
+def _topic_and_key(
+    names: tuple[str, ...], topic: str | None, key: str | None, *, key_needed: bool
+) -> tuple[str, str]:
     left = list(names)
     if topic is None and left:
         topic = left.pop(0)
     if key is None and left:
         key = left.pop(0)
-    if topic is None or key is None or left:
-        raise click.UsageError("a topic and a key are needed: reput message find TOPIC KEY")
-    return topic, key
+    if topic is None or (key_needed and key is None) or left:
+        raise click.UsageError("a topic, and a key or a time, are needed: reput message find TOPIC KEY")
+    return topic, key or ""

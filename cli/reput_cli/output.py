@@ -193,7 +193,7 @@ def size_text(size_b: int) -> str:
 def _human(key: str, value: Any) -> str:
     """Return a value for people: the suffix of its key is its unit."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if key.endswith("_s"):
+        if key.endswith("_s") and not key.endswith("_per_s"):
             return duration_text(value)
         if key.endswith("_b") and "offset" not in key:
             return size_text(int(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ import click
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed, worded
 from reput_cli.options import DURATION, Settings, shared_options
-from reput_cli.output import Printer
+from reput_cli.output import Printer, duration_text
 from reput_cli.positions import TIME
 from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent, PostsFailed, SendOutcomeUnknown
@@ -94,6 +95,9 @@ def command(
         data = _read_file(path) if path is not None else str(body).encode("utf-8", "surrogateescape")
         one = _message(topic, data, template, as_json)
     printer = Printer(settings)
+    late_s = 0.0 if at is None else time.time() - at / 1000
+    if late_s > 0:
+        printer.note(f"--at is {duration_text(late_s)} ago: consumers get the messages at once")
     with Producer(
         settings.server,
         group="reput-cli",

@@ -87,9 +87,9 @@ def new_secret(user: str, secret_file: str | None) -> str:
             remedy="--new-secret-file FILE, or --generate FILE",
             code=ExitCode.USAGE,
         )
-    from reput_protocol.signature import check_secret
+    from reput_protocol.signature import check_new_secret
 
     try:
-        return check_secret(secret)
+        return check_new_secret(secret)
     except ValueError as error:
         raise CommandFailed(str(error), code=ExitCode.USAGE) from None

@@ -163,7 +163,14 @@ def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     printer = Printer(settings)
     with settings.admin() as admin:
         _refuse_system(admin, topic)
-        table = admin.topic_stats(topic).offset_table
+        try:
+            table = admin.topic_stats(topic).offset_table
+        except TopicNotFound as error:
+            raise CommandFailed(
+                f"topic {topic} does not exist; nothing was deleted",
+                remedy="reput topic list",
+                code=ExitCode.NOT_FOUND,
+            ) from error
         messages = sum(queue.max_offset - queue.min_offset for queue in table.values())
         printer.note(f"topic {topic}: {counted(len(table), 'queue')} with {counted(messages, 'message')}")
         if dry_run:

@@ -58,8 +58,7 @@ def list_users(settings: Settings, store: UserStore) -> int:
             for user in sorted(table.users.values(), key=lambda user: user.name)
         ],
     )
-    note_differences(printer, table)
-    return ExitCode.DONE
+    return note_differences(printer, table)
 
 
 @command.command()
@@ -149,10 +148,13 @@ def check_known(table: UserTable, name: str) -> None:
         raise CommandFailed(f"there is no user {name!r}", remedy="reput user list", code=ExitCode.NOT_FOUND)
 
 
-def note_differences(printer: Printer, table: UserTable) -> None:
-    """Name the brokers that have other users or rules."""
+def note_differences(printer: Printer, table: UserTable) -> ExitCode:
+    """Name the brokers that have other users or rules, or have not answered; return the exit code of the list."""
     for subject, places in sorted(table.differing.items()):
         printer.note(f"{subject} is missing or differs at {'; '.join(places)}")
+    for place, error in sorted(table.unreached.items()):
+        printer.note(f"no answer from {place}: {error}".splitlines()[0])
+    return ExitCode.PARTIAL if table.unreached else ExitCode.DONE
 
 
 def _check_name(name: str) -> None:

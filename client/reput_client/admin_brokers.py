@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.received import ReceivedMessage
@@ -11,14 +11,17 @@ from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_client.transport.client import Client
 from reput_client.transport.session import raise_refusal
+from reput_client.transport.standbys import read
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.errors import BrokerError, ErrorCode, NotFound, ReputError
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import HeaderType, Value
 
 T = TypeVar("T")
+NO_FAILURES: Final[Mapping[str, ReputError]] = {}
 
 
 class BrokersAdmin(Client):
@@ -53,6 +56,11 @@ class BrokersAdmin(Client):
                 raise BrokerNotFound(name, "")
         return {name: masters[name] for name in sorted(set(names))}
 
+    async def _brokers(self) -> dict[str, MessageQueue]:
+        """Return every broker, also without a master, as a place for `_ask_all`."""
+        info = await self._session.cluster(self._session.deadline(None))
+        return {name: MessageQueue("", name, 0) for name in sorted(info.broker_addr_table)}
+
     async def _ask_each(
         self,
         code: RequestCode,
@@ -65,9 +73,9 @@ class BrokersAdmin(Client):
         accepted: Collection[int] = (),
         timeout_s: float | None = None,
     ) -> dict[str, Call]:
-        """Ask every master, or those of `brokers`; the rest as for `_ask_all`."""
+        """Ask every master, or those of `brokers`, and after a failover the new one; the rest as for `_ask_all`."""
         return await self._ask_all(
-            await self._masters(brokers),
+            {name: MessageQueue("", name, 0) for name in await self._masters(brokers)},
             code,
             ext,
             what,
@@ -79,7 +87,7 @@ class BrokersAdmin(Client):
 
     async def _ask_all(
         self,
-        addresses: Mapping[str, Address],
+        places: Mapping[str, Address | MessageQueue],
         code: RequestCode,
         ext: Mapping[str, Value],
         what: str,
@@ -87,30 +95,41 @@ class BrokersAdmin(Client):
         *,
         absent: Collection[type[BrokerError]] = (),
         accepted: Collection[int] = (),
+        failed: Mapping[str, ReputError] = NO_FAILURES,
         timeout_s: float | None = None,
+        or_slave: bool = False,
     ) -> dict[str, Call]:
-        """Ask all brokers of `addresses`, one after the other; return the answers by broker.
+        """Ask all brokers at `places`, one after the other; return the answers by broker.
+
+        A place is an address, or a queue, which stands for the master of its broker; with `or_slave` also for a slave
+        if the master cannot be reached.
 
         Brokers that refuse with one of the errors `absent`, because they do not have what is asked for, are left out,
-        unless all do. Answers with a code in `accepted` are no refusals.
+        unless all do. Answers with a code in `accepted` are no refusals. Those of `failed` have failed before, and are
+        reported with the others.
 
         Raises:
             BrokersFailed: some brokers failed. If there is only one broker, its own error.
             BrokerError: of `absent`: no broker has it.
         """
         answers: dict[str, Call] = {}
-        failures: dict[str, ReputError] = {}
+        failures = dict(failed)
         missing: ReputError | None = None
-        for name, address in addresses.items():
+        for name, place in places.items():
             try:
-                call = await self._session.ask(
-                    code,
-                    ext,
-                    what=what,
-                    address=address,
-                    body=body,
-                    deadline=self._session.deadline(timeout_s),
-                )
+                deadline = self._session.deadline(timeout_s)
+                if or_slave and isinstance(place, MessageQueue):
+                    call = await read(self._session, code, ext, what=what, queue=place, deadline=deadline)
+                else:
+                    call = await self._session.ask(
+                        code,
+                        ext,
+                        what=what,
+                        address=place if isinstance(place, Address) else None,
+                        queue=place if isinstance(place, MessageQueue) else None,
+                        body=body,
+                        deadline=deadline,
+                    )
                 if call.answer.code not in accepted:
                     raise_refusal(call)
                 answers[name] = call
@@ -121,7 +140,7 @@ class BrokersAdmin(Client):
                 else:
                     failures[name] = error
         if failures:
-            if len(addresses) == 1:
+            if len(places) == 1 and not failed:
                 raise next(iter(failures.values()))
             raise BrokersFailed(what, failures, sorted(answers))
         if not answers and missing is not None:
@@ -134,13 +153,14 @@ class BrokersAdmin(Client):
         A broker returns what it has at the id's place in its log, which at another broker is another message.
         """
         _, physical_offset = decode_offset_message_id(offset_message_id)
-        masters = await self._masters()
-        answers = await self._ask_each(
+        brokers = await self._brokers()
+        answers = await self._ask_all(
+            brokers,
             RequestCode.VIEW_MESSAGE_BY_ID,
             ViewMessageHeader(physical_offset).to_ext(HeaderType.MSGPACK),
             f"message {offset_message_id}",
-            brokers=masters,
             absent=(NotFound, BrokerError),
+            or_slave=True,
         )
         damage: ReputError | None = None
         for name, call in answers.items():
@@ -153,7 +173,7 @@ class BrokersAdmin(Client):
                 damage = error
                 continue
             message = ReceivedMessage.of_record(record, name)
-            if len(masters) == 1 or message.offset_message_id == offset_message_id.upper():
+            if len(brokers) == 1 or message.offset_message_id == offset_message_id.upper():
                 return name, message
         raise damage or NotFound(ErrorCode.NOT_FOUND, f"no message {offset_message_id}")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from reput_client.admin_brokers import BrokersAdmin
+from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.transport.address import Address
 from reput_client.transport.routing import MASTER_ID
 from reput_client.users import (
@@ -36,11 +37,14 @@ class UserAdmin(BrokersAdmin):
     """
 
     async def list_users(self) -> UserTable:
-        """Return the users and groups with their rules, and where they differ; no secret."""
+        """Return the users and groups with their rules, where they differ, and what has not answered; no secret."""
         places = await self._user_places()
-        users = await self._list_each(places, RequestCode.AUTH_LIST_USER)
-        rules = await self._list_each(places, RequestCode.AUTH_LIST_ACL)
-        return combined_table({place: user_table(body, rules[place]) for place, body in users.items()})
+        users, unreached = await self._list_each(places, RequestCode.AUTH_LIST_USER)
+        rules, later = await self._list_each(
+            {place: places[place] for place in users}, RequestCode.AUTH_LIST_ACL
+        )
+        tables = {place: user_table(users[place], body) for place, body in rules.items()}
+        return combined_table(tables, {**unreached, **later})
 
     async def create_user(
         self, name: str, secret: str, *, is_admin: bool = False, groups: Iterable[str] = ()
@@ -48,7 +52,8 @@ class UserAdmin(BrokersAdmin):
         """Create a user, which may do nothing before `put_rules`, unless it is an administrator or has groups.
 
         If an earlier call reached some brokers only, this one creates the user at the others. Where it is, it gets the
-        secret, and if they are given, administration and groups.
+        secret, and if they are given, administration and groups. If a broker does not answer, the others get the user,
+        and BrokersFailed names that one.
 
         Args:
             secret: travels as it is; use TLS, or the machine of the broker.
@@ -61,15 +66,14 @@ class UserAdmin(BrokersAdmin):
         ext, groups = user_ext(name), tuple(groups)
         body = info_body(secret, is_admin, True, groups)
         places = await self._user_places()
-        listed = await self._list_each(places, RequestCode.AUTH_LIST_USER)
-        have = {place for place, users in listed.items() if name in user_names(users)}
-        lack = listed.keys() - have
-        wanted = {place: places[place] for place in places if place in (lack or have)}
-        await self._ask_all(wanted, RequestCode.AUTH_CREATE_USER, ext, f"create user {name}", body)
+        listed, unreached = await self._list_each(places, RequestCode.AUTH_LIST_USER)
+        have = {place: places[place] for place, users in listed.items() if name in user_names(users)}
+        lack = {place: places[place] for place in listed if place not in have}
         if lack and have:
-            others = {place: places[place] for place in places if place in have}
             given = info_body(secret, is_admin or None, None, groups or None)
-            await self._ask_all(others, RequestCode.AUTH_UPDATE_USER, ext, f"alter user {name}", given)
+            await self._ask_all(have, RequestCode.AUTH_UPDATE_USER, ext, f"alter user {name}", given)
+        what = f"create user {name}"
+        await self._ask_all(lack or have, RequestCode.AUTH_CREATE_USER, ext, what, body, failed=unreached)
 
     async def alter_user(
         self,
@@ -111,10 +115,30 @@ class UserAdmin(BrokersAdmin):
     ) -> None:
         await self._ask_all(await self._user_places(), code, ext, what, body, absent=_NO_USERS)
 
-    async def _list_each(self, places: Mapping[str, Address], code: RequestCode) -> dict[str, Buffer]:
-        """Return the answers of the places that have users."""
-        answers = await self._ask_all(places, code, {}, "users", absent=_NO_USERS)
-        return {place: call.body for place, call in answers.items()}
+    async def _list_each(
+        self, places: Mapping[str, Address], code: RequestCode
+    ) -> tuple[dict[str, Buffer], dict[str, ReputError]]:
+        """Return the answers of the places that have users, and the errors of the others that did not answer.
+
+        Raises:
+            BrokersFailed: none has answered. If there is only one place, its own error.
+        """
+        answers: dict[str, Buffer] = {}
+        failures: dict[str, ReputError] = {}
+        missing: ReputError | None = None
+        for place, address in places.items():
+            try:
+                answers[place] = (await self._ask_all({place: address}, code, {}, "users"))[place].body
+            except _NO_USERS as error:
+                missing = error
+            except ReputError as error:
+                self._session.check_open()
+                failures[place] = error
+        if not answers and len(failures) > 1:
+            raise BrokersFailed("users", failures, [])
+        if not answers:
+            raise next(iter(failures.values())) if failures else missing or BrokerNotFound("", "")
+        return answers, failures
 
     async def _user_places(self) -> dict[str, Address]:
         """Return the addresses of all brokers, slaves included, and of the name servers that the client was given."""

@@ -19,9 +19,9 @@ from reput_protocol.commands.users import (
     subject_name,
     subject_text,
 )
-from reput_protocol.errors import BodyMalformed
+from reput_protocol.errors import BodyMalformed, ReputError
 from reput_protocol.rights import Rule
-from reput_protocol.signature import check_secret, check_user_name
+from reput_protocol.signature import check_new_secret, check_user_name
 from reput_protocol.wire.header import HeaderType, Value
 
 _USERS = Decoder(list[UserInfo])
@@ -50,6 +50,8 @@ class UserTable:
     groups: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     differing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a user, or `@` and a group: the brokers where it is missing, or is not as here. Secrets are not compared."""
+    unreached: Mapping[str, ReputError] = field(default_factory=dict)
+    """The brokers that have not answered, each with its error."""
 
     def rules_of(self, subject: str) -> tuple[Rule, ...] | None:
         """Return the own rules of a user, or of `@` and a group; None if there is none of this name."""
@@ -64,7 +66,7 @@ def info_body(
 ) -> bytes:
     """Return a user as a request has it; what is None stays as it is. Raises ValueError: the secret is not valid."""
     return UserInfo(
-        password=None if secret is None else check_secret(secret),
+        password=None if secret is None else check_new_secret(secret),
         user_type=None if is_admin is None else "Super" if is_admin else "Normal",
         user_status=None if is_enabled is None else "enable" if is_enabled else "disable",
         groups=None if groups is None else list(groups),
@@ -124,8 +126,8 @@ def user_table(users: Buffer, rules: Buffer) -> UserTable:
     return UserTable(found, groups)
 
 
-def combined_table(tables: Mapping[str, UserTable]) -> UserTable:
-    """Return what all brokers have together, from the first that has it, and where it differs."""
+def combined_table(tables: Mapping[str, UserTable], unreached: Mapping[str, ReputError]) -> UserTable:
+    """Return what all brokers that have answered have together, from the first that has it, and where it differs."""
     users: dict[str, UserDescription] = {}
     groups: dict[str, tuple[Rule, ...]] = {}
     for table in tables.values():
@@ -142,7 +144,8 @@ def combined_table(tables: Mapping[str, UserTable]) -> UserTable:
         differing[GROUP_MARK + name] = tuple(
             place for place, table in tables.items() if {*table.groups.get(name, ())} != {*rules}
         )
-    return UserTable(users, groups, {name: places for name, places in differing.items() if places})
+    found = {name: places for name, places in differing.items() if places}
+    return UserTable(users, groups, found, unreached)
 
 
 def _comparable(user: UserDescription | None) -> object:

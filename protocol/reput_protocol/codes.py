@@ -169,6 +169,7 @@ class RequestCode(IntEnum):
     RELOAD_CONFIG = 700_074
     SET_INTAKE = 700_075
     FLUSH_LOG = 700_076
+    SIGNATURE_CHALLENGE = 700_080
 
 
 class ResponseCode(IntEnum):

@@ -132,6 +132,7 @@ LONG_TOPIC_LENGTH_MAX: Final = 255
 """Of retry and dead-letter topics; others have `TOPIC_LENGTH_MAX`."""
 
 GROUP_LENGTH_MAX: Final = 120
+_LABEL_BYTES_MAX: Final = 255
 _RESERVED_GROUPS: Final = frozenset({"DEFAULT_CONSUMER", "DEFAULT_PRODUCER"})
 _ILLEGAL: Final = re.compile(r"[^%|a-zA-Z0-9_-]")
 _ALLOWED: Final = "letters a-z A-Z, digits, and the characters % | _ -"
@@ -217,6 +218,21 @@ def check_client_group(group: str) -> str:
     if group in _RESERVED_GROUPS:
         raise InvalidName(f"group {group!r} is reserved; give the group a name of its own")
     return group
+
+
+def check_label(kind: str, text: str) -> str:
+    """Return a client id, or another text by which a client is known, if it can be one.
+
+    RocketMQ accepts any, so only harmful ones are refused.
+
+    Raises:
+        InvalidName: it is empty, longer than 255 bytes, or has a character that does not print.
+    """
+    if not text.isprintable():
+        raise InvalidName(f"{kind} {text[:80]!r} has a character that does not print; leave it out")
+    if not 0 < len(text.encode()) <= _LABEL_BYTES_MAX:
+        raise InvalidName(f"a {kind} of {len(text.encode())} bytes; it has 1 to {_LABEL_BYTES_MAX}, in UTF-8")
+    return text
 
 
 def is_system_topic(topic: str, own_names: Collection[str] = ()) -> bool:

@@ -106,6 +106,10 @@ class Rule:
         return right is Right.DESCRIBE and not self.is_denial
 
 
+_KINDS: Final = {kind.value: kind for kind in Kind}
+_RIGHTS: Final = {right.value: right for right in Right}
+
+
 def rule_of(
     resource: str, rights: Iterable[str], *, is_denial: bool = False, sources: Iterable[str] = ()
 ) -> Rule:
@@ -120,17 +124,18 @@ def rule_of(
         ValueError: a part is not valid.
     """
     kind, _, pattern = resource.partition(":")
-    if kind not in set(Kind):
+    if kind not in _KINDS:
         raise ValueError(f"{resource!r} is not a resource; write topic:PATTERN, group:PATTERN or cluster")
     if kind == Kind.CLUSTER and not pattern:
         pattern = "*"
     given = tuple(rights)
-    known = set(Right)
     for right in given:
-        if right not in known:
-            raise ValueError(f"{right!r} is not a right; rights are {', '.join(sorted(known))}")
+        if right not in _RIGHTS:
+            raise ValueError(f"{right!r} is not a right; rights are {', '.join(sorted(_RIGHTS))}")
     networks = sorted(map(_network_of, {*sources}), key=str)
-    return Rule(Kind(kind), pattern, frozenset(map(Right, given)), is_denial, tuple(networks))
+    return Rule(
+        _KINDS[kind], pattern, frozenset(_RIGHTS[right] for right in given), is_denial, tuple(networks)
+    )
 
 
 def _network_of(source: str) -> Network:

@@ -474,6 +474,8 @@ def test_messages_are_found_by_key_and_by_id(face: Face, address: str, topic: st
             assert not (await admin.find_messages(topic, "nothing")).messages
             first, last = receipts[0].store_timestamp_ms, receipts[-1].store_timestamp_ms
             assert len((await admin.find_messages(topic, "all", begin=first, end=last)).messages) == 5
+            assert len((await admin.find_messages(topic, begin=first, end=last)).messages) == 5
+            assert not (await admin.find_messages(topic, end=first - 1)).messages
             assert not (await admin.find_messages(topic, "all", end=first - 1)).messages
             assert not (await admin.find_messages(topic, "all", begin=last + 1)).messages
 

@@ -329,7 +329,7 @@ def test_an_exception_may_end_run_and_its_message_comes_again(
 def test_an_iterating_application_gives_a_message_back(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
         await fill(face, broker, b"a", b"b", b"c")
-        await fill(face, broker, b"again", topic="%RETRY%g", RETRY_TOPIC="t")
+        broker.store("%RETRY%g", b"again", RETRY_TOPIC="t")
         back = TakesBack(broker)
         async with face.Consumer(broker.address, group="g", topic="t") as consumer:
             got = []

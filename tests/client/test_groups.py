@@ -386,9 +386,8 @@ def test_several_topics(face: Face, broker: FakeBroker) -> None:
 
 def test_what_comes_back_shows_the_topic_that_it_was_sent_to(face: Face, broker: FakeBroker) -> None:
     async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            await producer.send(Message("%RETRY%g", b"again", properties={"RETRY_TOPIC": "t"}), queue_id=2)
-            await producer.send(Message("%RETRY%g", b"odd"), queue_id=3)
+        broker.store("%RETRY%g", b"again", queue_id=2, RETRY_TOPIC="t")
+        broker.store("%RETRY%g", b"odd", queue_id=3)
         async with face.Consumer(
             broker.address, group="g", topic="t", tags="only", start="latest"
         ) as consumer:

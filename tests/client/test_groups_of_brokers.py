@@ -147,7 +147,7 @@ def test_a_group_follows_a_failover(face: Face, cluster: FakeCluster, how: str, 
 
 
 def test_a_former_master_that_refuses_pulls_is_left(
-    face: Face, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    face: Face, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The route is fetched again although the connection to the client's own address is closed."""
     monkeypatch.setattr(rebalance, "INTERVAL_S", 20.0)
@@ -166,7 +166,9 @@ def test_a_former_master_that_refuses_pulls_is_left(
             old.drop_connections()
             pulls = old.count(PULL)
             assert await consumer.receive(1.5) is None
-            assert old.count(PULL) > pulls
+            assert old.count(PULL) > pulls + 2
+            refused = [text for text in caplog.messages if text.startswith("consumer of t/0: NOT_MASTER")]
+            assert len(refused) == 1, "the same refusal is not logged again"
             cluster.names.drop_connections()
             cluster.promote(broker_a=1)
             put(cluster, A, b"a1")

@@ -103,11 +103,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "brokerStatus": _works(
         "-b {broker}",
         form=Form.ALL_NAMES,
-        why="no capacities of thread pools, which are not there, and no largest times of single puts and gets",
-        lacks="EndTransactionThreadPoolQueueCapacity ackThreadPoolQueueCapacity dispatchMaxBuffer "
-        "getMessageEntireTimeMax litePullThreadPoolQueueCapacity pullThreadPoolQueueCapacity putMessageDistributeTime "
-        "putMessageEntireTimeMax queryThreadPoolQueueCapacity sendThreadPoolQueueCapacity "
-        "remainTransientStoreBufferNumbs",
+        why="capacities are how many requests memory allows to wait, because there are no thread pools",
     ),
     "brokerConsumeStats": _works("-b {broker}"),
     "producerConnection": _works("-g makers -t orders"),
@@ -222,7 +218,7 @@ class UserCommand:
 # In an order in which each finds what it needs.
 OF_ACCESS: Final[Mapping[str, UserCommand]] = {
     "createUser": UserCommand(
-        "-c {cluster} -u alice -p secret-of-alice -t Normal", "create user to ADDRESS success."
+        "-c {cluster} -u alice -p the-secret-of-alice -t Normal", "create user to ADDRESS success."
     ),
     "getUser": UserCommand(
         "-b {broker} -u alice", "alice null Normal enable", "with access control; no answer has a password"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Final
 
+from dead_letters import give_up
 from reput_client import ClientClosed
 from reput_client.blocking import (
     Admin,
@@ -16,7 +17,6 @@ from reput_client.blocking import (
     TransactionProducer,
     TransactionState,
 )
-from reput_protocol.names import dlq_topic
 from waiting import wait_until
 
 PUT_ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -83,14 +83,9 @@ def retry(address: str, number: int) -> Iterator[None]:
     with Admin(address) as admin, Producer(address) as producer:
         admin.create_topic("orders", queues=1)
         admin.create_topic("orders-again", queues=1)
-        admin.create_topic(dlq_topic("billing"), queues=1)
         for order in range(4):
-            properties = {
-                "RETRY_TOPIC": "orders",
-                "DLQ_REASON": "max_reconsume_times",
-                "RETRY_REASON": "TimeoutError: bank",
-            }
-            producer.send(Message(dlq_topic("billing"), b"%d" % order, properties=properties))
+            producer.send(Message("orders", b"%d" % order))
+    give_up(address, "billing", "orders", reason="TimeoutError: bank")
     yield
 
 

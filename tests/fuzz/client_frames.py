@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import trio
 
@@ -21,6 +22,7 @@ from fuzz.witness import Witness
 from reput_broker import Broker, BrokerConfig
 from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
+from reput_broker.server.strangers import Penalties
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.wire.frames import FrameReader, decode_header
@@ -76,7 +78,13 @@ def fuzz_requests(header_type: HeaderType, signed: bool, seed: int, cases: int) 
         signed: with access control on: a request whose signature is not that of its content is refused.
     """
     outcome = Outcome()
-    with defects_in_the_log(outcome), TemporaryDirectory(prefix="reput-fuzz-") as directory:
+    with (
+        defects_in_the_log(outcome),
+        TemporaryDirectory(prefix="reput-fuzz-") as directory,
+        # The broker looks at every request, though most signatures are wrong.
+        patch("reput_broker.server.connection.UNAUTHENTICATED_MAX", 1 << 30),
+        patch.object(Penalties, "pause_s", return_value=0.0),
+    ):
         trio.run(_Fuzzer(header_type, signed, Random(seed), cases, outcome).run, Path(directory))
     return outcome
 

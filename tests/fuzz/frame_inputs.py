@@ -13,6 +13,7 @@ from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
+from typed_requests import request_of
 
 TOPICS = ("orders", "other")
 _CODES = tuple(map(int, RequestCode))
@@ -92,7 +93,7 @@ def _frame(rng: Random) -> bytes:
     header = Header(
         code if header_type is HeaderType.MSGPACK else code % 32_768, rng.randrange(1 << 31), flag, None, ext
     )
-    body = _body(rng)
+    body = _body(rng) if rng.random() < 0.7 else _typed_body(rng, code)
     try:
         return encode_frame(header, header_type, body)
     except (ValueError, TypeError, OverflowError):  # such a value has no form in this header
@@ -117,6 +118,15 @@ def _value(rng: Random, name: str) -> Value:
         case "subscription" | "expression":
             return rng.choice(_TEXTS)
     return rng.choice((0, 1, 3, 32, "0", "1")) if rng.random() < 0.8 else rng.choice((*_NUMBERS, *_TEXTS))
+
+
+def _typed_body(rng: Random, code: int) -> bytes:
+    """Return a body with everything that belongs to the request, damaged or not."""
+    row = REQUESTS.get(code)
+    if row is None:
+        return b""
+    _, body = request_of(row, lambda _, names: str(_value(rng, names.name)))
+    return mutated(rng, body) if rng.random() < 0.3 else body
 
 
 def _body(rng: Random) -> bytes:

@@ -63,11 +63,14 @@ def test_old_clients_leave_one_field_out(version: int, is_signed: bool) -> None:
 
 
 @pytest.mark.parametrize("peer", list(Peer))
-def test_the_bundled_clients_requests_are_signed_for_each_peer(peer: Peer) -> None:
-    channel = Channel(peer=peer, credentials=ALICE)
+def test_a_server_that_knows_no_other_form_gets_rocketmqs(peer: Peer) -> None:
+    channel = Channel(peer=peer)
+    channel.rocketmq_user = ALICE
     template = RequestTemplate(14, {"topic": "t", "queueId": 3, "none": None})
     for opaque, pieces in ((7, (b"one", b"two")), (0x7FFF_FFFF, ())):
-        (frame,) = FrameReader().receive_data(b"".join((channel.head(template, opaque, *pieces), *pieces)))
+        head = channel.head(template, opaque, *pieces)
+        assert isinstance(head, bytes)
+        (frame,) = FrameReader().receive_data(b"".join((head, *pieces)))
         header = decode_header(frame.header_type, frame.header)
         assert (header.code, header.opaque, header.ext[ACCESS_KEY]) == (14, opaque, "alice")
         content = signed_content(header.ext, header.version)

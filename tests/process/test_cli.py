@@ -89,6 +89,7 @@ def test_messages_are_found_by_key(broker: BrokerProcess) -> None:
     assert len(find("-k", "k", "-n", "2")) == 2
     assert len(find("-k", "k", "--between", "-15m", "2100-01-01T00:00:00Z")) == 3
     assert find("-k", "k", "--between", "2001-01-01T00:00:00Z", "-15m") == []
+    assert len(find("--between", "-15m", "2100-01-01T00:00:00Z")) == 3
     for arguments in (("found", "k1"), ("k1", "-t", "found"), ("found", "-k", "k1")):
         positional = reput("message", "find", *arguments, "-O", "json", server=broker.address)
         assert json.loads(positional.stdout) == one

@@ -96,7 +96,8 @@ class Letters:
         ]  # fmt: skip
 
     def cli(self, *arguments: str, text: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = reput("dlq", *arguments, "--timeout", "30s", server=self.broker.address, text=text)
+        yes = ("--yes",) if arguments[0] == "replay" and not text else ()
+        done = reput("dlq", *arguments, *yes, "--timeout", "30s", server=self.broker.address, text=text)
         assert done.returncode == code, done
         return done
 
@@ -182,6 +183,27 @@ def test_replay_sends_each_once_as_a_new_message(letters: Letters) -> None:
     assert len(letters.messages(letters.orders)) == 15
 
 
+def test_replay_asks_first(letters: Letters) -> None:
+    done = reput("dlq", "replay", letters.group, server=letters.broker.address, text="")
+    assert done.returncode != 0
+    assert "there is no terminal to ask for confirmation" in done.stderr
+    assert "--yes" in done.stderr
+    wrong = letters.cli("replay", letters.group, text="another\n", code=1)
+    assert "the name was not typed" in wrong.stderr
+    assert len(letters.messages(letters.orders)) == 6
+    right = letters.cli("replay", letters.group, text=f"{letters.group}\n")
+    assert "up to 10 dead letters of" in right.stderr
+    assert len(letters.messages(letters.orders)) == 12
+
+
+def test_what_a_selection_has_sent_is_not_sent_again(letters: Letters) -> None:
+    letters.cli("replay", letters.group, "--filter", "n IN ('1', '3')")
+    assert len(letters.messages(letters.orders)) == 8
+    all_of_them = letters.cli("replay", letters.group)
+    assert "4 were sent by another replay before" in all_of_them.stderr
+    assert sorted(bodies(letters.messages(letters.orders)[6:])) == [f"{letters.orders} {n}" for n in range(6)]
+
+
 def test_a_filter_a_count_and_another_topic(letters: Letters) -> None:
     with Admin(letters.broker.address, timeout_s=30.0) as admin:
         admin.create_topic(f"again{letters.group}", queues=1)
@@ -209,7 +231,7 @@ def test_the_rate_is_kept(letters: Letters) -> None:
 @pytest.mark.fault
 def test_an_interrupted_replay_continues_where_it_stopped(letters: Letters) -> None:
     work = subprocess.Popen(
-        letters.command("replay", letters.group, "--rate", "5/s"), stderr=subprocess.PIPE, text=True
+        letters.command("replay", letters.group, "--rate", "5/s", "--yes"), stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 60
     while len(letters.messages(letters.orders)) < 8:

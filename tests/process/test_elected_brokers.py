@@ -30,7 +30,7 @@ from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.tables.tables import Tables
-from reput_client import Message, ReceivedMessage, TransactionProducer, TransactionState
+from reput_client import Consumer, Message, Producer, ReceivedMessage, TransactionProducer, TransactionState
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
@@ -50,7 +50,7 @@ from reput_protocol.commands.offset import (
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.commands.send import SendMessageHeader
-from reput_protocol.commands.topic import RouteHeader, TopicConfig, TopicConfigTable
+from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig, TopicConfigTable
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType
@@ -71,6 +71,7 @@ class Group:
         self.state = EngineState(LEASE_S)
         self.ports = {number: (free_port(), free_port()) for number in range(3)}
         self.brokers: dict[int, Broker] = {}
+        self.engines = {number: FakeEngine(self.state) for number in range(3)}
 
     @asynccontextmanager
     async def member(self, number: int, *, in_sync_timeout_s: float = 2.0) -> AsyncIterator[Broker]:
@@ -88,7 +89,7 @@ class Group:
         )
         epochs = EpochFile(data_dir / "epochFileCheckpoint")
         elector = Elector(
-            FakeEngine(self.state),
+            self.engines[number],
             Leader(number, f"127.0.0.1:{port}", f"127.0.0.1:{ha_port}"),
             Role.ASYNC_MASTER,
             MemberFile(data_dir / "config" / "election.json", cluster="c", broker_name="b", member=number),
@@ -297,6 +298,26 @@ async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Pat
         group.state.is_down = False
         await until(lambda: group.state.record.epoch > epoch)
         await put_once_it_leads(master, b"two")
+
+
+@pytest.mark.trio
+async def test_clients_leave_a_master_that_only_they_can_reach(tmp_path: Path) -> None:
+    """It is cut off from the engine, and its name service knows of no master. New clients find the other one too."""
+    group = Group(tmp_path)
+    async with group.member(0) as old, group.member(1) as new:
+        await group.in_sync(0, 1)
+        addresses = [old.address, new.address]
+        async with Producer(addresses, timeout_s=15.0, retries=3) as producer:
+            await producer.send(Message(TOPIC, b"one"))
+            group.engines[0].is_cut_off = True
+            await until(lambda: group.state.record.leader is not None and group.master() is new)
+            await producer.send(Message(TOPIC, b"two"))
+            async with Producer(addresses) as late:
+                await late.send(Message(TOPIC, b"three"))
+            async with Consumer(addresses, group="g", topic=TOPIC) as consumer:
+                taken = [await consumer.take(10.0) for _ in range(3)]
+        assert not old._base.tenures.current.is_master
+        assert [message and message.body for message in taken] == [b"one", b"two", b"three"]
 
 
 @pytest.mark.trio
@@ -642,3 +663,34 @@ async def test_a_broker_without_an_election_promotes_no_other(tmp_path: Path) ->
     config = BrokerConfig(data_dir=tmp_path, port=0, store={"commit_log_file_size": "1MiB"})
     async with Broker(config) as broker:
         assert "no engine elects the master of this broker" in ((await promote(broker, 1)).remark or "")
+
+
+async def members_at(broker: Broker) -> dict[int, str]:
+    answer = await between_tenures(lambda: ask(broker, RequestCode.GET_BROKER_CLUSTER_INFO, {}))
+    (data,) = ClusterInfo.from_json(answer.body).broker_addr_table.values()
+    return {number: address.removeprefix("127.0.0.1:") for number, address in data.broker_addrs.items()}
+
+
+@pytest.mark.trio
+async def test_every_member_names_the_whole_group_also_after_a_failover(tmp_path: Path) -> None:
+    """Without name servers; slave ids are the members' numbers and one."""
+    group = Group(tmp_path)
+    ports = {number: str(port) for number, (port, _) in group.ports.items()}
+
+    async def all_name(expected: dict[int, str], *brokers: Broker) -> None:
+        for broker in brokers:
+            async with _soon():
+                while (found := await members_at(broker)) != expected:
+                    assert len(set(found.values())) == len(found), "no member is listed twice"
+                    await trio.sleep(0.05)
+
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(group.member(number)) for number in (1, 2)]
+        async with group.member(0) as master:
+            await group.in_sync(0, 1, 2)
+            await all_name({0: ports[0], 2: ports[1], 3: ports[2]}, master, *others)
+        async with _soon():
+            while (leader := group.state.record.leader) is None or leader.member == 0:
+                await trio.sleep(0.02)
+        slave = 3 - leader.member
+        await all_name({0: ports[leader.member], 1: ports[0], slave + 1: ports[slave]}, *others)

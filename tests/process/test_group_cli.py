@@ -209,3 +209,29 @@ def test_a_group_s_life(cli: Cli, broker: BrokerProcess) -> None:
     cli("describe", name, code=5)
     with Admin(broker.address, timeout_s=30.0) as admin:
         assert f"%RETRY%{name}" not in admin.list_topics()
+
+
+def test_what_does_not_exist_is_not_to_be_created_to_be_deleted(cli: Cli) -> None:
+    for done in (
+        cli("delete", "nosuch", "--yes", code=5),
+        reput("topic", "delete", "nosuch", "--yes", server=cli.server),
+    ):
+        assert done.returncode == 5
+        assert "does not exist; nothing was deleted" in done.stderr
+        assert "create" not in done.stderr
+
+
+@pytest.mark.parametrize(("tag", "is_other"), [("*", False), ("A", True)])
+def test_a_member_with_another_filter_is_warned(
+    cli: Cli, topic: str, member: GroupClient, tag: str, is_other: bool
+) -> None:
+    done = reput("consume", topic, "--group", topic, "--tag", tag, "--end", server=cli.server)
+    assert done.returncode == 0
+    warning = f"the members of group {topic} read {topic} with the filter '*', this one with 'A'"
+    assert (warning in done.stderr) == is_other
+
+
+def test_a_time_that_has_passed_is_named(cli: Cli, topic: str) -> None:
+    done = reput("produce", topic, "late", "--at", "2020-01-02T03:04:05Z", server=cli.server)
+    assert done.returncode == 0
+    assert "ago: consumers get the messages at once" in done.stderr

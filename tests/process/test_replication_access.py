@@ -13,6 +13,7 @@ import trio
 from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
+from reput_broker.compose import master as compose
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.trio
 def master_config(path: Path, **sections: Any) -> BrokerConfig:
     """A master whose slaves' user may replicate, and nothing else."""
     users = Users().with_user(User("slave", SLAVES_SECRET, rules=(rule_of("cluster", ["replicate"]),)))
-    UserFile(path / "access" / "users.json").change(lambda _: users, apply=lambda _: None)
+    UserFile(path / "access" / "users.json").change(lambda _: users)
     access = {"enabled": True, "admin_secret": SECRET}
     return BrokerConfig(data_dir=path, port=0, ha_port=0, access=access, store=FILES, **sections)
 
@@ -156,3 +157,21 @@ async def test_an_answer_that_was_changed_is_not_used(
         async with Broker(slave_config(tmp_path / "2", master.address, ha={"mutual_proof": False})) as slave:
             await until(lambda: "does not prove that it is a master" in state_of(slave))
             assert slave.store.max_physical_offset == 0
+
+
+@pytest.mark.parametrize("is_loose", [True, False])
+async def test_brokers_of_earlier_versions_need_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_loose: bool
+) -> None:
+    """A master of an earlier version proves nothing, and gets the proof of earlier versions."""
+    monkeypatch.setattr(compose, "proving", lambda handlers, _group: handlers)
+    master_ha = {"mutual_proof": False}
+    async with Broker(master_config(tmp_path / "1", ha=master_ha)) as master:
+        await put_something(master)
+        config = slave_config(tmp_path / "2", master.address, ha={"mutual_proof": not is_loose})
+        async with Broker(config) as slave:
+            if is_loose:
+                await until(lambda: has_all(master, slave))
+            else:
+                await until(lambda: "set ha.mutual_proof = false until it is replaced" in state_of(slave))
+                assert slave.store.max_physical_offset == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from array import array
 from collections.abc import Iterator
@@ -97,33 +96,3 @@ def test_both_boundaries_find_what_a_scan_finds(case: Case) -> None:
             else:
                 assert queue.min_queue_offset <= upper <= case.live[0][0]
                 assert not case.corrected or upper == queue.min_queue_offset
-
-
-@given(cases(), st.lists(st.integers(-2, 12), min_size=20, max_size=20))
-def test_the_old_rule_finds_the_nearest_in_the_file_that_was_modified_first_after_the_time(
-    case: Case, modified: list[int]
-) -> None:
-    with queue_of(case) as queue:
-        files = sorted(queue.directory.iterdir())
-        for path, sixths in zip(files, modified, strict=False):
-            modified_ms = BASE_MS + sixths * max(1, (max(case.times) - BASE_MS) // 6)
-            os.utime(path, ns=(modified_ms * 1_000_000,) * 2)
-        for wanted in timestamps(case):
-            later = [path for path in files if path.stat().st_mtime_ns // 1_000_000 >= wanted]
-            start = int((later or files[-1:])[0].name) // 20
-            found = queue.nearest_offset_by_timestamp(
-                wanted, lambda offset, _: store_time_of(case, offset), case.gone * RECORD_BYTES
-            )
-            candidates = [
-                (offset, time) for offset, time in case.live if start <= offset < start + FILE_UNITS
-            ]
-            if not candidates:
-                assert queue.min_queue_offset <= found <= case.live[0][0]
-                continue
-            distance, time = min((abs(time - wanted), time) for _, time in candidates)
-            nearest = [offset for offset, at in candidates if at == time]
-            assert found in nearest
-            if distance:
-                assert found == (nearest[-1] if time < wanted else nearest[0]), (
-                    "the neighbour, not one behind it"
-                )

@@ -82,7 +82,7 @@ def test_units_put_in_a_batch_are_those_put_one_by_one(
                 physical += physical_move
                 offsets.append(physical)
                 codes.append(code)
-                alone.put_message_position_info(physical, 100, code, queue_offset)
+                alone.put_batch(array("q", [physical]), array("q", [100]), array("q", [code]), queue_offset)
                 queue_offset += 1
             together.put_batch(offsets, array("q", [100] * len(batch)), codes, start)
             assert state(alone) == state(together)

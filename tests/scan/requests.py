@@ -10,21 +10,17 @@ from typing import Final
 
 from reput_client import Credentials
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ProtocolError
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value, value_text
 from scan.findings import Finding
+from typed_requests import request_of
 
 KNOWN_CODES: Final = tuple(sorted({*map(int, RequestCode)}))
 ALL_CODES: Final = tuple(sorted({*KNOWN_CODES, *range(-1, 4001), *range(200_000, 200_201)}))
 _AT_ONCE: Final = 400
 _TIMEOUT_S: Final = 20.0
-_BODY: Final = (
-    b'{"clientID":"scan","clientId":"scan","consumerGroup":"GROUP","group":"GROUP","groupName":"GROUP",'
-    b'"topic":"TOPIC","topics":["TOPIC"],"topicName":"TOPIC","mqSet":[],"groupConfigList":[{"groupName":"GROUP"}],'
-    b'"consumerDataSet":[{"groupName":"GROUP"}],"producerDataSet":[{"groupName":"GROUP"}],'
-    b'"subscriptionData":{"topic":"TOPIC"},"acks":[{"c":"GROUP","t":"TOPIC"}],"username":"scan","password":"12345678"}'
-)
 _SIGNERS: Final = {
     "no signature": None,
     "a wrong signature of `admin`": Credentials("admin", "not-its-secret"),
@@ -121,23 +117,25 @@ def _frames(
 ) -> list[bytes]:
     frames, opaques = [], count(1)
     for code in codes:
+        sent_code = code
         if header_type is HeaderType.BINARY:
-            code = (code & 0xFFFF) - (code << 1 & 0x10000)  # as RocketMQ's clients cut it
+            sent_code = (code & 0xFFFF) - (code << 1 & 0x10000)  # as RocketMQ's clients cut it
         for topic, group in names.pairs:
-            body = _BODY.replace(b"TOPIC", topic.encode()).replace(b"GROUP", group.encode())
-            ext: dict[str, Value] = {
-                **dict.fromkeys(("topic", "b", "originTopic", "defaultTopic"), topic),
-                **dict.fromkeys(("group", "consumerGroup", "groupName", "a", "producerGroup"), group),
-                "queueId": "0", "e": "0", "queueOffset": "0", "offset": "0", "maxMsgNums": "32", "sysFlag": "0",
-                "commitOffset": "0", "key": "k", "maxNum": "10", "readQueueNums": "1", "writeQueueNums": "1",
-                "perm": "6", "username": "scan", "brokerName": "broker-a", "intake": "draining",
-            }  # fmt: skip
+            ext, body = _request(code, topic, group)
             if credentials is not None:
                 ext = credentials.signed(ext, body, version=479)
             frames.append(
-                encode_frame(Header(code, next(opaques), flag, None, ext, 0, 479), header_type, body)
+                encode_frame(Header(sent_code, next(opaques), flag, None, ext, 0, 479), header_type, body)
             )
     return frames
+
+
+def _request(code: int, topic: str, group: str) -> tuple[dict[str, Value], bytes]:
+    """Return fields and body of a request, as its row in the table says; of one without a row, some."""
+    if code not in REQUESTS:
+        return {"topic": topic, "group": group}, b""
+    ext, body = request_of(REQUESTS[code], lambda _, names: topic if "TOPIC" in names.name else group)
+    return {name: value_text(value) for name, value in ext.items() if value is not None}, body
 
 
 def _ask(connect: Connect, frames: Sequence[bytes], finding: Finding) -> set[object]:

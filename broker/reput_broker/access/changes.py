@@ -11,10 +11,12 @@ from dataclasses import replace
 from reput_broker.access.model import User, Users
 from reput_protocol.commands.users import GROUP_MARK
 from reput_protocol.rights import Rule
+from reput_protocol.signature import check_new_secret
 
 
 def with_new_user(users: Users, user: User) -> Users:
-    """Add a user. Raises ValueError if there is one of its name."""
+    """Add a user. Raises ValueError if there is one of its name, or its secret is too short for a new one."""
+    check_new_secret(user.secret)
     if user.name in users.users:
         raise ValueError(f"there is a user {user.name!r} already")
     return users.with_user(user)
@@ -34,7 +36,7 @@ def with_altered_user(
     return users.with_user(
         replace(
             user,
-            secret=user.secret if secret is None else secret,
+            secret=user.secret if secret is None else check_new_secret(secret),
             is_admin=user.is_admin if is_admin is None else is_admin,
             is_enabled=user.is_enabled if is_enabled is None else is_enabled,
             groups=user.groups if groups is None else tuple(groups),

@@ -8,27 +8,58 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 import trio
 
 from reput_broker.access.audit import Audited, RefusalLog, request_name
-from reput_broker.access.model import Account, Need, User, Users
+from reput_broker.access.model import STRANGER, Account, Need, User, Users
 from reput_broker.access.requests import requirement_of
 from reput_broker.access.user_file import FileState, UserFile, UserFileRefused
+from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Refusal, Request
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ErrorCode
 from reput_protocol.rights import Right
-from reput_protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, signature_of, signed_content
+from reput_protocol.signature import (
+    ACCESS_KEY,
+    CHALLENGE_SIZE,
+    REPUT_SIGNATURE,
+    SECRET_LENGTH_MIN,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    SignatureChecker,
+    SignatureInvalid,
+    signature_of,
+    signed_content,
+)
+from reput_protocol.wire.header import Value
 
 log = structlog.get_logger(__name__)
 
 _LOOK_S: Final = 2.0
 _UNKNOWN_USERS_SECRET: Final = secrets.token_bytes(32)
 """Requests of unknown users are compared with a signature by it, so that they take as long as others."""
+_SHOWN_USERS: Final = 10
+_CHALLENGE: Final = RequestCode.SIGNATURE_CHALLENGE.value
+_NO_SIGNATURE: Final = (
+    "this broker takes requests of its users only, and this request has no AccessKey and Signature; give the client a "
+    "user and its secret"
+)
+_WRONG_SIGNATURE: Final = (
+    "the signature of this request is not that of the user it names; check the client's user and secret"
+)
+_NOT_ROCKETMQS: Final = (
+    "this broker takes signatures in Reput's form only (access.accept_rocketmq_signatures), and this request has one "
+    "in RocketMQ's; use a client of Reput, or have the broker accept both"
+)
 
 
 class AccessControl:
@@ -36,29 +67,65 @@ class AccessControl:
 
     Args:
         file: with the users; `watch` reads it again when it changes.
-        users: its present content.
-        configured: the administrator that the configuration names, instead of a user of that name in the file.
+        users: its content, as it was read at `seen`.
+        options: the administrator whom they name replaces a user of that name in the file.
+        clock_ms: returns the time since the epoch.
     """
 
     def __init__(
-        self, file: UserFile, users: Users, configured: User | None, counters: Counters, seen: FileState
+        self,
+        file: UserFile,
+        users: Users,
+        seen: FileState,
+        options: AccessConfig,
+        counters: Counters,
+        *,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._file = file
-        self.configured = configured
+        self.configured = (
+            User(options.admin_user, options.admin_secret, is_admin=True) if options.admin_secret else None
+        )
+        self._takes_rocketmqs = options.accept_rocketmq_signatures
+        self._tolerance_ms = int(options.signature_tolerance * 1000)
+        self._clock_ms = clock_ms
         self._failures = counters.auth_failures
         self._refusals = RefusalLog()
+        self._applying = threading.Lock()
         self._seen = seen
+        self._users = Users()
         self._accounts: dict[str, Account] = {}
-        self.apply(users)
+        self._short: list[str] = []
+        self._apply(users)
 
-    def apply(self, users: Users) -> None:
+    def _apply(self, users: Users) -> None:
         """Check requests against these users from now on."""
-        accounts = {
-            user.name: Account(user, users.rules_of(user)) for user in users.users.values() if user.is_enabled
-        }
+        before, kept = self._users, self._accounts
+        has_same_groups = users.groups is before.groups
+        accounts = {}
+        for name, user in users.users.items():
+            if not user.is_enabled:
+                continue
+            account = kept.get(name) if has_same_groups and before.users.get(name) is user else None
+            accounts[name] = account or Account(user, users.rules_of(user))
         if self.configured is not None:
             accounts[self.configured.name] = Account(self.configured, ())
-        self._accounts = accounts
+        self._users, self._accounts = users, accounts
+        self._warn_of_short_secrets()
+
+    def _warn_of_short_secrets(self) -> None:
+        """Log the users whose secrets are shorter than a new one may be, when they change."""
+        short = sorted(
+            name for name, account in self._accounts.items() if len(account.secret) < SECRET_LENGTH_MIN
+        )
+        if short and short != self._short:
+            log.warning(
+                "short_secrets",
+                users=short[:_SHOWN_USERS],
+                count=len(short),
+                hint=f"give each a secret of {SECRET_LENGTH_MIN} or more characters: reput user alter NAME --generate",
+            )
+        self._short = short
 
     @property
     def user_names(self) -> tuple[str, ...]:
@@ -89,18 +156,20 @@ class AccessControl:
                 raise ValueError("no administrator would be left; make another user one first")
             return after
 
-        return self._file.change(checked, apply=self.apply)
+        def apply(users: Users, state: FileState) -> None:
+            with self._applying:
+                self._seen = state
+                self._apply(users)
+
+        return self._file.change(checked, apply=apply)
 
     async def watch(self) -> None:
         """Read the file again when it has changed, until cancelled. A file that is not valid changes nothing."""
         while True:
             await trio.sleep(_LOOK_S)
             try:
-                seen = await trio.to_thread.run_sync(self._file.state)
-                if seen == self._seen:
+                if not await trio.to_thread.run_sync(self.refresh):
                     continue
-                self._seen = seen
-                users = await trio.to_thread.run_sync(self._file.load)
             except UserFileRefused as error:
                 log.error(
                     "users_not_read",
@@ -108,33 +177,87 @@ class AccessControl:
                     hint="the users are as before; correct the file, or restore it",
                 )
                 continue
-            self.apply(users)
             log.info("users_read", path=str(self._file.path), users=len(self._accounts))
 
+    def refresh(self) -> bool:
+        """Read the file if it has changed, and tell whether its users are in force now. Blocks.
+
+        What is read counts only if the file has not been replaced meanwhile: `change` may have applied newer users.
+
+        Raises:
+            UserFileRefused: the file cannot be used. It is not read again before it changes.
+        """
+        seen = self._file.state()
+        if seen == self._seen:
+            return False
+        try:
+            users, seen = self._file.read()
+        except UserFileRefused:
+            self._seen = seen
+            raise
+        with self._applying:
+            if self._file.state() != seen:
+                return False  # the next look reads the newer one
+            self._seen = seen
+            self._apply(users)
+        return True
+
     # -- requests ----------------------------------------------------------------------------------------------
+
+    def challenge(self, request: Request) -> Mapping[str, Value]:
+        """Return the fields of an answer to SIGNATURE_CHALLENGE; a connection has one challenge."""
+        client = request.client
+        if client.signatures is None:
+            client.signatures = SignatureChecker(secrets.token_bytes(CHALLENGE_SIZE))
+        text = b64encode(client.signatures.challenge).decode()
+        return SignatureChallenge(text, self._clock_ms()).to_ext(request.header_type)
 
     def authenticate(self, request: Request) -> None:
         """Set the user of a request, and of its connection, if the signature is its.
 
+        A request for a challenge needs none.
+
         Raises:
             Refusal: UNAUTHENTICATED.
         """
-        if (
-            request.principal is not None
-        ):  # a request of the broker's own pages, which have checked their user
+        if request.principal is not None:
+            return  # a request of the broker's own pages, which have checked their user
+        ext = request.ext
+        if request.header.code == _CHALLENGE and ACCESS_KEY not in ext:
+            request.principal = STRANGER
             return
-        ext, version = request.ext, request.header.version
-        name, given = ext.get(ACCESS_KEY), ext.get(SIGNATURE)
-        if not isinstance(name, str) or not isinstance(given, str):
-            raise self._unauthenticated(
-                request,
-                "",
-                "no signature",
-                "this broker takes requests of its users only, and this request has no AccessKey and Signature; "
-                "give the client a user and its secret",
-            )
+        name = ext.get(ACCESS_KEY)
+        if type(name) is not str or not (REPUT_SIGNATURE in ext or SIGNATURE in ext):
+            raise self._unauthenticated(request, "", "no signature", _NO_SIGNATURE)
         account = self._accounts.get(name)
         secret = _UNKNOWN_USERS_SECRET if account is None else account.secret
+        try:
+            if REPUT_SIGNATURE in ext:
+                self._check(request, secret)
+            else:
+                self._check_rocketmqs(request, secret)
+        except SignatureInvalid as error:
+            raise self._unauthenticated(request, name, "wrong signature", str(error)) from None
+        if account is None:  # no signature can be its, as its secret is not known to anybody
+            raise self._unauthenticated(request, name, "wrong signature", _WRONG_SIGNATURE)
+        client = request.client
+        client.unauthenticated = 0
+        request.principal = client.principal = account.seen_from(client.peer.rpartition(":")[0])
+
+    def _check(self, request: Request, secret: bytes) -> None:
+        """Check a signature in Reput's form. Raises SignatureInvalid."""
+        signatures = request.client.signatures
+        if signatures is None:
+            raise SignatureInvalid(
+                "this connection has no challenge, which the signature needs; send SIGNATURE_CHALLENGE first"
+            )
+        signatures.check(secret, request.header, request.body, self._clock_ms(), self._tolerance_ms)
+
+    def _check_rocketmqs(self, request: Request, secret: bytes) -> None:
+        """Check a signature in RocketMQ's form. Raises SignatureInvalid."""
+        ext, version, given = request.ext, request.header.version, request.ext[SIGNATURE]
+        if type(given) is not str:
+            raise SignatureInvalid(_WRONG_SIGNATURE)
         signature = given.encode("utf-8", "replace")
         is_valid = False
         try:
@@ -146,15 +269,10 @@ class AccessControl:
                 is_valid = hmac.compare_digest(expected.encode(), signature)
         except ValueError:
             pass  # a field is not text, and cannot have been signed
-        if account is None or not is_valid:
-            raise self._unauthenticated(
-                request,
-                name,
-                "wrong signature",
-                "the signature of this request is not that of the user it names; check the client's user and secret",
-            )
-        client = request.client
-        request.principal = client.principal = account.seen_from(client.peer.rpartition(":")[0])
+        if not is_valid:
+            raise SignatureInvalid(_WRONG_SIGNATURE)
+        if not self._takes_rocketmqs:
+            raise SignatureInvalid(_NOT_ROCKETMQS)
 
     def authorize(self, request: Request) -> None:
         """Check that the user of a request has the rights that it needs.
@@ -199,6 +317,9 @@ class AccessControl:
         self._failures["bad_credentials"] += 1
         name = request_name(request.header.code)
         self._refusals.bad_credentials(user, name, reason, request.client.peer)
+        request.client.unauthenticated += 1
+        if request.header.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and not request.is_native:
+            text += "; RocketMQ's clients report this as 'No route info of this topic', and log this text"
         return Refusal(ErrorCode.UNAUTHENTICATED, text)
 
     def _forbidden(self, request: Request, user: Account, need: str, lacking: Need | None) -> Refusal:

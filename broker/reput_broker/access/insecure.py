@@ -5,10 +5,13 @@ Every client may send and consume there. Administrative requests are taken from 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from reput_broker.access.audit import Audited
 from reput_broker.access.requests import requirement_of
 from reput_broker.request import Refusal, Request
 from reput_protocol.errors import ErrorCode
+from reput_protocol.wire.header import Value
 
 
 class InsecureAccess:
@@ -16,6 +19,11 @@ class InsecureAccess:
 
     def authenticate(self, request: Request) -> None:
         """Do nothing: requests have no user."""
+
+    def challenge(self, request: Request) -> Mapping[str, Value]:
+        """Return no fields: requests need no signatures."""
+        del request
+        return {}
 
     def authorize(self, request: Request) -> None:
         """Check that an administrative request comes from this machine.

@@ -46,7 +46,7 @@ class Need(NamedTuple):
 
     @property
     def decisive(self) -> Need | None:
-        """The right that decides about it; None: every user has it.
+        """The right that decides about it; None: every user has it, or to send traces, every one with messages.
 
         The retry and dead-letter topics of a group belong to the group, and system topics to the cluster, since they
         hold messages of all topics.
@@ -70,6 +70,9 @@ class Need(NamedTuple):
         ):
             return None
         return Need(Right.DESCRIBE if right is Right.DESCRIBE else Right.ADMIN, Kind.CLUSTER)
+
+
+_SENDS_TRACES: Final = Need(Right.WRITE, Kind.TOPIC, TRACE_TOPIC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +173,21 @@ class Account:
                 self._kept.clear()
             rule = self.deciding_rule(need)
             decision = not rule.is_denial if rule is not None else need.decisive is None
+            if need == _SENDS_TRACES:
+                decision = self._has_messages()
             self._kept[need] = decision
         return decision
 
     def permits(self, right: str, kind: str, name: str = "") -> bool:
         """Like `may`, with the parts of the need."""
         return self.may(Need(Right(right), Kind(kind), name))
+
+    def _has_messages(self) -> bool:
+        """Whether the user may send or consume something, which clients report in traces."""
+        return any(
+            not rule.is_denial and rule.kind is not Kind.CLUSTER and rule.rights & {Right.READ, Right.WRITE}
+            for rule in self._rules
+        )
 
     def may_write_something(self) -> bool:
         """Whether the user may send to any topic."""
@@ -203,3 +215,6 @@ class Account:
 
 OPERATOR: Final = Account(User("console", token_hex(32), is_admin=True), ())
 """Sends the requests of the broker's own pages, which have checked their user. No network request can be its."""
+
+STRANGER: Final = Account(User("stranger", token_hex(32), is_enabled=False), ())
+"""Stands for the sender of a request that needs no user. It has no rights."""

@@ -68,16 +68,12 @@ def open_access(config: BrokerConfig, counters: Counters) -> Access:
     if not options.enabled:
         return InsecureAccess() if config.is_reachable else None
     file = user_file_of(config)
-    seen = file.state()
-    users = file.load()
+    users, seen = file.read()
     _require_user(options, file, users)
-    configured = None
-    if options.admin_secret:
-        configured = User(options.admin_user, options.admin_secret, is_admin=True)
-    elif not users.users and options.generate_admin:
-        users = _generate(file, options.admin_user)
-        seen = file.state()
-    return AccessControl(file, users, configured, counters, seen)
+    if not options.admin_secret and not users.users and options.generate_admin:
+        _generate(file, options.admin_user)
+        users, seen = file.read()
+    return AccessControl(file, users, seen, options, counters)
 
 
 def _require_user(options: AccessConfig, file: UserFile, users: Users) -> None:
@@ -87,14 +83,13 @@ def _require_user(options: AccessConfig, file: UserFile, users: Users) -> None:
         raise NoUsers(file.path)
 
 
-def _generate(file: UserFile, name: str) -> Users:
+def _generate(file: UserFile, name: str) -> None:
     """Make an administrator with a new secret, and write that into a file of its own."""
     secret = secrets.token_hex(32)
     path = file.path.with_name(SECRET_FILE)
-    users = file.change(lambda users: users.with_user(User(name, secret, is_admin=True)))
+    file.change(lambda users: users.with_user(User(name, secret, is_admin=True)))
     path.unlink(missing_ok=True)
     write_private(path, secret.encode() + b"\n")
     log.info(
         "administrator_made", user=name, secret_file=str(path), hint="only the owner of the file can read it"
     )
-    return users

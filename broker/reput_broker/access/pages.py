@@ -23,6 +23,8 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 OPEN_PAGES: Final = frozenset({"/livez", "/readyz"})
 IS_ADMIN: Final = "reput.is_admin"
 """Set in the scope of a request whose user is known: whether it may administer the cluster."""
+USER: Final = "reput.user"
+"""Likewise: the user's name."""
 _WRONG_PASSWORD_S: Final = 1.0
 _SEE: Final = Need(Right.DESCRIBE, Kind.CLUSTER)
 _CHANGE: Final = Need(Right.ADMIN, Kind.CLUSTER)
@@ -65,7 +67,7 @@ class GuardedPages:
             self._access.note_page_refused(account.name, path[:80], peer, need)
             await _refuse(send, 403, f"user {account.name!r} lacks the right {need}\n")
             return
-        await self._app({**scope, IS_ADMIN: account.may(_CHANGE)}, receive, send)
+        await self._app({**scope, IS_ADMIN: account.may(_CHANGE), USER: account.name}, receive, send)
 
 
 def _basic(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:

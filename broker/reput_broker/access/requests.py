@@ -1,7 +1,7 @@
 """The rights that each request needs, by its row in the table of requests.
 
 A request needs a right on everything that a field of its header or body names. Fields are read as the processors read
-them. A request whose code is not in the table needs the right to administer the cluster.
+them.
 
 Some requests name a message by its place in the log, and the body of STAGE_RECORDS is the rest of an earlier one. For
 these the processor checks the topic itself, with `Request.check` or `Request.check_topic_of_message`.
@@ -51,8 +51,8 @@ class Requirement(NamedTuple):
 
 
 def requirement_of(code: int) -> Requirement:
-    """Return the requirement of a request code."""
-    return _REQUIREMENTS.get(code, _UNKNOWN)
+    """Return the requirement of a request code that is in the table."""
+    return _REQUIREMENTS[code]
 
 
 def text_of(ext: Mapping[str, Value], name: str) -> str:
@@ -72,21 +72,19 @@ _Checked: TypeAlias = tuple[NamedField, Right]
 
 
 def _requirement(row: RequestType) -> Requirement:
-    cluster = () if row.cluster is None else (Need(row.cluster, Kind.CLUSTER),)
-    if cluster:
-        needs: Needs = lambda _: cluster  # noqa: E731
-        text = f"{row.cluster} on the cluster"
-    else:
-        in_header, in_body = _checked(row, named_fields(row.header)), _checked(row, named_fields(row.body))
-        needs = _needs(row, in_header, in_body)
-        text = ", ".join((*map(_of_header, in_header), *map(_of_body, in_body)))
+    in_header = [] if row.cluster is not None else _checked(row, named_fields(row.header))
+    in_body = [] if row.cluster is not None else _checked(row, named_fields(row.body))
+    texts = [*map(_of_header, in_header), *map(_of_body, in_body)]
+    if row.cluster is not None and not row.handler_checks:
+        texts.append(f"{row.cluster} on the cluster")
     if row.unnamed is not None:
-        text += f"; without it, {row.unnamed} on the cluster"
+        texts.append(f"without one {row.unnamed} on the cluster")
     if row.writes_something:
-        text = "write on some topic"
+        texts.append("write on some topic")
     if row.handler_checks:
-        text = row.handler_checks if cluster or not text else f"{text}, and {row.handler_checks}"
-    return Requirement(text or "any user", needs, row.writes_something, row.is_administrative)
+        texts.append(row.handler_checks)
+    needs = _needs(row, in_header, in_body)
+    return Requirement(", ".join(texts) or "any user", needs, row.writes_something, row.is_administrative)
 
 
 def _checked(row: RequestType, fields: Sequence[NamedField]) -> list[_Checked]:
@@ -106,6 +104,10 @@ def _of_body(checked: _Checked) -> str:
 
 
 def _needs(row: RequestType, in_header: Sequence[_Checked], in_body: Sequence[_Checked]) -> Needs:
+    on_cluster = row.cluster or row.unnamed
+    if on_cluster is not None and not in_header:
+        needs = (Need(on_cluster, Kind.CLUSTER),)
+        return lambda _: needs
     if in_body:
         return lambda request: [
             *_header_needs(in_header, request.ext),
@@ -148,13 +150,9 @@ def _header_needs(in_header: Sequence[_Checked], ext: Mapping[str, Value]) -> li
 def _body_needs(row: RequestType, in_body: Sequence[_Checked], request: Request) -> list[Need]:
     assert row.body is not None, "it has fields"
     body = request.content(row.body)
-    found = (
+    return [
         Need(right, _KINDS[field.names], name) for field, right in in_body for name in field.names_in(body)
-    )
-    return list(dict.fromkeys(found))
+    ]
 
 
 _REQUIREMENTS: Final[Mapping[int, Requirement]] = {code: _requirement(row) for code, row in REQUESTS.items()}
-_UNKNOWN: Final = Requirement(
-    "admin on the cluster", lambda _: (Need(Right.ADMIN, Kind.CLUSTER),), is_administrative=True
-)

@@ -16,10 +16,12 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
 
 from reput_broker.access.model import User, Users
 from reput_protocol.errors import ReputError
@@ -55,34 +57,47 @@ class FileState(NamedTuple):
 _NO_FILE: Final = FileState(0, 0, 0)
 
 
+def _state_of(found: os.stat_result) -> FileState:
+    return FileState(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
 class UserFile:
     """The file. Its methods block."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._last = Users(), _NO_FILE
+        """The users that were read or written last, and the state of the file then."""
+        self._texts: dict[str, tuple[User, bytes]] = {}
+        """The texts of the users that were written last."""
 
     def state(self) -> FileState:
         """Return what is compared to notice that another process has written it. Raises UserFileRefused."""
         try:
-            found = self.path.stat()
+            return _state_of(self.path.stat())
         except FileNotFoundError:
             return _NO_FILE
         except OSError as error:
             raise self._unreadable(error) from error
-        return FileState(found.st_ino, found.st_size, found.st_mtime_ns)
 
     def load(self) -> Users:
-        """Return the users; none if there is no file.
+        """Return the users; none if there is no file. Raises UserFileRefused."""
+        return self.read()[0]
+
+    def read(self) -> tuple[Users, FileState]:
+        """Return the users, and the state of the file with them. They are decoded only if the file has changed.
 
         Raises:
             UserFileRefused: users other than the owner may read or change it, or it is not valid.
         """
         try:
             with self.path.open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = file.read(_BYTES_MAX + 1)
+                found = os.fstat(file.fileno())
+                state, mode = _state_of(found), stat.S_IMODE(found.st_mode)
+                users, known = self._last
+                data = b"" if state == known else file.read(_BYTES_MAX + 1)
         except FileNotFoundError:
-            return Users()
+            return Users(), _NO_FILE
         except OSError as error:
             raise self._unreadable(error) from error
         if mode & _READ_BY_OTHERS:
@@ -91,19 +106,25 @@ class UserFile:
             )
         if len(data) > _BYTES_MAX:
             raise UserFileRefused(self.path, f"it has more than {_BYTES_MAX} bytes")
-        try:
-            return decode_users(data)
-        except ValueError as error:
-            raise UserFileRefused(self.path, str(error)) from None
+        if state != known:
+            try:
+                users = decode_users(data)
+            except ValueError as error:
+                raise UserFileRefused(self.path, str(error)) from None
+            self._last = users, state
+        return users, state
 
     def change(
-        self, change: Callable[[Users], Users], *, apply: Callable[[Users], None] | None = None
+        self,
+        change: Callable[[Users], Users],
+        *,
+        apply: Callable[[Users, FileState], None] = lambda _users, _state: None,
     ) -> Users:
         """Replace the file by what `change` makes of its users, and return that.
 
         The new file has mode 0600 and is on disk before it takes the old one's name. Others that change it wait, also
-        while `apply` is called with the new users. What root creates gets the owner of the directory that it is in, so
-        that the broker can read it.
+        while `apply` is called with the new users and the new state of the file. What root creates gets the owner of
+        the directory that it is in, so that the broker can read it.
 
         Raises:
             UserFileRefused: the file cannot be read or written. Errors of `change` are raised as they are. Nothing was
@@ -114,13 +135,15 @@ class UserFile:
             fresh = self.path.with_name(f"{self.path.name}.tmp")
             try:
                 fresh.unlink(missing_ok=True)
-                write_private(fresh, encode_users(users))
+                self._texts = encoded_users(users, self._texts)
+                write_private(fresh, encode_users(users, self._texts))
+                state = _state_of(fresh.stat())
                 fresh.replace(self.path)
                 _sync_directory(self.path.parent)
             except OSError as error:
                 raise UserFileRefused(self.path, f"it cannot be written: {error.strerror}") from error
-            if apply is not None:
-                apply(users)
+            self._last = users, state
+            apply(users, state)
             return users
 
     @contextmanager
@@ -182,23 +205,43 @@ def _sync_directory(path: Path) -> None:
 # -- the text ------------------------------------------------------------------------------------------------
 
 
-def encode_users(users: Users) -> bytes:
-    """Return the text of the file."""
+def encode_users(users: Users, texts: Mapping[str, tuple[User, bytes]] | None = None) -> bytes:
+    """Return the text of the file. `texts`: of users, by name, that were encoded before."""
+    texts = encoded_users(users, {}) if texts is None else texts
+    of_groups = [
+        _member(name, [_rule_members(rule) for rule in rules]) for name, rules in users.groups.items()
+    ]
+    return b'{\n "version": %d,\n "users": {\n%b\n },\n "groups": {\n%b\n }\n}\n' % (
+        _VERSION,
+        b",\n".join([text for _, text in texts.values()]),
+        b",\n".join(of_groups),
+    )
+
+
+def encoded_users(users: Users, before: Mapping[str, tuple[User, bytes]]) -> dict[str, tuple[User, bytes]]:
+    """Return the text of each user; those that have not changed are encoded in `before`."""
+    found = {}
+    for name, user in users.users.items():
+        known = before.get(name)
+        found[name] = known if known is not None and known[0] is user else (user, _encoded_user(user))
+    return found
+
+
+def _encoded_user(user: User) -> bytes:
     members = {
-        "version": _VERSION,
-        "users": {
-            user.name: {
-                "secret": user.secret,
-                "admin": user.is_admin,
-                "enabled": user.is_enabled,
-                "groups": list(user.groups),
-                "rules": [_rule_members(rule) for rule in user.rules],
-            }
-            for user in users.users.values()
-        },
-        "groups": {name: [_rule_members(rule) for rule in rules] for name, rules in users.groups.items()},
+        "secret": user.secret,
+        "admin": user.is_admin,
+        "enabled": user.is_enabled,
+        "groups": list(user.groups),
+        "rules": [_rule_members(rule) for rule in user.rules],
     }
-    return json.dumps(members, indent=1).encode() + b"\n"
+    return _member(user.name, members)
+
+
+def _member(name: str, value: Any) -> bytes:
+    """Return the text of one member of a table that is a member of the file."""
+    text = msgspec.json.format(msgspec.json.encode({name: value}), indent=1)
+    return text[1:-2].replace(b"\n", b"\n ")[1:]
 
 
 def _rule_members(rule: Rule) -> dict[str, Any]:

@@ -54,7 +54,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.errors import ReputError
-from reput_protocol.names import revive_topic
+from reput_protocol.names import reply_topic, revive_topic
 
 log = structlog.get_logger(__name__)
 
@@ -172,6 +172,7 @@ class MasterParts:
                 config,
                 storage.store,
                 storage.epochs,
+                routes.members,
                 epoch=epoch,
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
                 admission=self._admission,
@@ -351,6 +352,7 @@ class MasterParts:
                 self.retry.redirects,
                 once,
                 self.retry.back_once,
+                self.retry.claims,
                 requesters,
                 puts.transfer,
                 cluster=config.cluster,
@@ -364,6 +366,7 @@ class MasterParts:
                 ReplyPusher(requesters, config.limits),
                 config.replies,
                 counters,
+                reply_topic=reply_topic(config.cluster),
                 default_ack=puts.default_ack,
                 local_ack=puts.local_ack,
                 clock_ms=clock_ms,

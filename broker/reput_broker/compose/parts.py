@@ -11,6 +11,7 @@ from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access
 from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
+from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
@@ -33,6 +34,7 @@ from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
+from reput_broker.processors.long_polling import HELD_BYTES
 from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.promotion import PromotionProcessor
@@ -44,6 +46,7 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.users import UsersProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.request import Client, Handler
+from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Gate
 from reput_broker.server.listener import Server
@@ -123,6 +126,7 @@ class CommonParts:
         self._more_figures = lambda: {
             "brokerRole": tenures.current.role,
             "brokerId": tenures.current.broker_id,
+            **_queue_capacities(config),
             **more_figures(),
         }
         self._spans = None if sources.spans is None else Spans(sources.spans, config.tracing)
@@ -333,6 +337,15 @@ class CommonParts:
                 more_figures=self._more_figures,
             ),
         )
+
+
+def _queue_capacities(config: BrokerConfig) -> dict[str, int]:
+    """Return how many requests may wait, for which there is memory; RocketMQ limits the queues of its thread pools."""
+    requests = config.limits.buffer_total // DEFERRED_REQUEST_BYTES
+    pulls = config.long_polling.memory_max // HELD_BYTES
+    capacities = dict.fromkeys(("send", "query", "ack", "EndTransaction"), requests)
+    capacities |= dict.fromkeys(("pull", "litePull"), pulls)
+    return {f"{pool}ThreadPoolQueueCapacity": capacity for pool, capacity in capacities.items()}
 
 
 def _keep_topics(_group: SubscriptionGroupConfig) -> None:

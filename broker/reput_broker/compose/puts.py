@@ -41,7 +41,7 @@ class PutParts:
         is_sync = config.store.flush == "sync"
         self._serves_unflushed = not is_sync
         self.fence = fence
-        self.lock = PutLock(fence)
+        self.lock = PutLock(fence, config.store)
         self.allocate = AllocateService(store)
         self.reput = ReputMessageService(store, hold.answer_ready)
         self.commit: CommitRealTimeService | None = None

@@ -18,6 +18,7 @@ from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.transaction import TransactionProcessor
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.request import Handler
+from reput_broker.retry.claimed_origins import ClaimedOrigins
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication
 from reput_broker.transactions.check_requests import CheckRequests
 from reput_broker.transactions.check_service import TransactionCheckService
@@ -30,6 +31,7 @@ class RetryParts:
     Attributes:
         redirects: decides which messages are not stored as they are sent.
         back_once: stores messages that consumers send back, once each.
+        claims: checks what they say about messages that they send to a retry topic themselves.
     """
 
     def __init__(
@@ -49,9 +51,9 @@ class RetryParts:
         self.redirects = SendRedirects(
             delay_hook, group_access, groups.locks, topic_access, transactions, config.transactions, counts
         )
-        self.back_once = PutBackOnce(
-            SendBackDeduplication(store, dispatch=puts.reput.catch_up, clock_ms=clock_ms), puts.appender
-        )
+        sent_back = SendBackDeduplication(store, dispatch=puts.reput.catch_up, clock_ms=clock_ms)
+        self.back_once = PutBackOnce(sent_back, puts.appender)
+        self.claims = ClaimedOrigins(store, sent_back.complete_index)
 
         own_puts = OwnPuts(store, puts.lock, puts.fence, puts.wrote)
         self._writer = OpWriter(

@@ -107,7 +107,9 @@ class SlaveParts:
             is_confirmed=lambda: storage.store.is_confirmed,
         )
         config = sources.config
-        replica = ReplicaProcessor(config, storage.store, storage.epochs, epoch=0, ha_port=None)
+        replica = ReplicaProcessor(
+            config, storage.store, storage.epochs, routes.members, epoch=0, ha_port=None
+        )
         self.copying = HAClient(
             storage.store,
             storage.epochs,
@@ -118,6 +120,7 @@ class SlaveParts:
             on_confirmed=common.puts.reput.wake,
             tenures=tenures,
             member=config.broker_id,
+            members=routes.members,
             on_reopen=on_reopen,
         )
         common.puts.on_flushed = self.copying.flushed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from reput_broker.config.units import is_duration, is_size
+from reput_broker.config.units import is_duration, is_size, public_url
 from reput_protocol.commands.operation import ConfigOption
 from reput_protocol.units import format_duration, format_size
 
@@ -57,7 +57,7 @@ def config_options(config: BrokerConfig) -> list[ConfigOption]:
             row.key,
             "***"
             if is_secret(fields[row.key]) and option_value(config, row.key)
-            else _plain(option_value(config, row.key)),
+            else _public(_plain(option_value(config, row.key))),
             row.value,
             row.source,
             _UNITS.get(row.unit, ""),
@@ -70,8 +70,12 @@ def config_options(config: BrokerConfig) -> list[ConfigOption]:
 
 
 def shown(field: FieldInfo, value: Any) -> str:
-    """Return a value like `written`, and stars for a secret."""
-    return '"***"' if value and is_secret(field) else written(field, value)
+    """Return a value like `written`, and stars for a secret and for the secret part of a URL."""
+    return '"***"' if value and is_secret(field) else written(field, _public(value))
+
+
+def _public(value: Any) -> Any:
+    return public_url(value) if isinstance(value, str) and "://" in value else value
 
 
 def is_secret(field: FieldInfo) -> bool:

@@ -128,6 +128,7 @@ _OF_BROKER: Final = {
     "transientStorePoolEnable": ("store.transient_store_pool", _PLAIN),
     "transientStorePoolSize": ("store.transient_store_pool_size", _PLAIN),
     "fastFailIfNoBufferInStorePool": ("store.fast_fail_if_no_buffer", _PLAIN),
+    "osPageCacheBusyTimeOutMills": ("store.os_page_cache_busy_timeout", _MS),
     "warmMapedFileEnable": ("store.warm_mapped_file", _PLAIN),
     "dataReadAheadEnable": ("store.read_ahead", _PLAIN),
     "fileReservedTime": ("store.file_reserved_time", _HOURS),

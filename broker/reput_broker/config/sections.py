@@ -57,6 +57,19 @@ class AccessConfig(Section):
         "", 'user that signs this broker\'s requests to other brokers and name servers; "": admin_user'
     )
     broker_secret: str = option("", "secret of broker_user", secret=True)
+    accept_rocketmq_signatures: bool = option(
+        True,
+        "take signatures in RocketMQ's form too, which cover less than Reput's; RocketMQ's clients and mqadmin need it",
+    )
+    signature_tolerance: Duration = option(
+        300.0, "how old a request may be that is signed in Reput's form", ge=1.0, le=86_400.0
+    )
+    first_signature_timeout: Duration = option(
+        10.0,
+        "with access control, how long a connection may be open before its first valid signature",
+        ge=0.1,
+        le=600.0,
+    )
 
     @field_validator("admin_user", "broker_user")
     @classmethod
@@ -142,6 +155,13 @@ class StoreConfig(Section):
     fast_fail_if_no_buffer: bool = option(
         False,
         "with transient_store_pool, refuse puts while no buffer is free; otherwise they go into the file itself",
+    )
+    os_page_cache_busy_timeout: Duration = option(
+        1.0,
+        "how long a put may wait for a file of the log before others are refused",
+        live=True,
+        ge=0.01,
+        le=3600.0,
     )
     commit_interval: Duration = option(
         0.2,

@@ -199,6 +199,17 @@ def _to_urls(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
+def public_url(url: str) -> str:
+    """Return a URL as it may be shown: without its user and password, and its query, which may have a key."""
+    parts = urlsplit(url)
+    if not parts.hostname or (parts.username is None and not parts.query):
+        return url
+    user = "" if parts.username is None else "***@"
+    return parts._replace(
+        netloc=user + parts.netloc.rpartition("@")[2], query="***" if parts.query else ""
+    ).geturl()
+
+
 def _to_url(value: object) -> str:
     if value == "":
         return ""
@@ -210,7 +221,8 @@ def _to_url(value: object) -> str:
         or not parts.path.strip("/")
     ):
         raise ValueError(
-            f'a URL with a path such as "http://collector:4318/v1/traces" is needed, not {value!r}'
+            f'a URL with a path such as "http://collector:4318/v1/traces" is needed, not '
+            f"{public_url(value) if isinstance(value, str) else value!r}"
         )
     return str(value)
 

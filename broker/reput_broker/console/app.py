@@ -18,7 +18,7 @@ import msgspec
 import structlog
 import trio
 
-from reput_broker.access.pages import IS_ADMIN
+from reput_broker.access.pages import IS_ADMIN, USER
 from reput_broker.console import dead_letters, delayed, groups, messages, system, topics
 from reput_broker.console.figures import LiveFigures
 from reput_broker.console.login import COOKIE, LASTS_S, Logins
@@ -65,6 +65,8 @@ _DOWNLOADS_AT_ONCE: Final = 2
 _WATCHERS_MAX: Final = 32
 """Pages with live numbers: half of the connections of the port."""
 _WRONG_TOKEN_S: Final = 1.0
+_LOGGED_MAX: Final = 80
+"""Characters of a name in the log."""
 _STATUS_OF: Final = {
     ErrorCode.NO_TOPIC: 404,
     ErrorCode.NO_GROUP: 404,
@@ -104,7 +106,8 @@ _CHANGES: Final[Mapping[str, Page]] = {
     "cancel": delayed.cancel,
 }
 
-_OVERVIEW: Final = frozenset({f"{PATH}api/{name}" for name in (*_PAGES, "session")})
+_OVERVIEW: Final = frozenset({f"{PATH}api/{name}" for name in (*_PAGES, "session")} - {f"{PATH}api/delayed"})
+"""Without messages; those that are delayed are shown with their keys."""
 
 
 def needs_admin(path: str) -> bool:
@@ -207,9 +210,19 @@ class Console:
     async def _change(self, page: Page, request: Request) -> Response:
         if not self._is_logged_in(request):
             raise self._not_logged_in(request, "log in to change something", self._how_to_log_in(request))
-        client = request.client
-        log.info("console_change", path=request.url.path, peer="" if client is None else client.host)
-        query = Query(await _members(request))
+        client, members = request.client, await _members(request)
+        log.info(
+            "console_change",
+            user=request.scope.get(USER),
+            path=request.url.path,
+            **{
+                name: str(members[name])[:_LOGGED_MAX]
+                for name in ("group", "topic", "key")
+                if members.get(name)
+            },
+            peer="" if client is None else client.host,
+        )
+        query = Query(members)
         async with self._changes:  # two replays of one group would send its dead letters twice
             return _json(_encoded(await page(self._source, query)))
 
@@ -279,7 +292,15 @@ class Console:
             await trio.sleep(_WRONG_TOKEN_S)
             raise _Refused(401, "this is not the token", self._how_to_log_in(request))
         response = _json(b"{}")
-        response.set_cookie(COOKIE, login, max_age=LASTS_S, path=PATH, httponly=True, samesite="strict")
+        response.set_cookie(
+            COOKIE,
+            login,
+            max_age=LASTS_S,
+            path=PATH,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
         return response
 
     async def _log_out(self, request: Request) -> Response:

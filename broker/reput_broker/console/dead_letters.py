@@ -1,13 +1,13 @@
 """Dead letters: the groups that have some, those of one group, and sending them back to where they came from.
 
 As `reput dlq replay` does it, each becomes a new message with the same body and properties; the progress of replaying
-all is kept in the same place, so that both continue where the other stopped.
+all is kept in the same place, so that both continue where the other stopped. The unique id of the new message follows
+from the dead letter, so that a replay of all finds and leaves out what was sent before by a selection.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections import Counter
 from typing import Any, Final
@@ -21,10 +21,11 @@ from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.offset import UpdateConsumerOffsetHeader
 from reput_protocol.commands.pull import FetchRecordsHeader, FetchRecordsResult
+from reput_protocol.commands.query import QueryMessageHeader
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import error_from_response
 from reput_protocol.names import DLQ_PREFIX, REPLAY_GROUP, check_group, check_send_topic, dlq_topic
-from reput_protocol.record.dead_letter import dead_letter_origin
+from reput_protocol.record.dead_letter import dead_letter_origin, replayed_id
 from reput_protocol.record.forwarding import forwarded_properties
 from reput_protocol.record.hashing import index_hash
 from reput_protocol.wire.header import Value
@@ -36,6 +37,7 @@ _LIST_BYTES: Final = 4 << 20
 _REPLAYED_AT_ONCE: Final = 100
 """Dead letters of one request; a page that replays more makes several."""
 _REPLAY_S: Final = 5.0
+_TIME_MAX_MS: Final = (1 << 63) - 1
 _PRODUCER_GROUP: Final = "reput-console"
 _OFFSET: Final = re.compile(r"[0-9]{1,18}")
 
@@ -173,7 +175,7 @@ class _Replay:
         while offset < end and time.monotonic() < ends_at:
             found, offset = await _read(self._source, self.topic, offset, end)
             for stored in found:
-                self.stopped = await self._send(stored)
+                self.stopped = await self._send(stored, sends_again=False)
                 if self.stopped is not None:
                     return
                 done = stored.record.queue_offset + 1
@@ -182,10 +184,11 @@ class _Replay:
             if not found:
                 return
 
-    async def _send(self, stored: Stored) -> str | None:
+    async def _send(self, stored: Stored, *, sends_again: bool = True) -> str | None:
         """Send one to the topic that it came from; return None, or why that topic takes none.
 
-        Waits until the copy is as safe as the broker makes messages by default.
+        Waits until the copy is as safe as the broker makes messages by default. Without `sends_again` one that was
+        sent before is left out.
         """
         record, source = stored.record, self._source
         properties = record.property_map()
@@ -201,8 +204,12 @@ class _Replay:
         config = source.topics.get(origin.topic)
         if config is None:
             return f"topic {origin.topic} does not exist any more; reput topic create {origin.topic}"
+        unique_id = replayed_id(record.offset_message_id)
+        if not sends_again and await self._was_sent(origin.topic, unique_id):
+            self.skipped[record.queue_offset] = "it was replayed before"
+            return None
         added = {names.DLQ_ORIGIN_MESSAGE_ID: origin.message_id}
-        text = forwarded_properties(properties, secrets.token_hex(16).upper(), added)
+        text = forwarded_properties(properties, unique_id, added)
         key = properties.get(names.SHARDING_KEY)
         header = SendMessageHeader(
             _PRODUCER_GROUP,
@@ -216,6 +223,13 @@ class _Replay:
         await source.ask(RequestCode.SEND_MESSAGE_V2, _ShortNames(header), record.body)
         self.sent[origin.topic] += 1
         return None
+
+    async def _was_sent(self, topic: str, unique_id: str) -> bool:
+        header = QueryMessageHeader(topic, unique_id, 1, 0, _TIME_MAX_MS)
+        answer = await self._source.ask_any(RequestCode.QUERY_MESSAGE, header)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+            raise error_from_response(answer.code, answer.remark, answer.ext)
+        return answer.code == ResponseCode.SUCCESS
 
 
 class _ShortNames:

@@ -68,6 +68,8 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 class DeleteId(NamedTuple):
     """How a delete message identifies the message that it cancels."""
 
+    topic: str
+    """The destination of both: a delete message for another topic has no effect, whatever its key says."""
     key: str
     born_ms: int | None
     """None in RocketMQ's, which cancel every message with that key in the same slot."""
@@ -118,17 +120,17 @@ class DelayedRecord(NamedTuple):
         if key is None:
             return None
         born = find_property(self.kept, CANCELLED_BORN.encode())
-        return DeleteId(key.decode("utf-8", "replace"), number_of(born))
+        return DeleteId(self.topic, key.decode("utf-8", "replace"), number_of(born))
 
     @property
     def cancelled_by(self) -> tuple[DeleteId, ...]:
         """The ids by which delete messages cancel this message; before 5.3 RocketMQ's key had no
         topic."""
-        key = self.key
-        ours = DeleteId(key, self.record.born_timestamp_ms)
+        topic, key = self.topic, self.key
+        ours = DeleteId(topic, key, self.record.born_timestamp_ms)
         if self.unique_key is None:
             return (ours,)
-        return ours, DeleteId(key, None), DeleteId(self.unique_key, None)
+        return ours, DeleteId(topic, key, None), DeleteId(topic, self.unique_key, None)
 
     @property
     def rolled(self) -> int:

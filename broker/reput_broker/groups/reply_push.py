@@ -44,7 +44,8 @@ class Requesters:
         client at another address, since a program that copies messages keeps it.
 
         Raises:
-            Refusal: NO_PERMISSION: the id belongs to a client of another user, who would receive the reply.
+            Refusal: NO_PERMISSION: the id belongs to a client of another user, who would receive the reply. An
+                administrator is not refused.
         """
         if names.REPLY_TO_CLIENT not in properties or topic.startswith(RETRY_PREFIX):
             return
@@ -52,7 +53,8 @@ class Requesters:
         client_id = found.get(names.REPLY_TO_CLIENT)
         if not client_id or found.get(names.MSG_TYPE) == names.MSG_TYPE_REPLY or client.is_closed:
             return
-        if client.principal is not None:
+        user = client.principal
+        if user is not None and not user.is_admin:  # an administrator replays others' dead letters
             self._clients.check_owner(client, client_id)
         if not self._clients.is_of_another(client, client_id):
             self._clients.requested(client, client_id)

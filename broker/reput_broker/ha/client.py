@@ -26,6 +26,7 @@ from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
 from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
+from reput_broker.ha.members import GroupMembers
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.roles import Master, TenureSource
@@ -47,6 +48,8 @@ _ASK_TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = 0.2
 _REFUSED_RETRY_S: Final = 5.0
 _CONFIRM_INTERVAL_S: Final = 0.5
+_MEMBERS_INTERVAL_S: Final = 5.0
+"""Interval at which a master without an election is asked for its state."""
 
 _OTHER_RECORD: Final = (
     "it does not have the record of this log at offset {}: they are different histories, or the master has "
@@ -71,6 +74,7 @@ class HAClient:
         on_confirmed: called when consumers may see more of the log.
         tenures: names the master.
         member: this broker's number in the group.
+        members: receives what the master knows of the group.
         on_reopen: called with what must be done to the store before its log can be continued: the log
             truncated to an offset, or moved aside if that is None; and why. It notes that and ends this client, or
             raises.
@@ -88,6 +92,7 @@ class HAClient:
         on_confirmed: Callable[[], None],
         tenures: TenureSource,
         member: int,
+        members: GroupMembers,
         on_reopen: Callable[[int | None, str], Awaitable[None]],
     ) -> None:
         self.state = "no master is known"
@@ -104,6 +109,7 @@ class HAClient:
         self._on_confirmed = on_confirmed
         self._tenures = tenures
         self._member = member
+        self._members = members
         self._on_reopen = on_reopen
         self._credentials = config.access.credentials()
         self._admission: str | None = None
@@ -193,8 +199,15 @@ class HAClient:
             proves_user: have the master say what to prove this slave's user with.
         """
         is_fit = self._store.unfit_reason is None
+        members = self._members
         header = QueryReplicaStateHeader(
-            record_offset, self._member, is_fit, copies_tables=True, proves_user=proves_user or None
+            record_offset,
+            self._member,
+            is_fit,
+            proves_user=proves_user or None,
+            slave_id=members.own_id or None,
+            address=members.own_address or None,
+            copies_tables=True,
         )
         ext = header.to_ext(HeaderType.JSON)
         answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
@@ -204,7 +217,9 @@ class HAClient:
             raise MasterRefused(f"it answered code {answer.code}: {answer.remark}")
         if proves_user:
             self._admission = ReplicaAdmission.from_ext(answer.ext).admission
-        return ReplicaState.from_json(answer.body)
+        state = ReplicaState.from_json(answer.body)
+        members.learned(state.members)
+        return state
 
     async def _last_record(self) -> int:
         """Return where the last record of this log starts, -1 if there is none."""
@@ -307,8 +322,8 @@ class HAClient:
         reader = TransferReader(self._config.store.commit_log_file_size, None if is_open else end)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report, stream)
-            if state is not None and state.confirm_offset is not None:
-                nursery.start_soon(self._follow_confirmed, remote, state)
+            if state is not None:
+                nursery.start_soon(self._follow_state, remote, state)
             received = ReceivedLog(self._store.options, end)
             while True:
                 with trio.move_on_after(self._config.ha.housekeeping_interval) as silence:
@@ -372,15 +387,16 @@ class HAClient:
             if not self._is_sync:
                 self._progress.set()
 
-    async def _follow_confirmed(self, remote: MasterClient, state: ReplicaState) -> None:
-        """Let consumers of this slave read what every member of the in-sync set has.
+    async def _follow_state(self, remote: MasterClient, state: ReplicaState) -> None:
+        """Let consumers of this slave read what every member of the in-sync set has, and learn who the others are.
 
         An earlier answer stays true under any later master, so that a failure to ask only delays consumers.
         """
         while True:
-            if state.confirm_offset is not None:
-                self.note_confirmed(state.epoch, state.confirm_offset)
-            await trio.sleep(_CONFIRM_INTERVAL_S)
+            confirmed = state.confirm_offset
+            if confirmed is not None:
+                self.note_confirmed(state.epoch, confirmed)
+            await trio.sleep(_MEMBERS_INTERVAL_S if confirmed is None else _CONFIRM_INTERVAL_S)
             with suppress(RemoteUnreachable):
                 state = await self._ask(remote) or state
 

@@ -365,25 +365,45 @@ class SlaveSynchronize:
 
     async def _fetch(self, client: RemotingClient, table: _Table) -> None:
         known = table.version if table.is_unchanged() else None
-        ext = SyncTableHeader(known or "").to_ext(HeaderType.JSON)
+        ext = SyncTableHeader(known or "", 0).to_ext(HeaderType.JSON)
         answer = await client.call(table.code, ext, timeout_s=_TIMEOUT_S)
         if answer.code != ResponseCode.SUCCESS:
             self._refused(table, answer)
             return
         result = SyncTableResult.from_ext(answer.ext)
+        body = answer.body
+        if result.table_size is not None and len(body) < result.table_size:
+            body = await self._whole_table(client, table, result, body)
+            if not body:
+                return  # it has changed meanwhile, and is requested again
         is_reput = result.table_version is not None
         if result.log_end is not None and table.code is not RequestCode.GET_ALL_CONSUMER_OFFSET:
             self._master_log.note_end(result.log_end)  # offsets belong to what consumers can read
         interval_s = table.interval_s if self._told == _NONE else max(table.interval_s, _TOLD_S)
         table.due_at = trio.current_time() + (interval_s if is_reput else _WHOLE_TABLE_S)
         table.refusal = ""
-        if answer.body:
+        if body:
             table.held = _Held(
-                answer.body,
+                body,
                 result.table_version,
                 bool(result.is_partial),
                 result.log_end if is_reput else None,
             )
+
+    async def _whole_table(
+        self, client: RemotingClient, table: _Table, first: SyncTableResult, body: bytes
+    ) -> bytes:
+        """Return a table of which `body` is the first part; empty if the master has another one by now."""
+        parts, size, version = [body], len(body), first.table_version
+        while size < (first.table_size or 0):
+            ext = SyncTableHeader(part_offset=size, part_of=version).to_ext(HeaderType.JSON)
+            answer = await client.call(table.code, ext, timeout_s=_TIMEOUT_S)
+            result = SyncTableResult.from_ext(answer.ext)
+            if answer.code != ResponseCode.SUCCESS or result.table_version != version or not answer.body:
+                return b""
+            parts.append(answer.body)
+            size += len(answer.body)
+        return b"".join(parts)
 
     def _refused(self, table: _Table, answer: ClientAnswer) -> None:
         """Continue without a table that this master lacks, such as RocketMQ's without a delayed message.

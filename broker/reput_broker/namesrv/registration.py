@@ -44,6 +44,8 @@ _PAUSE_S: Final = 0.1
 """Changes within this time are announced together."""
 _TIMEOUT_S: Final = 6.0
 _LEAVE_TIMEOUT_S: Final = 1.0
+_JSON_BYTES_MAX: Final = 4 << 20
+"""A larger list of topics is sent in RocketMQ's compressed form, so that it fits a frame."""
 _SILENCE_MS: Final = 30_000
 """After so long without a heartbeat a name server may drop this broker."""
 
@@ -238,7 +240,11 @@ class _NameServer:
         own = announced.own
         tenure, version = own.tenure, _version(own)
         topics = own.topics.all() if tenure.is_master else {}
-        body = await write_in_turns(RegisterBrokerBody(TopicConfigTable(topics, version.to_json())))
+        table = RegisterBrokerBody(TopicConfigTable(topics, version.to_json()))
+        body = await write_in_turns(table)
+        is_large = len(body) > _JSON_BYTES_MAX
+        if is_large:
+            body = await trio.to_thread.run_sync(table.deflated)
         header = RegisterBrokerHeader(
             own.name,
             announced.address,
@@ -246,6 +252,7 @@ class _NameServer:
             own.ha_address(announced.address),
             tenure.broker_id,
             _SILENCE_MS,
+            compressed=is_large,
             body_crc32=body_crc32(body),
             start_id=own.start_id,
             is_complete=True,

@@ -2,7 +2,7 @@
 
 A broker registers with all its topics, again at intervals. It is dropped when it leaves, when the connection of its
 last registration ends, and when it has been silent for as long as it announced, or 120 s. The broker that the name
-service runs in is listed without a registration.
+service runs in is listed without a registration, and so are the other members of its group.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reput_broker.ha.members import FORGOTTEN_AFTER_S, GroupMembers
 from reput_broker.ha.roles import MASTER_ID
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.request import Client
@@ -34,6 +35,9 @@ log = structlog.get_logger(__name__)
 
 SILENCE_S: Final = 120.0
 """After so long without a registration or heartbeat a broker is dropped, unless it announced another time."""
+_ROUTED_S: Final = 30.0
+"""Routes, which clients follow, have members of the own group that were there so lately; operators see the others too.
+"""
 _UNIT = 0x1
 _UNIT_SUB = 0x2
 
@@ -77,6 +81,8 @@ class RouteInfoManager:
 
     def __init__(self, own: OwnBroker | None, clock: Callable[[], float]) -> None:
         self.own = own
+        self.members = GroupMembers(clock)
+        """Of the group of the broker around the name service."""
         self._clock = clock
         self._live: dict[str, _Live] = {}  # by address
         self._brokers: dict[str, _Broker] = {}
@@ -286,7 +292,8 @@ class RouteInfoManager:
         """Return the route over these queues by broker name."""
         names = sorted(queues)
         return TopicRoute(
-            [queues[name] for name in names], [self._broker_data(name, own_address) for name in names]
+            [queues[name] for name in names],
+            [self._broker_data(name, own_address, seen_within_s=_ROUTED_S) for name in names],
         )
 
     def cluster_info(self, own_address: str) -> ClusterInfo:
@@ -366,7 +373,9 @@ class RouteInfoManager:
             return self.own.cluster
         return self._brokers[name].cluster
 
-    def _broker_data(self, name: str, own_address: str) -> BrokerData:
+    def _broker_data(
+        self, name: str, own_address: str, *, seen_within_s: float = FORGOTTEN_AFTER_S
+    ) -> BrokerData:
         broker, own = self._brokers.get(name), self.own
         addresses = dict(broker.addresses) if broker is not None else {}
         if own is not None and own.name == name:
@@ -375,6 +384,9 @@ class RouteInfoManager:
                 addresses[tenure.broker_id] = own_address
             if tenure.master is not None:
                 addresses.setdefault(MASTER_ID, tenure.master.address)
+            for member in self.members.others():
+                if member.age_s < seen_within_s and member.address not in addresses.values():
+                    addresses.setdefault(member.slave_id, member.address)
         cluster = self._cluster_of(name)
         return BrokerData(
             cluster,

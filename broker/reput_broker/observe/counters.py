@@ -51,6 +51,12 @@ BACKPRESSURE_CAUSES = ("write_queue", "memory", "disk", "quota")
 REBALANCE_REASONS = ("join", "leave", "timeout", "topic_change")
 PROTOCOLS = {0: "json", 1: "binary", 0x4D: "msgpack"}
 
+PUT_TIMES = {
+    "[<=0ms]": 0.001, "[0~10ms]": 0.01, "[10~50ms]": 0.05, "[50~100ms]": 0.1, "[100~200ms]": 0.2,
+    "[200~500ms]": 0.5, "[500ms~1s]": 1.0, "[1~2s]": 2.0, "[2~3s]": 3.0, "[3~4s]": 4.0, "[4~5s]": 5.0,
+    "[5~10s]": 10.0, "[10s~]": inf,
+}  # fmt: skip
+"""RocketMQ's classes of put times and their ends in seconds (StoreStatsService)."""
 REQUEST_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 DELIVER_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 LOOP_DELAY_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -273,6 +279,9 @@ class Counters:
         self.produce_seconds: dict[str, Histogram] = {
             level: Histogram(REQUEST_SECONDS) for level in ACK_LEVELS
         }
+        self.put_seconds = Histogram(tuple(PUT_TIMES.values()))
+        """From the arrival of a put until it is in the log, in RocketMQ's classes."""
+        self.longest_put_s = 0.0
         self.flush_seconds: dict[str, Histogram] = {part: Histogram(FLUSH_SECONDS) for part in FLUSH_PARTS}
         self.flush_errors: dict[str, int] = dict.fromkeys(FLUSH_PARTS, 0)
         self.segments_deleted: dict[tuple[str, str], int] = {

@@ -71,9 +71,10 @@ def group_families(
         for name in _FAMILIES:
             yield name, ()
         return
-    names = dict.fromkeys(name for name in sources.settings.all() if not is_system_group(name))
-    names |= dict.fromkeys((*offsets.groups(), *(group.name for group in sources.online)))
-    groups = budget.fit(list(names), _SERIES_OF_GROUP)
+    known = (*sources.settings.all(), *offsets.groups(), *(group.name for group in sources.online))
+    groups = budget.fit(
+        list(dict.fromkeys(name for name in known if not is_system_group(name))), _SERIES_OF_GROUP
+    )
     yield "reput_consumer_members", (((name,), _members(sources.online, name)) for name in groups)
     yield "reput_acks_total", _acks(counters, groups)
     yield (
@@ -88,7 +89,9 @@ def group_families(
         "reput_subscription_conflicts_total",
         (((name,), counters.subscription_conflicts.get(name, 0)) for name in groups),
     )
-    places = budget.fit(list(offsets.items()), _SERIES_OF_TOPIC)
+    places = budget.fit(
+        [place for place in offsets.items() if not is_system_group(place[0])], _SERIES_OF_TOPIC
+    )
     seconds = sources.lag.seconds
     yield (
         "reput_consumer_lag_seconds",

@@ -1,7 +1,7 @@
 """Writing metrics in the text formats of Prometheus and OpenMetrics.
 
-prometheus_client's encoder takes 14 µs a series, which is too much for pages of twenty thousand; this one takes about
-two. The page is written in pieces, so that other tasks run in between.
+prometheus_client's encoder takes seven times as long a series, and writes the whole page at once; this one writes it in
+pieces, so that other tasks run in between (docs/decisions/0010-the-metrics-page-is-ours.md).
 """
 
 from __future__ import annotations

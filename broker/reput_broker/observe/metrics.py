@@ -47,6 +47,7 @@ from reput_broker.observe.span_exporter import SPAN_RESULTS, SpanExporter
 from reput_broker.store.retention import DiskLevel
 from reput_protocol import kernel
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.names import is_system_group
 
 if TYPE_CHECKING:
     from reput_broker.access.tls import ServerTls
@@ -248,6 +249,7 @@ class BrokerMetrics:
             committed = [
                 (group, topic, queue_id, table)
                 for group, topic, table in offsets.items()
+                if not is_system_group(group)  # which have no members, and alert no one
                 for queue_id in table
             ]
             queues = store.queues()

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 from msgspec import Struct
 
+from reput_broker.config.units import public_url
+
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter as OtlpExporter
@@ -125,7 +127,7 @@ class SpanExporter:
             self._complained_at = time.monotonic()
             log.warning(
                 "spans_not_exported",
-                endpoint=self._endpoint,
+                endpoint=public_url(self._endpoint),
                 failed=self.counts["failed"],
                 dropped=self.counts["dropped"],
                 hint="check tracing.endpoint and its receiver; messages are not affected",

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from reput_broker.observe.counters import Counters
+from reput_broker.observe.counters import PUT_TIMES, Counters
 from reput_broker.store.stats import StoreStats
 from reput_protocol.commands.statistics import BrokerStats, BrokerStatsItem
 
@@ -108,6 +108,7 @@ class _Read(NamedTuple):
     get_found: int
     timers_accepted: int
     timers_delivered: int
+    puts_by_time: tuple[int, ...]
 
 
 class Statistics:
@@ -155,6 +156,7 @@ class Statistics:
             store.get_calls,
             store.get_found,
             *self.timer_totals(),
+            tuple(self._counters.put_seconds.buckets),
         )
 
     async def run(self) -> None:
@@ -227,7 +229,7 @@ class Statistics:
     # -- of the broker ---------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, object]:
-        """Return RocketMQ's runtime figures: rates over 10, 60 and 600 seconds, and totals of days.
+        """Return RocketMQ's runtime figures: rates over 10, 60 and 600 seconds, put times, and totals of days.
 
         A rate over a longer time than the broker runs is that since its start.
         """
@@ -240,7 +242,10 @@ class Statistics:
                 for now, then in spans
             )
 
+        now, minute_ago = spans[1]
+        times = zip(PUT_TIMES, now.puts_by_time, minute_ago.puts_by_time, strict=False)
         return {
+            "putMessageDistributeTime": " ".join(f"{name}:{count - then}" for name, count, then in times),
             "putTps": rates(lambda read: read.put_messages),
             "getTransferredTps": rates(lambda read: read.get_messages),
             "getFoundTps": rates(lambda read: read.get_found),

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from reput_broker.pop.checkpoints import CheckPointKey
-from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, next_attempt
+from reput_broker.retry.fitted_properties import fitted_properties
+from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
 from reput_protocol import properties as names
 from reput_protocol.names import RETRY_PREFIX, pop_retry_topic, popped_topic
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.record import Record
 
 
@@ -39,21 +40,24 @@ def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int
         max_reconsume_times: how often it may be redelivered.
     """
     origin_topic = popped_topic(key.topic, key.group)
+    is_copy = origin_topic != key.topic
     properties = record.property_map()
     properties.pop(names.CRC32, None)
+    if not is_copy:
+        properties.pop(names.ORIGIN_MESSAGE_ID, None)
+    elif properties.keys().isdisjoint((names.FIRST_POP_TIME, names.POP_ORIGIN)):
+        properties[names.ORIGIN_UNPROVEN] = "true"  # a client has put it into the retry topic itself
     if record.reconsume_times == 0 or names.FIRST_POP_TIME not in properties:
         properties[names.FIRST_POP_TIME] = str(key.pop_time)
     properties[names.POP_ORIGIN] = origin_of(record, key)
     again = replace(record, reconsume_times=next_attempt(record), prepared_transaction_offset=0)
     if record.reconsume_times >= max_reconsume_times:
-        properties.setdefault(names.RETRY_TOPIC, origin_topic)
-        properties.setdefault(names.ORIGIN_MESSAGE_ID, record.offset_message_id)
+        if names.ORIGIN_UNPROVEN not in properties:
+            first = properties.get(names.ORIGIN_MESSAGE_ID, record.offset_message_id)
+            set_origin(properties, origin_topic, first)
         dead = dead_letter(again, key.group, properties, DeadLetterReason.MAX_RECONSUME_TIMES)
         return Revived(dead, True, origin_topic)
-    text = encode_properties(properties)
-    if len(text) > PROPERTIES_BYTES_MAX:
-        del properties[names.FIRST_POP_TIME], properties[names.POP_ORIGIN]
-        text = encode_properties(properties)
+    text = fitted_properties(properties, key.topic, spare_bytes=CRC_PROPERTY_BYTES)
     is_retried = key.topic.startswith(RETRY_PREFIX)
     topic = key.topic if is_retried else pop_retry_topic(key.topic, key.group)
     return Revived(replace(again, topic=topic, queue_id=0, properties=text, version=0), False, origin_topic)

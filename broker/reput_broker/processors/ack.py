@@ -16,7 +16,7 @@ from reput_broker.pop.in_flight import InFlightMessages
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.positions import Place, PopPositions
 from reput_broker.pop.revive_log import ReviveLog, size_of
-from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.group_access import GroupAccess, check_not_brokers
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
@@ -122,6 +122,7 @@ class AckProcessor:
         except ValueError as error:
             raise BodyMalformed(str(error)) from None
         self._check_revive_queue(one.revive_queue_id)
+        check_not_brokers(one.consumer_group)
         place = Place(one.consumer_group, topic, one.queue_id)
         low, high = self._bounds(place)
         offsets = tuple(offset for offset in one.offsets() if low <= offset <= high)

@@ -30,6 +30,8 @@ from reput_protocol.errors import ErrorCode
 log = structlog.get_logger(__name__)
 
 _CHECK_OK: Final = 0
+_NO_POOL: Final = (1 << 31) - 1
+"""RocketMQ's number of free buffers without a pool."""
 _POOLS: Final = {
     "send": "send",
     "pull": "pull",
@@ -140,6 +142,8 @@ class AdminProcessor:
             "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1)
             if stats.put_messages
             else 0.0,
+            "putMessageEntireTimeMax": round(1000 * self._counters.longest_put_s),
+            "getMessageEntireTimeMax": round(1000 * stats.get_longest_s),
             "commitLogMinOffset": store.min_physical_offset,
             "commitLogMaxOffset": store.max_physical_offset,
             **{f"commitLogDiskRatio_{path}": f"{ratio:.4f}" for path, ratio in logs.items()},
@@ -154,7 +158,8 @@ class AdminProcessor:
             **self._statistics.figures(),
             "dispatchBehindBytes": store.dispatch_behind_bytes,
             "remainHowManyDataToCommit": f"{store.commit_behind_bytes} B",
-            **({} if buffers is None else {"remainTransientStoreBufferNumbs": buffers}),
+            "dispatchMaxBuffer": stats.dispatch_behind_max,
+            "remainTransientStoreBufferNumbs": _NO_POOL if buffers is None else buffers,
             "remainHowManyDataToFlush": f"{store.flush_behind_bytes} B",
             "flushedWhere": store.flushed_offset,
             "connections": sum(listener.open for listener in self._counters.listeners.values()),

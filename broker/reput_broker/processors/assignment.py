@@ -13,6 +13,7 @@ import trio
 from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.pop.allocation import STRATEGIES, allocate_for_pop
+from reput_broker.processors.group_access import check_not_brokers
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.message_request_modes import MessageRequestModes
@@ -172,7 +173,7 @@ class AssignmentProcessor:
         if mode.mode not in (PULL, POP):
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"mode {mode.mode[:40]!r} is neither PULL nor POP")
         check_topic(mode.topic)
-        check_group(mode.consumer_group)
+        check_not_brokers(check_group(mode.consumer_group))
         self._modes.put(mode)
         await self._saver.save()
         return Response()

@@ -19,8 +19,8 @@ from reput_protocol.commands.group import (
     UnregisterClientHeader,
 )
 from reput_protocol.errors import ErrorCode, InvalidName
+from reput_protocol.names import check_label
 
-_NAME_BYTES_MAX = 255
 _GROUPS_A_TURN = 64
 """Groups of a heartbeat after which other tasks run."""
 
@@ -84,11 +84,11 @@ class ClientProcessor:
         for group in groups:
             try:
                 if isinstance(group, str):
-                    _check_name("producer group", group)
+                    check_label("producer group", group)
                     producers.append(group)
                     continue
                 for subscription in group.subscriptions:
-                    _check_name("topic", subscription.topic)
+                    check_label("topic", subscription.topic)
                 config = self._access.find_or_create(group.group_name)
             except (Refusal, InvalidName) as error:
                 refused = error
@@ -110,11 +110,7 @@ class ClientProcessor:
     def _read(self, request: Request) -> HeartbeatData:
         data = request.content(HeartbeatData)
         self._membership.check_entries(data.entries)
-        if not 0 < len(data.client_id) <= _NAME_BYTES_MAX:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                f"a client id of {len(data.client_id)} characters; it has 1 to {_NAME_BYTES_MAX}",
-            )
+        check_label("client id", data.client_id)
         self._membership.clients.check_owner(request.client, data.client_id)
         if data.without_sub:
             raise Refusal(
@@ -144,20 +140,6 @@ class ClientProcessor:
             # RocketMQ's wording: its clients and tools show it as it is.
             return Response(1, remark=f"no consumer for this group, {group}")
         return Response(0, body=ConsumerList(self._membership.client_ids(group)).to_json())
-
-
-def _check_name(kind: str, name: str) -> None:
-    """Check a name under which nothing is created. RocketMQ accepts any name, so only harmful ones are refused.
-
-    Raises:
-        InvalidName: it is empty, too long, or has a character that is not printable.
-    """
-    if not name.isprintable():
-        raise InvalidName(f"{kind} {name[:80]!r} has a character that does not print; leave it out")
-    if not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
-        raise InvalidName(
-            f"a {kind} of {len(name.encode())} bytes; a name has 1 to {_NAME_BYTES_MAX}, in UTF-8"
-        )
 
 
 def _conflict(refused: MemberConflict) -> Refusal:

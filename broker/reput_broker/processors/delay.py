@@ -24,7 +24,7 @@ from reput_protocol.commands.delay import (
     RecallMessageResult,
 )
 from reput_protocol.errors import ErrorCode, HeaderFieldError, refusal_remark
-from reput_protocol.names import REVIVE_PREFIX
+from reput_protocol.names import REVIVE_PREFIX, check_send_topic
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id
 
@@ -122,6 +122,7 @@ class DelayProcessor:
         """Cancel, and answer with the result once it is on disk; requests behind this one do not wait."""
         request.client.note_role("admin")
         header = CancelDelayedHeader.from_ext(request.ext)
+        check_send_topic(header.topic)
         if not header.key:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
         request.client.spawn(_answering, request, lambda: self._cancel(request, header))
@@ -146,6 +147,7 @@ class DelayProcessor:
         """
         request.client.note_role("producer")
         header = RecallMessageHeader.from_ext(request.ext)
+        check_send_topic(header.topic)
         if not self._has_topic(header.topic):
             raise Refusal(
                 ErrorCode.NO_TOPIC, f"topic {header.topic!r} does not exist; there is nothing to recall"

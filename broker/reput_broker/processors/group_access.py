@@ -10,6 +10,7 @@ from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.group import SubscriptionData, SubscriptionGroupConfig
 from reput_protocol.errors import ErrorCode
+from reput_protocol.names import BROKERS_GROUPS
 
 _NOT_SUBSCRIBED = int(ResponseCode.SUBSCRIPTION_NOT_EXIST)
 
@@ -35,9 +36,10 @@ class GroupAccess:
         """Return a group, created at first use if that is allowed.
 
         Raises:
-            Refusal: NO_GROUP.
+            Refusal: NO_GROUP; NO_PERMISSION for a group of the broker.
             InvalidName: the name is not legal.
         """
+        check_not_brokers(group)
         config = self._settings.get(group)
         if config is None:
             config = self._settings.find_or_create(group)
@@ -63,7 +65,8 @@ class GroupAccess:
         _enabled(self.existing(group))
 
     def existing(self, group: str) -> SubscriptionGroupConfig:
-        """Return the group, or refuse with NO_GROUP."""
+        """Return the group, or refuse with NO_GROUP; a group of the broker with NO_PERMISSION."""
+        check_not_brokers(group)
         config = self._settings.get(group)
         if config is None:
             raise no_group(group)
@@ -124,6 +127,16 @@ def _enabled(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
             f"group {config.group_name!r} may not consume: an administrator has disabled it (consumeEnable)",
         )
     return config
+
+
+def check_not_brokers(group: str) -> None:
+    """Refuse with NO_PERMISSION if the offsets of `group` are the broker's own progress."""
+    if group in BROKERS_GROUPS:
+        raise Refusal(
+            ErrorCode.NO_PERMISSION,
+            f"the offsets of group {group!r} are the broker's own progress, which no client may change; use another "
+            "group",
+        )
 
 
 def no_group(group: str) -> Refusal:

@@ -39,10 +39,10 @@ from reput_protocol.commands.group import (
     QuerySubscriptionBody,
     TopicConsumersHeader,
 )
+from reput_protocol.commands.header import CommandHeader
 from reput_protocol.errors import ErrorCode, InvalidMessage
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.view import RecordView
-from reput_protocol.wire.header import Value
 
 _ANSWER_TIMEOUT_S = 10.0
 """How long the broker waits for a member. RocketMQ's value; its tools wait longer."""
@@ -149,27 +149,24 @@ class GroupMembersProcessor:
         return Response(0, body=QuerySubscriptionBody(header.group, topic, found).to_json())
 
     def running_info(self, request: Request) -> None:
-        """Request the state of a member, and pass its answer on unchanged."""
+        """Request the state of a member, and pass its code, remark and body on."""
         header = ConsumerRunningInfoHeader.from_ext(request.ext)
         channel = self._member(header.consumer_group, header.client_id)
         # In a task of its own: otherwise a member that asks about itself would not be read meanwhile.
-        request.client.spawn(self._forward, request, channel, dict(request.ext), b"")
+        request.client.spawn(self._pass_on, request, channel, header, b"")
 
     def consume_directly(self, request: Request) -> None:
-        """Have a member consume one message, and pass its answer on unchanged."""
+        """Have a member consume one message, and pass its code, remark and body on."""
         header = ConsumeDirectlyHeader.from_ext(request.ext)
         request.client.note_role("admin")
         channel = self._member(header.consumer_group, header.client_id)
         record = self._record(header.msg_id)
         topic = self._topics.get(header.topic or RecordView(record, 0).topic)
         group = self._settings.get(header.consumer_group)
-        ext = {
-            **request.ext,
-            "brokerName": self._broker_name,
-            "topicSysFlag": 0 if topic is None else topic.topic_sys_flag,
-            "groupSysFlag": 0 if group is None else group.group_sys_flag,
-        }
-        request.client.spawn(self._forward, request, channel, ext, record)
+        header.broker_name = self._broker_name
+        header.topic_sys_flag = 0 if topic is None else topic.topic_sys_flag
+        header.group_sys_flag = 0 if group is None else group.group_sys_flag
+        request.client.spawn(self._pass_on, request, channel, header, record)
 
     def _member(self, group: str, client_id: str | None) -> ClientChannel:
         channel = self._membership.consumers.find(group, client_id or "")
@@ -195,11 +192,17 @@ class GroupMembersProcessor:
             )
         return record
 
-    async def _forward(
-        self, request: Request, channel: ClientChannel, ext: dict[str, Value], body: bytes
+    async def _pass_on(
+        self, request: Request, channel: ClientChannel, header: CommandHeader, body: bytes
     ) -> None:
+        """Request the same of a member, with the fields of the header only: not with the administrator's signature."""
         try:
-            answer = await channel.client.call(request.header.code, ext, body, timeout_s=_ANSWER_TIMEOUT_S)
+            answer = await channel.client.call(
+                request.header.code,
+                header.to_ext(channel.client.header_type),
+                body,
+                timeout_s=_ANSWER_TIMEOUT_S,
+            )
         except ClientSilent as error:
             text = f"member {channel.client_id!r}: {error}; it may be stuck, or a client that answers no requests"
             code = int(ResponseCode.CONSUME_MSG_TIMEOUT)
@@ -209,7 +212,7 @@ class GroupMembersProcessor:
         except ClientBusy as error:
             response = Refusal(ErrorCode.BUSY, str(error)).response()
         else:
-            response = Response(answer.code, dict(answer.ext), answer.body, answer.remark)
+            response = Response(answer.code, body=answer.body, remark=answer.remark)
         request.reply(response)
 
 

@@ -28,8 +28,10 @@ from reput_protocol.commands.group import (
 )
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import check_group, check_topic, is_system_group
+from reput_protocol.rights import Kind, Right
 
 _QUEUES_MAX = 65_535
+_CONFIG_BYTES_MAX = 4096
 _GROUPS_A_TURN = 64
 """Groups of a request after which other tasks run."""
 
@@ -87,6 +89,13 @@ class GroupSettingsProcessor:
                 GROUP_ATTRIBUTES, before.attributes if before else None, config.attributes
             )
             changed.append(replace(config, attributes=attributes))
+            size = len(changed[-1].to_json())
+            if size > _CONFIG_BYTES_MAX and changed[-1] != before:
+                raise Refusal(
+                    ErrorCode.TOO_LARGE,
+                    f"the settings of group {config.group_name!r} have {size} bytes, and at most {_CONFIG_BYTES_MAX} "
+                    "are kept; leave out groupRetryPolicy and subscriptionDataSet, which nothing here uses",
+                )
             if not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,
@@ -112,12 +121,16 @@ class GroupSettingsProcessor:
         return Response(0, ext, await write_in_turns(table))
 
     def one(self, request: Request) -> Response:
-        """Answer with a group's settings. For RocketMQ's tools, which rely on it, a missing group is created if
-        allowed.
+        """Answer with a group's settings. For RocketMQ's tools, which rely on it, a missing group is created if its
+        user may be a member of it, which would create it too.
         """
         group = SubscriptionGroupHeader.from_ext(request.ext).group
-        find = self._access.existing if request.is_native else self._access.find_or_create
-        return Response(0, body=find(group).to_json())
+        found = self._access.settings_of(group)
+        if found is None:
+            user = request.principal
+            creates = not request.is_native and (user is None or user.permits(Right.READ, Kind.GROUP, group))
+            found = (self._access.find_or_create if creates else self._access.existing)(group)
+        return Response(0, body=found.to_json())
 
     async def delete(self, request: Request) -> Response:
         """Delete a group, with its offsets if the request says so. An unknown group counts as deleted."""

@@ -9,12 +9,12 @@ import trio
 
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.processors.group_access import GroupAccess
+from reput_broker.processors.group_access import GroupAccess, check_not_brokers
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import LockBatchBody, LockBatchResult
-from reput_protocol.errors import ErrorCode
+from reput_protocol.names import check_label
 from reput_protocol.record.message import MessageQueue
 
 _QUEUES_A_TURN: Final = 256
@@ -64,9 +64,9 @@ class LockProcessor:
 
     def _read(self, request: Request) -> LockBatchBody:
         body = request.content(LockBatchBody)
-        if not body.client_id:
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, "a lock belongs to a client id; name one")
+        check_label("client id", body.client_id)
         self._clients.check_owner(request.client, body.client_id)
+        check_not_brokers(body.consumer_group)
         request.client.note_role("consumer")
         return body
 

@@ -137,8 +137,9 @@ class NameServerProcessor:
         own, address = self._routes.own, self._address(request)
         if own is None or topic != DEFAULT_TOPIC or not request.is_native:
             route = self._routes.route(topic, address)
-            if route is None and own is not None and not request.is_native and own.make_retry_topic(topic):
-                # RocketMQ's consumers ask before their first heartbeat, and not again for 30 s.
+            # RocketMQ's consumers ask before their first heartbeat, and not again for 30 s.
+            makes = route is None and not request.is_native and request.may("read", topic)
+            if makes and own is not None and own.make_retry_topic(topic):
                 route = self._routes.route(topic, address)
             return route
         template = own.topics.template()

@@ -21,7 +21,6 @@ from reput_protocol.commands.offset import (
     UpdateConsumerOffsetHeader,
 )
 from reput_protocol.errors import ErrorCode
-from reput_protocol.names import BROKERS_GROUPS
 
 
 class OffsetProcessor:
@@ -87,11 +86,6 @@ class OffsetProcessor:
         """
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
-        if group in BROKERS_GROUPS:
-            raise Refusal(
-                ErrorCode.NO_PERMISSION,
-                f"the offsets of group {group!r} are the broker's own progress; nothing was committed",
-            )
         if request.is_native:
             self._groups.find_or_create(group)
         else:

@@ -30,6 +30,7 @@ from reput_broker.processors.pop_polling import PollingKey, PopPolling
 from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.retry.fitted_properties import fitted_properties
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.message_store import MessageStore
@@ -50,7 +51,6 @@ from reput_protocol.commands.pop import (
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.names import RETRY_PREFIX
-from reput_protocol.properties import encode_properties
 from reput_protocol.record.redirect import redirect_record
 from reput_protocol.record.view import RecordView, record_views
 
@@ -61,6 +61,7 @@ _FULL: Final = int(ResponseCode.POLLING_FULL)
 _PASSED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.OFFSET_FOUND_NULL)
 _OFFSETS = struct.Struct(">qq")
 _OFFSETS_AT = 20
+_HANDLE_NAME = names.POP_CK.encode() + b"\x01"
 _COLD_READS_AT_ONCE = 4
 
 
@@ -407,11 +408,16 @@ class PopProcessor:
 
     def _as_answered(self, pop: _Pop, taken: _Taken, pop_time: int, revive_queue_id: int) -> bytes:
         """Return the records of one queue; retried messages under the topic that the group consumes, with their
-        handles, which their clients could not make.
+        handles, which their clients could not make. Clients make those of other messages, unless a record has one:
+        in a log of an earlier version its producer may have set it.
         """
         place = taken.place
         if not place.topic.startswith(RETRY_PREFIX):
-            return taken.body
+            if _HANDLE_NAME not in taken.body:
+                return taken.body
+            return b"".join(
+                [_renamed(view, place.topic, None) for view in record_views(taken.body, check_crc=False)]
+            )
         header, parts = pop.header, []
         for view in record_views(taken.body, check_crc=False):
             handle = PopHandle(
@@ -473,18 +479,19 @@ class PopProcessor:
         return Response(code, ext, remark=GetStatus.NO_MESSAGE_IN_QUEUE.name)
 
 
-def _renamed(view: RecordView, topic: str, handle: PopHandle) -> bytes:
-    """Return a record of a retry topic under another topic, with its handle."""
+def _renamed(view: RecordView, topic: str, handle: PopHandle | None) -> bytes:
+    """Return a record under another topic, with this handle or none."""
     properties = view.property_map()
-    for name in (names.CRC32, names.POP_ORIGIN):
+    for name in (names.CRC32, names.POP_ORIGIN, names.ORIGIN_UNPROVEN, names.POP_CK):
         properties.pop(name, None)
-    properties.setdefault(names.POP_CK, str(handle))
+    if handle is not None:
+        properties[names.POP_CK] = str(handle)
     record = bytearray(
         redirect_record(
             view,
             topic=topic,
             queue_id=view.queue_id,
-            properties=encode_properties(properties),
+            properties=fitted_properties(properties, topic),
             prepared_transaction_offset=view.prepared_transaction_offset,
             store_host=bytes(view.packed_store_host),
         )

@@ -96,8 +96,6 @@ class QueryProcessor:
     def query(self, request: Request) -> None:
         """Answer with the records found, newest first, or QUERY_NOT_FOUND; requests behind this one do not wait."""
         header = QueryMessageHeader.from_ext(request.ext)
-        if not header.key:
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, "the key is empty; name a unique id or a key")
         is_settled = False
         with suppress(DiskFull):  # dispatch meets it too, and reports it
             self._store.complete_index()
@@ -124,9 +122,10 @@ class QueryProcessor:
             request.header_type
         )
         if not found.records:
-            text = f"no message of topic {header.topic} has the key {header.key!r} in that time"
+            what = f"has the key {header.key!r}" if header.key else "was stored"
+            text = f"no message of topic {header.topic} {what} in that time"
             if not found.is_complete:
-                text += "; the index is being rebuilt after a crash, or is off: ask again later"
+                text += "; the index is being rebuilt after a crash, or is off: ask again later, or name a shorter time"
             return Response(int(ResponseCode.QUERY_NOT_FOUND), ext, remark=f"NOT_FOUND: {text}")
         records: list[bytes] = []
         size = 0

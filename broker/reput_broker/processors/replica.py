@@ -8,6 +8,7 @@ from zlib import crc32
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
+from reput_broker.ha.members import GroupMembers
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
@@ -29,6 +30,7 @@ class ReplicaProcessor:
         config: BrokerConfig,
         store: MessageStore,
         epochs: EpochFile,
+        members: GroupMembers,
         *,
         epoch: int,
         ha_port: int | None,
@@ -38,6 +40,7 @@ class ReplicaProcessor:
         self._config = config
         self._store = store
         self._epochs = epochs
+        self._members = members
         self._epoch = epoch
         self._ha_port = ha_port
         self._admission = admission
@@ -51,6 +54,8 @@ class ReplicaProcessor:
         """Answer with the history of the log, and the checksum of the record at the named offset."""
         header = QueryReplicaStateHeader.from_ext(request.ext)
         self._on_member(header)
+        host = request.client.peer.rpartition(":")[0]
+        self._members.asked(header.slave_id, header.address, host)
         store = self._store
         record = None if header.record_offset < 0 else store.record_at(header.record_offset)
         state = ReplicaState(
@@ -66,10 +71,9 @@ class ReplicaProcessor:
             ha_port=self._ha_port,
             member=self._config.broker_id if self._config.election.is_on else None,
             record_crc=None if record is None else crc32(record),
+            members=self._members.all(),
         )
         number = None
         if header.proves_user and self._admission is not None and request.principal is not None:
-            number = self._admission.number_for(
-                request.principal.name, request.client.peer.rpartition(":")[0]
-            )
+            number = self._admission.number_for(request.principal.name, host)
         return Response(0, ReplicaAdmission(number).to_ext(request.header_type), state.to_json())

@@ -16,7 +16,7 @@ import structlog
 from reput_broker.config.sections import RepliesConfig
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.send_records import record_of
+from reput_broker.processors.send_records import check_size, record_of
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
@@ -28,7 +28,7 @@ from reput_protocol.commands.reply import PushReplyHeader
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.properties import decode_properties, encode_properties
-from reput_protocol.property_rules import reserved_property
+from reput_protocol.property_rules import Form, admit
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id
 from reput_protocol.record.record import Record, encode_record
@@ -49,7 +49,11 @@ class _Reply(NamedTuple):
 
 
 class ReplyProcessor:
-    """Pushes replies to requesters."""
+    """Pushes replies to requesters.
+
+    Args:
+        reply_topic: that of this cluster. Its writers are those who may push to clients, whatever the topic of a reply.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class ReplyProcessor:
         options: RepliesConfig,
         counters: Counters,
         *,
+        reply_topic: str,
         default_ack: Callable[[], AckLevel],
         local_ack: AckLevel,
         clock_ms: Callable[[], int],
@@ -70,6 +75,7 @@ class ReplyProcessor:
         self._pusher = pusher
         self._options = options
         self._counters = counters
+        self._reply_topic = reply_topic
         self._default_ack = default_ack
         self._local_ack = local_ack
         self._clock_ms = clock_ms
@@ -91,6 +97,7 @@ class ReplyProcessor:
         return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
+        request.check("write", self._reply_topic)
         if self._access.writable(header.topic, max(0, header.queue_id)) is None:
             return self._create_and_send(request, header)
         self._begin(request, header)
@@ -120,7 +127,9 @@ class ReplyProcessor:
                 "make it smaller",
             )
         text = header.properties.encode()
-        reserved = reserved_property(text)
+        check_size(text)
+        found = decode_properties(text)
+        reserved = admit(found, Form.REPLY)
         if reserved is not None or header.batch or header.sys_flag & MessageSysFlag.TRANSACTION_MASK:
             self._counters.rejected["malformed"] += 1
             what = "a batch" if header.batch else f"property {reserved!r}" if reserved else "a transaction"
@@ -128,7 +137,6 @@ class ReplyProcessor:
                 ErrorCode.MALFORMED,
                 f"a reply is one message and delivered immediately; send it without {what}",
             )
-        found = decode_properties(text)
         to_client = found.get(names.REPLY_TO_CLIENT)
         if to_client is None:
             self._counters.rejected["malformed"] += 1

@@ -10,12 +10,19 @@ from typing import Final
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.groups.reply_push import Requesters
 from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
-from reput_broker.processors.send_records import BatchParts, SendParts, records_of
+from reput_broker.processors.send_records import (
+    BatchParts,
+    SendParts,
+    admitted_properties,
+    batch_parts,
+    record_parts,
+)
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import StoredBefore
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
 from reput_broker.retry.message_content import content_of
 from reput_broker.retry.send_back_deduplication import SendBackKey
 from reput_broker.store.block import Block
@@ -49,6 +56,7 @@ class SendProcessor:
         redirects: SendRedirects,
         once: PutOnce,
         back_once: PutBackOnce,
+        claims: ClaimedOrigins,
         requesters: Requesters,
         transfer: GroupTransfer,
         *,
@@ -61,6 +69,7 @@ class SendProcessor:
         self._redirects = redirects
         self._once = once
         self._back_once = back_once
+        self._claims = claims
         self._requesters = requesters
         self._transfer = transfer
         self._cluster = cluster
@@ -96,14 +105,38 @@ class SendProcessor:
         if header.ack is AckLevel.REPLICATED:
             self._transfer.check()
         self._requesters.sent(request.client, header.topic, header.properties)
+        if header.batch:
+            return self._find_and_send(request, header, None)
+        found = admitted_properties(header)
+        group = group_of_retry_topic(header.topic)
+        if group is not None:
+            return self._send_returned(request, header, group, found)
+        return self._find_and_send(request, header, found)
+
+    async def _send_returned(
+        self, request: Request, header: SendMessageHeader, group: str, found: dict[str, str]
+    ) -> Outcome:
+        """Store a message that a consumer sends to its retry topic itself."""
+        claim = Claim(group, found, bytes(request.body), header.flag, header.sys_flag)
+        await self._claims.check(request, claim)
+        result = self._find_and_send(request, header, found)
+        return await result if isinstance(result, Awaitable) else result
+
+    def _find_and_send(
+        self, request: Request, header: SendMessageHeader, found: dict[str, str] | None
+    ) -> Result:
         dead = self._redirects.dead_letter_of(request, header)
         config = self._access.writable(header.topic, max(0, header.queue_id))
         if config is None or (dead is not None and not dead.has_topic):
-            return self._create_and_send(request, header, dead)
-        return self._send_records(request, header, dead, config)
+            return self._create_and_send(request, header, found, dead)
+        return self._send_records(request, header, found, dead, config)
 
     async def _create_and_send(
-        self, request: Request, header: SendMessageHeader, dead: DeadLetter | None
+        self,
+        request: Request,
+        header: SendMessageHeader,
+        found: dict[str, str] | None,
+        dead: DeadLetter | None,
     ) -> Outcome:
         # RocketMQ's clients choose the number of queues of a topic they create; the bundled client does not.
         queues = None if request.is_native else header.default_topic_queue_nums
@@ -112,23 +145,28 @@ class SendProcessor:
         if dead is not None:
             await self._access.create_internal(dlq_topic(dead.group))
         config = self._access.created(header.topic, max(0, header.queue_id))
-        result = self._send_records(request, header, dead, config)
+        result = self._send_records(request, header, found, dead, config)
         return await result if isinstance(result, Awaitable) else result
 
     def _send_records(
-        self, request: Request, header: SendMessageHeader, dead: DeadLetter | None, config: TopicConfig
+        self,
+        request: Request,
+        header: SendMessageHeader,
+        found: dict[str, str] | None,
+        dead: DeadLetter | None,
+        config: TopicConfig,
     ) -> Result:
+        """Store a message with the properties `found`, or a batch."""
         if header.queue_id < 0:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
         born_host = _host_of(request.client.born_host)
-        parts = records_of(
-            header,
-            request.body,
-            born_host,
-            self._cluster,
-            partial(self._redirects.redirect, dead=dead),
-            self._limits,
-        )
+        send_back_id = None if found is None else found.get(SEND_BACK_ID)
+        parts: SendParts
+        if found is None:
+            parts = batch_parts(header, request.body, born_host, self._limits)
+        else:
+            redirect = partial(self._redirects.redirect, dead=dead)
+            parts = record_parts(header, found, request.body, born_host, self._cluster, redirect)
         group = group_of_retry_topic(header.topic)
         is_returned = group is not None and not header.batch and bool(header.reconsume_times)
         # A message that was delivered again has WAIT=false from the broker, and not from who returns it now.
@@ -165,8 +203,7 @@ class SendProcessor:
         if header.dedup is None:
             assert group is not None
             # The consumer has tried request 36 before, and received no answer or a refusal.
-            text = find_property(header.properties.encode(), SEND_BACK_ID.encode())
-            key = SendBackKey.of_text(group, None if text is None else text.decode(errors="replace"))
+            key = SendBackKey.of_text(group, send_back_id)
             return self._back_once.append(
                 key, group, parts.records[0], alone, put_request, look=key is not None
             )

@@ -16,7 +16,7 @@ from reput_broker.retry.retry_records import Returned, can_be_returned, returned
 from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, SendBackKey, is_id
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.transactions.queue_reader import record_at
+from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol.codes import AckLevel, Perm, RequestCode, ResponseCode
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.group import SubscriptionGroupConfig
@@ -81,7 +81,7 @@ class SendBackProcessor:
             raise Refusal(
                 ErrorCode.NO_PERMISSION, f"topic {topic.topic_name!r} is not writable; alter its permission"
             )
-        record = record_at(self._store, header.offset)
+        record = delivered_record_at(self._store, header.offset)
         if record is None or not can_be_returned(record.topic):
             raise Refusal(
                 ErrorCode.NOT_FOUND,

@@ -15,6 +15,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from reput_broker.request import Refusal
+from reput_broker.retry.fitted_properties import fitted_properties
+from reput_broker.retry.retry_records import DELAYED_BYTES
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import TOPIC_BYTES_MAX
@@ -24,19 +26,24 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.names import RETRY_PREFIX
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+from reput_protocol.properties import (
+    PROPERTIES_BYTES_MAX,
+    SENT_PROPERTIES_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+)
+from reput_protocol.property_rules import Form, admit, limited_names
 from reput_protocol.record.client_batch import decode_batch, records_of_batch
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockCheck, BlockLimits
 from reput_protocol.record.record import Record
 
-_TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS, names.TIMER_OUT_MS)
 BATCH_MESSAGES_MAX = 32_768
 """Messages in one batch: storing them delays other clients, and the answer names every one."""
 
-_UNUSUAL = (b"TRAN_MSG", b"DELAY", b"TIMER_", b"__CRC32#")
-"""Properties of messages that must be sent alone, or whose checksum must be computed again."""
+_UNUSUAL = limited_names(Form.BATCH)
+"""Properties of messages that must be sent alone, or that are not stored as they are sent."""
 
 _TRANSACTION_BITS = 0xC
 _BROKER_BITS = 0xF0  # host kinds and inner batches: set by the broker, never taken from a client
@@ -99,31 +106,41 @@ class BlockParts(BatchParts, kw_only=True):
         return Block(self.data, self.topic, self.queue_id, self.check.count, self.born_host, self.check)
 
 
-def records_of(
+def admitted_properties(header: SendMessageHeader) -> dict[str, str]:
+    """Return the properties of a message that is sent alone, without those that only the broker sets.
+
+    Raises:
+        Refusal: they are too long.
+    """
+    text = header.properties.encode()
+    is_returned = header.topic.startswith(RETRY_PREFIX)  # with what the broker has added before
+    check_size(text, PROPERTIES_BYTES_MAX if is_returned else SENT_PROPERTIES_BYTES_MAX)
+    found = decode_properties(text)
+    admit(found, Form.RETURNED if is_returned else Form.ALONE)
+    return found
+
+
+def record_parts(
     header: SendMessageHeader,
+    found: dict[str, str],
     body: Buffer,
     born_host: Host,
     cluster: str,
     redirect: Redirect,
-    limits: BlockLimits | None,
 ) -> SendParts:
-    """Return the records of a send; a single message goes through `redirect`.
+    """Return the record of a message that is sent alone, which goes through `redirect`.
 
     Args:
-        limits: of messages in a block; None if blocks cannot be used (`store.record_crc`).
+        found: its properties; consumed.
 
     Raises:
-        Refusal: it is not supported, or exceeds a limit. Nothing was stored.
+        Refusal: it is not supported. Nothing was stored.
     """
-    if header.batch:
-        return _batch(header, body, born_host, limits)
-    found = decode_properties(header.properties.encode())
     if header.sys_flag & _TRANSACTION_BITS and found.get(names.TRAN_MSG) != "true":
         raise Refusal(
             ErrorCode.MALFORMED,
             "the transaction bits of sysFlag are the broker's to set; a half message has the property TRAN_MSG=true",
         )
-    found.pop(names.POP_CK, None)
     unique_key = found.get(names.UNIQ_KEY)
     if unique_key is None:
         unique_key = found[names.UNIQ_KEY] = _ids.next()
@@ -131,16 +148,25 @@ def records_of(
     found[names.TRACE_ON] = "true"
     found[names.CLUSTER] = cluster
     waits = found.get(names.WAIT) != "false"
-    record = record_of(header, bytes(body), encode_properties(found), header.flag, born_host)
+    text = fitted_properties(found, header.topic, spare_bytes=DELAYED_BYTES)
+    record = record_of(header, bytes(body), text, header.flag, born_host)
     stored = redirect(record, found)
     return SendParts(
         [stored.record], unique_key, waits, stored.topic, stored.kind, stored.must_wait, stored.on_stored
     )
 
 
-def _batch(
+def batch_parts(
     header: SendMessageHeader, body: Buffer, born_host: Host, limits: BlockLimits | None
 ) -> BatchParts:
+    """Return the records of a batch.
+
+    Args:
+        limits: of messages in a block; None if blocks cannot be used (`store.record_crc`).
+
+    Raises:
+        Refusal: it is not supported, or exceeds a limit. Nothing was stored.
+    """
     if header.sys_flag & _TRANSACTION_BITS:
         raise _half_in_batch()
     if len(body) > BLOCK_BYTES_MAX:
@@ -150,8 +176,7 @@ def _batch(
         )
     if header.topic.startswith(RETRY_PREFIX):
         raise Refusal(ErrorCode.MALFORMED, "a batch cannot go to a retry topic; send its messages one by one")
-    outer = decode_properties(header.properties.encode())
-    _check_in_batch(outer)
+    outer = _admitted_in_batch(header.properties.encode())
     unique_key, waits = outer.get(names.UNIQ_KEY), outer.get(names.WAIT) != "false"
     made = None if limits is None else _block_of(header, bytes(body), limits)
     if made is not None:
@@ -174,8 +199,9 @@ def _batch(
         raise Refusal(ErrorCode.MALFORMED, "the batch is empty; send at least one message")
     records = []
     for item in items:
-        _check_in_batch(decode_properties(item.properties))
-        records.append(record_of(header, item.body, item.properties, item.flag, born_host))
+        check_size(item.properties)
+        text = encode_properties(_admitted_in_batch(item.properties))
+        records.append(record_of(header, item.body, text, item.flag, born_host))
     return BatchParts(records, unique_key, waits, header.topic)
 
 
@@ -197,18 +223,18 @@ def _block_of(
     )
 
 
-def record_of(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
-    """Return the record of one message with this properties text.
-
-    Raises:
-        Refusal: the properties are too long.
-    """
-    if len(text) > PROPERTIES_BYTES_MAX:
+def check_size(text: bytes, size_max: int = SENT_PROPERTIES_BYTES_MAX) -> None:
+    """Refuse properties that are too long."""
+    if len(text) > size_max:
         raise Refusal(
             ErrorCode.TOO_LARGE,
-            f"the message is illegal: properties of {len(text)} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
-            "shorten them",
+            f"the message is illegal: properties of {len(text)} bytes, but at most {size_max} are accepted, which "
+            "leaves room for what the broker adds; shorten them",
         )
+
+
+def record_of(header: SendMessageHeader, body: bytes, text: bytes, flag: int, born_host: Host) -> Record:
+    """Return the record of one message with this properties text."""
     return Record(
         header.topic,
         body,
@@ -222,11 +248,15 @@ def record_of(header: SendMessageHeader, body: bytes, text: bytes, flag: int, bo
     )
 
 
-def _check_in_batch(found: dict[str, str]) -> None:
-    if found.get(names.TRAN_MSG) == "true":
+def _admitted_in_batch(text: bytes) -> dict[str, str]:
+    """Return the properties of a message of a batch, without those that only the broker sets."""
+    found = decode_properties(text)
+    refused = admit(found, Form.BATCH)
+    if refused == names.TRAN_MSG:
         raise _half_in_batch()
-    if found.get(names.DELAY, "0") != "0" or any(name in found for name in _TIMES):
+    if refused is not None:
         raise Refusal(ErrorCode.MALFORMED, "a message of a batch cannot be delayed; send it alone")
+    return found
 
 
 def _half_in_batch() -> Refusal:

@@ -17,11 +17,11 @@ from reput_broker.delay.delayed_record import number_of
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import UNKNOWN_TOPIC, RetryCounts
 from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.send_records import Redirected
+from reput_broker.processors.send_records import Redirected, check_size
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Refusal, Request
-from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, origin_of, reason_when_resent
-from reput_broker.transactions.half_messages import HALF_PROPERTIES_BYTES_MAX, half_record
+from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, reason_when_resent
+from reput_broker.transactions.half_messages import half_record
 from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol import properties as names
 from reput_protocol.commands.send import SendMessageHeader
@@ -89,8 +89,8 @@ class SendRedirects:
             Refusal: it may not be sent like that.
         """
         if dead is not None:
-            origin = origin_of(properties, record.topic)
             record = dead_letter(record, dead.group, properties, dead.reason)
+            origin = properties.get(names.RETRY_TOPIC, "")
             noted = partial(note_dead_letter, self._counts, self._topics, dead.group, origin, record)
             return Redirected(record, record.topic, on_stored=noted)
         if _is_half(record, properties):
@@ -109,12 +109,7 @@ class SendRedirects:
         # Its delay starts at the commit; an invalid one is refused now.
         self._delay_hook.redirect(record, dict(properties))
         record = half_record(record, properties)
-        if len(record.properties) > HALF_PROPERTIES_BYTES_MAX:
-            raise Refusal(
-                ErrorCode.TOO_LARGE,
-                f"with what a half message needs its properties take {len(record.properties)} bytes, but at most "
-                f"{HALF_PROPERTIES_BYTES_MAX} fit; shorten them",
-            )
+        check_size(record.properties)
         # The request that ends the transaction names the half record, so it must be readable before the answer.
         opened = partial(self._transactions.opened, topic)
         return Redirected(record, record.topic, "transactional", must_wait=True, on_stored=opened)

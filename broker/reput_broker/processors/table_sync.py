@@ -15,6 +15,7 @@ from zlib import crc32
 
 from reput_broker.delay.schedule import Schedule
 from reput_broker.groups.membership import Membership
+from reput_broker.processors.table_parts import TableParts
 from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
@@ -63,6 +64,7 @@ class TableSyncProcessor:
         self._membership = membership
         self._clock_ms = clock_ms
         self._run = secrets.token_hex(4)
+        self._parts = TableParts()
         versions: dict[int, Callable[[], str]] = {
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda: _text(tables.topics.version),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: _text(tables.groups.version),
@@ -79,6 +81,11 @@ class TableSyncProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
+        return {code: self._parts.of(handler) for code, handler in self._whole().items()} | {
+            RequestCode.GET_TIMER_METRICS: self.timer_metrics
+        }
+
+    def _whole(self) -> dict[int, Handler]:
         return {
             **self._handlers,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
@@ -93,7 +100,6 @@ class TableSyncProcessor:
                 self._timer_version,
                 self.timer_checkpoint,
             ),
-            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
         }
 
     async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Outcome:

@@ -44,6 +44,7 @@ from reput_protocol.record.message import MessageQueue
 log = structlog.get_logger(__name__)
 
 QUEUES_MAX = 65_535
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 _QUEUES_A_TURN = 64
 """Queues after which other tasks run."""
 _TOPICS_A_TURN = 64
@@ -143,6 +144,11 @@ class TopicProcessor:
         if not 0 <= config.perm <= 15:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"permission {config.perm}; it is a sum of 1, 2, 4 and 8"
+            )
+        if config.topic_filter_type not in _FILTER_TYPES:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                f"filter type {config.topic_filter_type[:80]!r}; it is one of {', '.join(_FILTER_TYPES)}",
             )
         before = self._topics.get(topic)
         attributes = changed_attributes(

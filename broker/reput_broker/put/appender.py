@@ -75,7 +75,11 @@ class Appender:
                 put.outcome = refusal
             return None
         if not self._lock.is_free(self._store, sum([put.size for put in puts])):
-            return self._append_in_turn(puts)
+            if not self._lock.is_busy:
+                return self._append_in_turn(puts)
+            for put in puts:
+                put.outcome = self._busy(f"a put has waited {self._lock.held_s:.1f} s for a file of the log")
+            return None
         self._lock.now(lambda: self._write(puts))
         self._set_outcomes(puts)
         return None
@@ -138,7 +142,7 @@ class Appender:
             put.outcome = result
 
     def _set_outcomes(self, puts: Sequence[Put]) -> None:
-        in_page_cache, now = 0, time.monotonic()
+        stored, in_page_cache, now = 0, 0, time.monotonic()
         for put in puts:
             result = put.outcome
             if isinstance(result, PutResult):
@@ -146,10 +150,15 @@ class Appender:
                     put.outcome = self._refusal(result.status)
                     continue
                 put.outcome = self._finish(put, result)
+                stored += 1
                 if put.outcome is not None:
                     in_page_cache += 1
             elif isinstance(result, RecordMalformed):
                 put.outcome = malformed(result, self._counters)
+        if stored:
+            seconds = now - puts[0].request.received_at
+            self._counters.put_seconds.observe(seconds, stored)
+            self._counters.longest_put_s = max(self._counters.longest_put_s, seconds)
         if in_page_cache:
             self._page_cache_seconds.observe(now - puts[0].request.received_at, in_page_cache)
             if self._commit is not None:
@@ -223,6 +232,14 @@ class Appender:
             return Refusal(ErrorCode.BUSY, f"{error}; send again in a moment")
         return Refusal(ErrorCode.READ_ONLY, f"{error}; send again once that is done")
 
+    def _busy(self, reason: str) -> Refusal:
+        self._counters.rejected["busy"] += 1
+        # The beginning is RocketMQ's, which its users look for.
+        text = (
+            f"[PC_SYNCHRONIZED]broker busy, start flow control for a while: {reason}; send again in a moment"
+        )
+        return Refusal(ErrorCode.BUSY, text)
+
     def _refusal(self, status: PutStatus) -> Refusal:
         store, rejected = self._store, self._counters.rejected
         refusal = store.file_refusal
@@ -236,13 +253,7 @@ class Appender:
             reason = store.read_only_reason or "the store takes no more messages"
             return Refusal(ErrorCode.READ_ONLY, f"{reason}; see the broker's log")
         if status is PutStatus.OS_PAGE_CACHE_BUSY:
-            rejected["busy"] += 1
-            return Refusal(
-                ErrorCode.BUSY,
-                # The beginning is RocketMQ's, which its users look for.
-                "[PC_SYNCHRONIZED]broker busy, start flow control for a while: all buffers of the transient store pool "
-                "wait for the disk; send again in a moment",
-            )
+            return self._busy("all buffers of the transient store pool wait for the disk")
         if status is PutStatus.SERVICE_NOT_AVAILABLE:
             return Refusal(ErrorCode.NOT_READY, "the store is not open; send again shortly")
         rejected["too_large"] += 1

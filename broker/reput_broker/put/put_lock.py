@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from reput_broker.config.sections import StoreConfig
 from reput_broker.put.fence import Fence
 from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
@@ -30,12 +31,14 @@ class PutLock:
 
     Args:
         fence: once it is closed, the end of the log no longer moves.
+        options: live.
     """
 
-    __slots__ = ("_fence", "_held_since", "_waiting", "is_held")
+    __slots__ = ("_fence", "_held_since", "_options", "_waiting", "is_held")
 
-    def __init__(self, fence: Fence) -> None:
+    def __init__(self, fence: Fence, options: StoreConfig) -> None:
         self._fence = fence
+        self._options = options
         self.is_held = False
         """Whether an append is under way; other tasks see it set only while that append waits."""
         self._held_since: float | None = None
@@ -71,6 +74,11 @@ class PutLock:
     def held_s(self) -> float:
         """How long the append under way has held the lock, which is while it waits for a file; 0.0 without one."""
         return 0.0 if self._held_since is None else trio.current_time() - self._held_since
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an append waits so long that clients' puts are refused (RocketMQ: isOSPageCacheBusy)."""
+        return self.held_s > self._options.os_page_cache_busy_timeout
 
     def is_free(self, files: MessageStore, size: int) -> bool:
         """Whether `size` bytes can be appended now, without waiting for the lock or a file."""

@@ -6,7 +6,7 @@ Such a message is redelivered through the group's retry topic, after a longer de
 maximum number of attempts, or when the consumer asks for it, it goes to the group's dead-letter topic.
 It keeps its properties and gets these:
 
-    RETRY_TOPIC         its original topic
+    RETRY_TOPIC         its original topic; a dead letter has none if only a client says where it is from
     ORIGIN_MESSAGE_ID   its offset message id there
     SEND_BACK_ID        the record returned last, and the request's id if any (`SendBackKey`)
     RETRY_REASON        why the consumer returned it (only our client tells)
@@ -15,21 +15,21 @@ It keeps its properties and gets these:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from reput_broker.retry.fitted_properties import fitted_properties
 from reput_protocol import properties as names
 from reput_protocol.names import dlq_topic, only_broker_writes, retry_topic
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.record import Record
 
 FIRST_RETRY_LEVEL: Final = 3
 """The delay level of the first retry (10 s) if the broker chooses; each later one is one higher."""
 REASON_BYTES_MAX: Final = 1024
 _RECONSUME_TIMES_MAX: Final = 0x7FFF_FFFF
-_DELAYED_BYTES: Final = 192
+DELAYED_BYTES: Final = 192
 """Room for the properties of a delayed message: topic and queue."""
 
 
@@ -45,7 +45,7 @@ class DeadLetterReason(StrEnum):
 
 
 class Returned(NamedTuple):
-    """The message to store for a returned one; `delay_level` 0 means a dead letter."""
+    """The message to store for a returned one; `delay_level` 0 means a dead letter, an empty topic an unproven one."""
 
     record: Record
     properties: dict[str, str]
@@ -81,8 +81,8 @@ def returned_message(
     properties = record.property_map()
     properties.pop(names.CRC32, None)
     if record.topic != retry_topic(group) or names.RETRY_TOPIC not in properties:
-        properties[names.RETRY_TOPIC] = record.topic  # a producer may have set it
-    origin_topic = properties[names.RETRY_TOPIC]
+        set_origin(properties, record.topic, record.offset_message_id)
+    origin_topic = "" if names.ORIGIN_UNPROVEN in properties else properties[names.RETRY_TOPIC]
     properties[names.WAIT] = "false"
     if not properties.get(names.ORIGIN_MESSAGE_ID, "").strip():
         properties[names.ORIGIN_MESSAGE_ID] = record.offset_message_id
@@ -98,6 +98,7 @@ def returned_message(
     else:
         level, topic, queue_id = 0, dlq_topic(group), 0
         properties[names.DLQ_REASON] = dead
+        _drop_unproven_origin(properties)
     properties[names.DELAY] = str(level)
     returned = replace(
         record,
@@ -105,7 +106,9 @@ def returned_message(
         queue_id=queue_id,
         reconsume_times=next_attempt(record),
         prepared_transaction_offset=0,
-        properties=_fitting(properties, spare_bytes=_DELAYED_BYTES if level else 0),
+        properties=fitted_properties(
+            properties, record.topic, spare_bytes=DELAYED_BYTES if level else CRC_PROPERTY_BYTES
+        ),
         version=0,
     )
     return Returned(returned, properties, origin_topic, level)
@@ -145,7 +148,24 @@ def dead_letter(record: Record, group: str, properties: dict[str, str], reason: 
     """Return the dead letter for a message that was sent to the retry topic; changes `properties`."""
     properties[names.DELAY] = "0"
     properties[names.DLQ_REASON] = reason
-    return replace(record, topic=dlq_topic(group), queue_id=0, properties=_fitting(properties), version=0)
+    _drop_unproven_origin(properties)
+    text = fitted_properties(properties, record.topic, spare_bytes=CRC_PROPERTY_BYTES)
+    return replace(record, topic=dlq_topic(group), queue_id=0, properties=text, version=0)
+
+
+def set_origin(properties: dict[str, str], topic: str, message_id: str) -> None:
+    """Note in its properties where a message is from, whatever they say; a producer may have set them."""
+    for name in (names.ORIGIN_UNPROVEN, names.DLQ_ORIGIN_TOPIC):
+        properties.pop(name, None)
+    properties[names.RETRY_TOPIC] = topic
+    properties[names.ORIGIN_MESSAGE_ID] = message_id
+
+
+def _drop_unproven_origin(properties: dict[str, str]) -> None:
+    """Remove the original topic of a dead letter if only a client says so: it would be replayed there."""
+    if properties.pop(names.ORIGIN_UNPROVEN, None) is not None:
+        for name in (names.RETRY_TOPIC, names.DLQ_ORIGIN_TOPIC, names.ORIGIN_MESSAGE_ID):
+            properties.pop(name, None)
 
 
 def can_be_returned(topic: str) -> bool:
@@ -158,18 +178,3 @@ def truncate_reason(reason: str) -> str:
     """Return a reason in one line of printable characters, truncated to `REASON_BYTES_MAX`."""
     line = "".join(c if c.isprintable() else " " for c in reason)
     return line.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore").strip()
-
-
-def _fitting(properties: dict[str, str], *, spare_bytes: int = 0) -> bytes:
-    """Return the text of `properties`, without the reasons and the ids if there is no room for them."""
-    text = encode_properties(properties)
-    for name in (names.POP_ORIGIN, names.RETRY_REASON, names.DLQ_REASON, names.SEND_BACK_ID):
-        if len(text) + spare_bytes > PROPERTIES_BYTES_MAX and name in properties:
-            del properties[name]
-            text = encode_properties(properties)
-    return text
-
-
-def origin_of(properties: Mapping[str, str], topic: str) -> str:
-    """Return the original topic of a message by its properties; `topic` if they have none."""
-    return properties.get(names.RETRY_TOPIC, topic)

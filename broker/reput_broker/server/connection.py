@@ -30,6 +30,7 @@ from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import LEAST_BYTES_A_S, Outbox
+from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.errors import (
@@ -39,6 +40,7 @@ from reput_protocol.errors import (
     UnknownHeaderType,
     refusal_remark,
 )
+from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 from reput_protocol.wire.tls import FIRST_BYTE
@@ -49,7 +51,7 @@ _BODY_SENT_APART = 4096
 _ANSWERS_A_WRITE = 64  # a read can hold hundreds of frames: the peer continues while the rest is handled
 _BYTES_A_TURN = 1 << 20  # after so many bytes of answers other tasks run
 _HANDLING_S = 0.002  # likewise
-_DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
+DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
 _ANSWERED_LOOK_S = 0.01
 # A turn to receive a frame beyond the share lasts as long as the received bytes take at this rate, at most _TURN_S, and
 # ends at a pause of _TURN_PAUSE_S. It starts with what has already arrived, so a slow peer has it for a moment only.
@@ -80,6 +82,8 @@ class Shared(NamedTuple):
     next_turn: trio.Lock
     """Acquired, and released at once, before every turn but the first of a read: in a round of the event loop one of
     the connections that have much to do continues, so that the others wait for one turn and not for all of them."""
+    strangers: Strangers | None = None
+    """Limits of connections before their first request of a user; None without access control."""
 
 
 class _FrameProgress:
@@ -155,6 +159,7 @@ class Connection:
     ) -> None:
         self.peer, self.born_host, self.dialled_address, self.is_local = addresses
         self.principal: Principal | None = None
+        self.signatures: SignatureChecker | None = None
         self.header_type = HeaderType.JSON.value
         self.listener = listener
         self.identity = identity
@@ -162,7 +167,16 @@ class Connection:
         """See `note_role`."""
         self.opened_at = self.silent_since = trio.current_time()
         self._transport = transport
-        self._dispatcher, self._limits, self._counters, self._memory, self._next_turn = shared
+        (
+            self._dispatcher,
+            self._limits,
+            self._counters,
+            self._memory_of_users,
+            self._next_turn,
+            self._strangers,
+        ) = shared
+        self._is_stranger = self._strangers is not None
+        self._memory = self._memory_of_users if self._strangers is None else self._strangers.memory
         self._traffic = traffic
         self._nursery = nursery
         self._on_close = on_close
@@ -179,6 +193,10 @@ class Connection:
         self._scope = trio.CancelScope()
         self._reader = FrameReader(self._limits.frame_size, self._limits.header_size)
         self._has_put = False
+        self._is_handling = False
+        self._is_ending = False
+        self.unauthenticated = 0
+        self._penalized = 0
         self.outbox = Outbox(
             transport,
             limit=lambda: self._memory.share,
@@ -193,6 +211,11 @@ class Connection:
     def is_closed(self) -> bool:
         """See `Client`."""
         return self._close_reason is not None
+
+    @property
+    def host(self) -> str:
+        """The address of the peer."""
+        return self.peer.rpartition(":")[0]
 
     @property
     def is_busy(self) -> bool:
@@ -240,6 +263,16 @@ class Connection:
 
     def _not_sent(self, request: Request, error: Exception) -> Response:
         """Log an answer that cannot be encoded; return the refusal to send instead."""
+        if isinstance(error, FrameTooLarge):
+            log.warning(
+                "answer_too_large",
+                peer=self.peer,
+                code=request.header.code,
+                detail=str(error),
+                hint="delete topics and groups that are not used; slaves get their tables in parts",
+            )
+            text = f"the answer to request {request.header.code} does not fit a frame: {error}"
+            return Refusal(ErrorCode.TOO_LARGE, text).response()
         log.error(
             "answer_not_sent",
             peer=self.peer,
@@ -330,6 +363,25 @@ class Connection:
             self._end_turn()  # it may have begun after `close`
             self._on_close(self)
 
+    async def finish(self) -> None:
+        """Answer what was read, then tell the peer that nothing else was handled, because the server stops.
+
+        What arrives from now on is dropped. The connection is left for the peer to close: if it were closed with bytes
+        that were not read, the system would take back answers that the peer has not read.
+        """
+        self._is_ending = True
+        while (self._is_handling or self.is_busy) and not self.is_closed:  # noqa: ASYNC110 - once, at the end
+            await trio.sleep(_ANSWERED_LOOK_S)
+        if self.is_closed:
+            return
+        if self.header_type == HeaderType.MSGPACK:
+            detail = "the broker stops; what it has not answered, it has not handled"
+            self.outbox.write(self._last_words(ErrorCode.DRAINING, detail))
+        self.flush()
+        await self.outbox.drained()
+        with suppress(OSError):
+            self._transport.end_sending()
+
     def close(self, reason: str) -> None:
         """See `Client`. The first reason counts."""
         if self._close_reason is not None:
@@ -350,13 +402,21 @@ class Connection:
         self._transport.close()
         self._scope.cancel()
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether access control is on, and no request of a user has come."""
+        return self._is_stranger and self.principal is None
+
     async def _serve(self) -> None:
+        await self._pause_stranger()
         receive, reader, progress = self._transport.receive, self._reader, self._progress
         while self._close_reason is None:
             data = await (self._receive_more() if self._read_noted else receive())
             if not data:
                 await self._finish_answers()
                 return
+            if self._is_ending:
+                continue  # the peer is told that this was not handled
             self.silent_since = now = trio.current_time()
             self._traffic.bytes_in += len(data)
             if self._read_noted:
@@ -370,10 +430,14 @@ class Connection:
                         self._end_turn()
                     self._read_size = self._read_noted + len(data)
                     progress.pause(now)
+                    self._is_handling = True
                     await self._handle(frames)
+                    self._is_handling = False
                     progress.begin(trio.current_time() if reader.mid_frame else now)
                 if reader.failure is not None:
                     raise reader.failure
+                if self._is_stranger or self.unauthenticated:
+                    await self._check_user()
             except ProtocolError as error:
                 await self._refuse_peer(error)
                 return
@@ -382,6 +446,44 @@ class Connection:
                 self._note_read(reader.allocated_bytes)
             if self._is_held_back:
                 await self._wait_for_room()
+
+    async def _check_user(self) -> None:
+        """After a read: apply the limits of strangers, or lift them once a user is known.
+
+        Raises:
+            FrameTooLarge: a stranger has begun a frame that is too large for it.
+        """
+        if self.unauthenticated:
+            await self._pause_stranger()
+            if self.unauthenticated >= UNAUTHENTICATED_MAX:
+                self.turn_away(
+                    "auth",
+                    f"{self.unauthenticated} requests in a row had no valid signature",
+                    "check the user and secret of this client",
+                )
+        if not self._is_stranger or self._strangers is None:
+            return
+        if self.principal is not None:
+            self._is_stranger = False
+            self._strangers.memory.hand_over(self, self._memory_of_users)
+            self._memory = self._memory_of_users
+        elif self._reader.needed_bytes > self._strangers.frame_size:
+            raise FrameTooLarge(
+                "frame before the first valid signature",
+                self._reader.needed_bytes,
+                self._strangers.frame_size,
+            )
+
+    async def _pause_stranger(self) -> None:
+        """Wait if requests without a valid signature came from the peer's address, this connection's included."""
+        if self._strangers is None or (self.principal is not None and not self.unauthenticated):
+            return
+        host, penalties = self.host, self._strangers.penalties
+        penalties.failed(host, max(0, self.unauthenticated - self._penalized))
+        self._penalized = self.unauthenticated
+        pause_s = penalties.pause_s(host)
+        if pause_s > 0:
+            await trio.sleep(pause_s)
 
     async def _receive_more(self) -> bytes:
         """Receive more of an unfinished frame. One beyond the share of the connection waits for its turn."""
@@ -475,7 +577,8 @@ class Connection:
                 else:
                     await self._append(puts)
                     await self._end(request, result)
-                if self._close_reason is not None:
+                if self._close_reason is not None or self.unauthenticated >= UNAUTHENTICATED_MAX:
+                    self.flush()
                     return
                 if frame is not last and (
                     time.perf_counter() > turn_ends_at or self.outbox.unsent_bytes > _BYTES_A_TURN
@@ -504,6 +607,10 @@ class Connection:
     def _request_of(self, frame: Frame, received_at: float) -> Request | None:
         """Return the request in a frame; None if it is an answer, or the connection is closed."""
         header_type, header_bytes, body = frame
+        if len(header_bytes) > HEADER_BYTES_MAX and self.is_stranger:
+            raise FrameTooLarge(
+                "header before the first valid signature", len(header_bytes), HEADER_BYTES_MAX
+            )
         header = decode_header(header_type, header_bytes)
         self.header_type = header_type
         if self._close_reason is not None:
@@ -514,7 +621,7 @@ class Connection:
             return None
         traffic = self._counters.request(header_type, header.code)
         traffic.inflight += 1
-        cost = _DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
+        cost = DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
         return Request(self, header_type, header, body, received_at, traffic, cost=cost)
 
     async def _append(self, puts: list[Put]) -> None:
@@ -640,6 +747,12 @@ class Connection:
                 "slow_sender",
                 f"it has sent slower than 16 KiB a second for {limits.slow_sender_timeout:g} s: {sizes}",
                 "see limits.slow_sender_timeout",
+            )
+        elif self.is_stranger and self._strangers and now - self.opened_at > self._strangers.timeout_s:
+            self.turn_away(
+                "auth",
+                f"it has sent no request with a valid signature within {self._strangers.timeout_s:g} s",
+                "see access.first_signature_timeout",
             )
         elif self.is_busy:
             self.silent_since = now  # the client waits for the broker

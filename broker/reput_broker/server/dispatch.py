@@ -29,6 +29,7 @@ from reput_protocol.errors import (
     HeaderFieldError,
     InvalidName,
 )
+from reput_protocol.wire.header import Value
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +55,9 @@ class Access(Protocol):
 
     def authorize(self, request: Request) -> None:
         """Check the rights that a request needs. Raises Refusal, HeaderFieldError, BodyMalformed."""
+
+    def challenge(self, request: Request) -> Mapping[str, Value]:
+        """Return what its connection's requests are to be signed with, as fields; none: they need no signatures."""
 
 
 class RequestDispatcher:
@@ -81,7 +85,7 @@ class RequestDispatcher:
     ) -> None:
         self._access = access
         self._served: dict[int, Handler] = {}
-        self.serve(handlers)
+        self.serve({RequestCode.SIGNATURE_CHALLENGE: self._challenge, **handlers})
         self._handlers = self._served
         self._append = append
         self.after_puts = after_puts
@@ -139,6 +143,9 @@ class RequestDispatcher:
             return handler(request)
         except Exception as error:
             return self._refused(request, error)
+
+    def _challenge(self, request: Request) -> Response:
+        return Response(0, {} if self._access is None else dict(self._access.challenge(request)))
 
     def _body_limit(self, code: int) -> int:
         is_table = code in REQUESTS and REQUESTS[code].content is Content.TABLE

@@ -7,6 +7,7 @@ until then clients are refused.
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,6 +24,7 @@ from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.port_refusal import port_refusal
+from reput_broker.server.strangers import Strangers
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
 from reput_protocol.record.host import born_host_bytes
@@ -32,6 +34,13 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0
 _BUSY_LOOK_S = 0.02
+_GOODBYE_S = 0.25
+"""How long clients have to close their connections when the server stops."""
+_RESERVE_MAX = 16
+_RESERVE_PART = 20
+"""Of all connections a twentieth, at most `_RESERVE_MAX`, is for clients on this machine: its administrators."""
+_CLOSED_AT_ONCE_PART = 64
+"""The part of all connections that is closed at a time when they run out: the search takes time."""
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -105,7 +114,12 @@ class Server:
         self._counters = counters
         self._on_gone = on_gone
         self._shared = Shared(
-            dispatcher, config.limits, counters, HeldBytes(counters, config.limits), trio.Lock()
+            dispatcher,
+            config.limits,
+            counters,
+            HeldBytes(counters, config.limits),
+            trio.Lock(),
+            Strangers(config, counters) if config.access.enabled else None,
         )
         self.local = LocalRequests(dispatcher)
         self._connections: set[Connection] = set()
@@ -167,9 +181,18 @@ class Server:
         self.local.end()
 
     async def drain(self, grace_s: float) -> None:
-        """Wait until all requests are answered and all answers sent, `grace_s` at most; then close the connections."""
+        """Wait until all requests are answered and all answers sent, `grace_s` at most; then close the connections.
+
+        Requests that were not read before are not handled; see `Connection.finish`.
+        """
         with trio.move_on_after(grace_s):
+            async with trio.open_nursery() as nursery:
+                for connection in self.connections:
+                    nursery.start_soon(connection.finish)
             while self.is_busy:  # noqa: ASYNC110 - once, at the end; an event would cost every answer
+                await trio.sleep(_BUSY_LOOK_S)
+        with trio.move_on_after(_GOODBYE_S):
+            while self._connections:  # noqa: ASYNC110 - likewise
                 await trio.sleep(_BUSY_LOOK_S)
         self.close_all("shutdown")
 
@@ -189,8 +212,9 @@ class Server:
         traffic = self._counters.listeners[name]
         peer_host, peer_port = address_of(accepted, peer=True)
         traffic.connection_opened()
+        is_local = is_loopback(peer_host) and not (self._gate is not None and self._gate.is_proxy(peer_host))
         limit = min(self._config.limits.connections, self._connections_max)
-        if len(self._connections) + self._at_gate >= limit:
+        if not self._has_room(limit if is_local else limit - min(_RESERVE_MAX, limit // _RESERVE_PART)):
             traffic.connection_closed("limit")
             hint = "raise limits.connections" if limit < self._connections_max else "raise ulimit -n"
             log.warning(
@@ -204,12 +228,30 @@ class Server:
             f"{peer_host}:{peer_port}",
             born_host_bytes(peer_host, peer_port),
             f"{local_host}:{local_port}",
-            is_loopback(peer_host) and not (self._gate is not None and self._gate.is_proxy(peer_host)),
+            is_local,
         )
         if self._gate is None:
             self._serve(name, Admitted(SocketTransport(accepted), None), addresses, nursery)
         else:
             nursery.start_soon(self._admit, self._gate, name, accepted, addresses, nursery)
+
+    def _has_room(self, limit: int) -> bool:
+        """Tell whether one more connection is served; for that, strangers of the address with most may be closed."""
+        if len(self._connections) + self._at_gate < limit:
+            return True
+        strangers = [connection for connection in self._connections if connection.is_stranger]
+        if not strangers:
+            return False
+        hosts = Counter(connection.host for connection in strangers)
+        strangers.sort(key=lambda one: (-hosts[one.host], one.opened_at))
+        for one in strangers[: max(1, limit // _CLOSED_AT_ONCE_PART)]:
+            one.turn_away(
+                "limit",
+                f"connections run out, and {hosts[one.host]} of its address have sent no request of a user",
+                "find out what connects from there, or raise limits.connections",
+            )
+            self._connections.discard(one)
+        return len(self._connections) + self._at_gate < limit
 
     async def _admit(
         self, gate: Gate, name: str, accepted: socket.socket, addresses: Addresses, nursery: trio.Nursery

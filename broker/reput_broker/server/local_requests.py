@@ -15,6 +15,7 @@ from reput_broker.server.dispatch import RequestDispatcher
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode, error_from_response
 from reput_protocol.record.host import Host
+from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.header import Header, HeaderType, Value
 
 _HOST: Final = Host("127.0.0.1", 0)
@@ -102,6 +103,7 @@ class _LocalClient:
     is_local = True
     principal: Principal | None = OPERATOR
     is_closed = is_crowded = False
+    unauthenticated = 0
     share = _SHARE
     born_host = _HOST.packed()
 
@@ -109,6 +111,7 @@ class _LocalClient:
         self.dialled_address = address
         self.opened_at = trio.current_time()
         self.identity: str | None = None
+        self.signatures: SignatureChecker | None = None
         self._nursery = nursery
         self._done = trio.Event()
         self._response: Response | None = None

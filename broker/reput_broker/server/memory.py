@@ -13,6 +13,9 @@ expense of the connections that hold the most:
 4. If more than `limits.buffer_total` is held nevertheless, connections are closed, first those that hold the most for
   the longest time without progress. A connection with more than `limits.connection_buffer` and one frame of unread
   answers is closed as well.
+
+Under access control, connections that have sent no request of a user share a sixteenth of `limits.buffer_total` by the
+same rules, so that they cannot slow down the others.
 """
 
 from __future__ import annotations
@@ -51,28 +54,32 @@ class Holder(Protocol):
 class HeldBytes:
     """The bytes held for each connection and for all of them; see the module for the rules.
 
+    Args:
+        part: which part of `limits.buffer_total` these connections may hold: 1 is all of it, 16 a sixteenth.
+
     Attributes:
         turn: held by the connection that may receive a frame beyond its share.
+        total: bytes held now.
     """
 
-    def __init__(self, counters: Counters, limits: LimitsConfig) -> None:
+    def __init__(self, counters: Counters, limits: LimitsConfig, part: int = 1) -> None:
         self.turn = trio.Semaphore(1)
+        self.total = 0
         self._kinds = counters.buffered_bytes
         self._limits = limits
+        self._part = part
         self._held: dict[Holder, int] = {}
         self._looked_at = -_LOOK_S
 
     @property
-    def total(self) -> int:
-        """Bytes held now."""
-        return self._kinds["read"] + self._kinds["write"]
+    def _limit(self) -> int:
+        return self._limits.buffer_total // self._part
 
     @property
     def share(self) -> int:
         """Bytes that a connection may hold without waiting."""
-        limits = self._limits
-        free = limits.buffer_total - self.total
-        return max(SHARE_MIN, min(limits.connection_buffer, free // _SHARE_OF_FREE))
+        free = self._limit - self.total
+        return max(SHARE_MIN, min(self._limits.connection_buffer, free // _SHARE_OF_FREE))
 
     def held_for(self, holder: Holder) -> int:
         """Return the bytes held for one connection."""
@@ -85,18 +92,27 @@ class HeldBytes:
         """
         held = self._held.get(holder, 0) + difference
         self._kinds[kind] += difference
+        self.total += difference
         if held:
             self._held[holder] = held
         else:
             self._held.pop(holder, None)
-        limit = self._limits.buffer_total
+        limit = self._limit
         if difference > 0 and self.total > limit:
             why = f"at most {limit} are for all connections"
             self._make_room(self._held, limit - limit // _FREED_AT_ONCE, why)
 
+    def hand_over(self, holder: Holder, other: HeldBytes) -> None:
+        """Count what is held for a connection in `other` from now on."""
+        held = self._held.pop(holder, 0)
+        self.total -= held
+        other.total += held
+        if held:
+            other._held[holder] = held
+
     def make_room_for_turns(self) -> None:
         """If much is held, close stuck connections, which delay those that wait for their turn."""
-        limit, now = self._limits.buffer_total, trio.current_time()
+        limit, now = self._limit, trio.current_time()
         half = limit // 2
         if self.total <= half or now - self._looked_at < _LOOK_S:
             return

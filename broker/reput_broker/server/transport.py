@@ -45,6 +45,9 @@ class Transport(Protocol):
     async def send(self, data: memoryview) -> int:
         """Wait until some of `data` is sent; return how many bytes. Raises OSError."""
 
+    def end_sending(self) -> None:
+        """Show the peer the end, if that is possible while it can still send. Raises OSError."""
+
     def close(self) -> None:
         """Close immediately; a waiting receive raises an error."""
 
@@ -113,6 +116,10 @@ class SocketTransport:
                 return self._socket.send(data)
             except BlockingIOError:
                 continue
+
+    def end_sending(self) -> None:
+        """See `Transport`."""
+        self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """See `Transport`."""
@@ -218,6 +225,9 @@ class TlsTransport(SocketTransport):
                     return sent
             await trio.lowlevel.wait_writable(self._socket)
 
+    def end_sending(self) -> None:
+        """See `Transport`. Not with TLS, whose end is that of both directions."""
+
     def close(self) -> None:
         """See `Transport`. The peer is notified if that needs no waiting."""
         if self._socket.fileno() >= 0 and not self._unsent:
@@ -295,6 +305,9 @@ class StreamTransport:
         piece = data[:_SEND_BYTES]
         await self._stream.send_all(piece)
         return len(piece)
+
+    def end_sending(self) -> None:
+        """See `Transport`. Not with a stream, where that has to wait."""
 
     def close(self) -> None:
         """See `Transport`."""

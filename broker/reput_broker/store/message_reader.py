@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -74,6 +75,7 @@ class MessageReader:
             StoreClosed: the store is not open.
             StoreDamaged: an entry of the queue points to where no record can be.
         """
+        began_at = time.perf_counter()
         wanted = max(1, max_messages)
         if tag_filter is None or tag_filter.matches_all:
             entries = min(wanted, limits.memory_messages)
@@ -90,6 +92,7 @@ class MessageReader:
         if result.status is GetStatus.FOUND:
             result.cold = self._is_cold(result.extents, window)
         self.count(result)
+        self._stats.get_longest_s = max(self._stats.get_longest_s, time.perf_counter() - began_at)
         return result
 
     def get_filtered(

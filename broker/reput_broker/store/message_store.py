@@ -230,7 +230,6 @@ class MessageStore:
     max_offset_in_queue = _shown("_offsets", QueueOffsets.max_offset_in_queue)
     durable_max_offset_in_queue = _shown("_offsets", QueueOffsets.durable_max_offset_in_queue)
     offset_by_timestamp = _shown("_offsets", QueueOffsets.offset_by_timestamp)
-    nearest_offset_by_timestamp = _shown("_offsets", QueueOffsets.nearest_offset_by_timestamp)
     earliest_message_time = _shown("_offsets", QueueOffsets.earliest_message_time)
     store_timestamp = _shown("_offsets", QueueOffsets.store_timestamp)
     queue_units = _shown("_offsets", QueueOffsets.queue_units)

@@ -147,6 +147,7 @@ class LogFollower:
         stats = self._stats
         stats.dispatch_steps += 1
         stats.dispatched_messages += count
+        stats.dispatch_behind_max = max(stats.dispatch_behind_max, self._limit() - position)
         listener = self._listener
         if listener is not None:
             for queue in queues:

@@ -29,8 +29,13 @@ class StoreStats:
     get_cold: int = 0
     """Gets whose records are presumed not to be in the page cache."""
 
+    get_longest_s: float = 0.0
+    """The longest look-up of messages that were not filtered by properties."""
+
     dispatched_messages: int = 0
     dispatch_steps: int = 0
+    dispatch_behind_max: int = 0
+    """The most bytes of the log that a step has found not dispatched."""
     dispatch_damage: int = 0
     """Records that dispatch could not read; dispatch stops once this is not 0."""
 

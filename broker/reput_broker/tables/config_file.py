@@ -18,6 +18,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -139,13 +140,13 @@ class ConfigFileSave:
     """One write of a table to its file; see `table_saver.SaveJob`.
 
     Args:
-        members: returns the members as of the creation of the job. Called in a worker thread: it reads only copies and
-            values that never change.
+        members: returns the members as of the creation of the job, or their text. Called in a worker thread: it reads
+            only copies and values that never change.
         on_abandon: called if the old file stays valid.
     """
 
     def __init__(
-        self, file: ConfigFile, members: Callable[[], dict[str, Any]], on_abandon: Callable[[], None]
+        self, file: ConfigFile, members: Callable[[], dict[str, Any] | bytes], on_abandon: Callable[[], None]
     ) -> None:
         self._file = file
         self._members = members
@@ -153,7 +154,8 @@ class ConfigFileSave:
 
     def write(self) -> None:
         """See `SaveJob`."""
-        self._file.write_temporary(encode(self._members()))
+        members = self._members()
+        self._file.write_temporary(members if isinstance(members, bytes) else encode(members))
 
     def adopt(self) -> None:
         """See `SaveJob`."""
@@ -166,6 +168,44 @@ class ConfigFileSave:
     def abandon(self) -> None:
         """See `SaveJob`."""
         self._on_abandon()
+
+
+class EntryTexts:
+    """The texts of the entries of a large table, kept from save to save: a save encodes what has changed.
+
+    Args:
+        table: the member of the file that has the entries.
+    """
+
+    def __init__(self, table: str) -> None:
+        self._place = f'\n\t"{table}":'.encode()
+        self._texts: dict[str, tuple[tuple[object, ...], bytes]] = {}
+
+    def encode(
+        self,
+        members: dict[str, Any],
+        entries: Mapping[str, tuple[object, ...]],
+        entry: Callable[..., Any],
+    ) -> bytes:
+        """Return the file's text.
+
+        Args:
+            members: of the file; the table is an empty object there.
+            entries: by name, what each entry is made of: objects that are replaced when they change.
+            entry: makes an entry of that.
+        """
+        before, self._texts = self._texts, {}
+        for name in sorted(entries):
+            parts, known = entries[name], before.get(name)
+            if known is None or not all(map(is_, parts, known[0])):
+                text = encode({name: entry(*parts)})[2:-2].replace(b"\n", b"\n\t")
+                known = parts, b"\t" + text
+            self._texts[name] = known
+        if not self._texts:
+            return encode(members)
+        table = b",\n".join([text for _, text in self._texts.values()])
+        # Only a member of the file is behind a line break and one tab.
+        return encode(members).replace(self._place + b"{}", b"%b{\n%b\n\t}" % (self._place, table), 1)
 
 
 def decode(data: bytes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.request import Refusal
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
@@ -25,6 +25,8 @@ from reput_protocol.names import SYSTEM_GROUPS, check_group, is_system_group
 
 log = structlog.get_logger(__name__)
 
+_TABLE = "subscriptionGroupTable"
+_NONE: Mapping[str, Any] = {}
 _KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig.__struct_encode_fields__)
 
 
@@ -50,6 +52,7 @@ class SubscriptionGroupManager:
         self._adopted: frozenset[str] | None = None
         self._version = DataVersion()
         self._unsaved = False
+        self._texts = EntryTexts(_TABLE)
         self.has_file = False
         """Whether `load` found a file: a directory of an older Reput, or without its tables, has none."""
 
@@ -64,12 +67,12 @@ class SubscriptionGroupManager:
         self.has_file = loaded.path is not None
         members = loaded.members
         self._read(members)
-        known = ("dataVersion", "subscriptionGroupTable", "forbiddenTable")
+        known = ("dataVersion", _TABLE, "forbiddenTable")
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
 
     def _read(self, members: Mapping[str, Any]) -> None:
         self._version = DataVersion.from_json(members.get("dataVersion"))
-        table = members.get("subscriptionGroupTable") or {}
+        table = members.get(_TABLE) or {}
         for name, entry in table.items():
             self._read_group(name, entry)
         forbidden = members.get("forbiddenTable") or {}
@@ -220,28 +223,24 @@ class SubscriptionGroupManager:
         self._unsaved = False
         return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
-    def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that builds the file's members as of now, in any thread: settings are replaced, never
+    def _snapshot(self) -> Callable[[], bytes]:
+        """Return a function that makes the file's text as of now, in any thread: settings are replaced, never
         changed.
         """
-        entries: dict[str, Any] = {**self._unreadable, **self._groups}
+        groups: dict[str, Any] = {**self._unreadable, **self._groups}
         unknown_of, forbidden, version = dict(self._unknown_of), self.forbidden(), self._version
 
-        def entry(name: str) -> Any:
-            found = entries[name]
-            if not isinstance(found, SubscriptionGroupConfig):
-                return found
-            return dict(sorted({**unknown_of.get(name, {}), **to_builtins(found, order="sorted")}.items()))
-
-        def members() -> dict[str, Any]:
-            return {
+        def text() -> bytes:
+            members = {
                 **self._unknown_members,
                 "dataVersion": version.to_json(),
                 "forbiddenTable": forbidden,
-                "subscriptionGroupTable": {name: entry(name) for name in sorted(entries)},
+                _TABLE: {},
             }
+            entries = {name: (found, unknown_of.get(name, _NONE)) for name, found in groups.items()}
+            return self._texts.encode(members, entries, _entry)
 
-        return members
+        return text
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock_ms())
@@ -249,3 +248,10 @@ class SubscriptionGroupManager:
 
     def _changed_again(self) -> None:
         self._unsaved = True
+
+
+def _entry(found: Any, unknown: Mapping[str, Any]) -> Any:
+    """Return a group as the file has it, with its unknown members; what could not be read stays as it is."""
+    if not isinstance(found, SubscriptionGroupConfig):
+        return found
+    return dict(sorted({**unknown, **to_builtins(found, order="sorted")}.items()))

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from reput_broker.config.sections import TopicsConfig
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, TopicConfig
 from reput_protocol.errors import ReputError
 from reput_protocol.names import (
@@ -58,6 +58,8 @@ class TooManyTopics(ReputError):
         )
 
 
+_TABLE = "topicConfigTable"
+_NONE: Mapping[str, Any] = {}
 _TEMPLATE_QUEUES = 8
 _GENERATION_BYTES = 8
 _DEFAULT_QUEUES = 16
@@ -91,6 +93,7 @@ class TopicConfigManager:
         self._unknown_members: dict[str, Any] = {}
         self._version = DataVersion()
         self._unsaved = False
+        self._texts = EntryTexts(_TABLE)
         self._read_ms = 0
         self._deleted: set[str] = set()
         self.on_change: Callable[[], None] = lambda: None
@@ -105,13 +108,13 @@ class TopicConfigManager:
         """
         members = self.file.load().members
         self._read(members)
-        known = ("dataVersion", "topicConfigTable")
+        known = ("dataVersion", _TABLE)
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
 
     def _read(self, members: Mapping[str, Any]) -> None:
         self._version = DataVersion.from_json(members.get("dataVersion"))
         self._read_ms = self._version.timestamp_ms
-        table = members.get("topicConfigTable") or {}
+        table = members.get(_TABLE) or {}
         for name, entry in table.items():
             if isinstance(entry, dict):
                 self._topics[name], self._unknown_of[name] = _read_topic(name, entry)
@@ -309,22 +312,18 @@ class TopicConfigManager:
         self._unsaved = False
         return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
 
-    def _snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that builds the file's members as of now, in any thread: settings are replaced, never
+    def _snapshot(self) -> Callable[[], bytes]:
+        """Return a function that makes the file's text as of now, in any thread: settings are replaced, never
         changed.
         """
         topics, unknown_of, version = self.all(), dict(self._unknown_of), self._version
 
-        def members() -> dict[str, Any]:
-            return {
-                **self._unknown_members,
-                "dataVersion": version.to_json(),
-                "topicConfigTable": {
-                    name: topic_members(topics[name], unknown_of.get(name, {})) for name in sorted(topics)
-                },
-            }
+        def text() -> bytes:
+            members = {**self._unknown_members, "dataVersion": version.to_json(), _TABLE: {}}
+            entries = {name: (config, unknown_of.get(name, _NONE)) for name, config in topics.items()}
+            return self._texts.encode(members, entries, topic_members)
 
-        return members
+        return text
 
     def _changed(self) -> None:
         self._version = self._version.next(self._clock_ms())

@@ -149,7 +149,7 @@ def _make_partial(root: Path, target: Path, log_dirs: Sequence[Path]) -> Path:
             f"{target} exists", "a snapshot makes a new directory", "--to another name, or move it away"
         )
     try:
-        partial.mkdir()
+        partial.mkdir(mode=0o700)
     except FileExistsError:
         raise SnapshotFailed(
             f"{partial} exists",
@@ -192,7 +192,8 @@ class _Copying:
         for path in self._copy.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         self._bytes = self._files = 0
-        (self._copy / _LOG_DIR).mkdir()
+        self._make_directory(self._root, self._copy)
+        self._make_directory(self._log_dirs[0], self._copy / _LOG_DIR)
         (self._copy / _LOG_DIR / INCOMPLETE).touch()
 
         before, deleted = _identities(self._root), self._deleted_topics(self._root)
@@ -286,7 +287,7 @@ class _Copying:
                 entries = sorted(os.scandir(source), key=lambda entry: entry.name, reverse=True)
             except FileNotFoundError:  # its topic is being deleted
                 return
-            target.mkdir(exist_ok=True)
+            self._make_directory(source, target)
             try:
                 for entry in entries:
                     if entry.is_dir():
@@ -329,7 +330,7 @@ class _Copying:
                 ):
                     continue
                 if fds:
-                    (self._copy / "staging").mkdir(exist_ok=True)
+                    self._make_directory(staging, self._copy / "staging")
                 for name, fd in fds.items():
                     self._copy_opened(fd, self._copy / "staging" / name)
                 return end
@@ -409,6 +410,17 @@ class _Copying:
         return log_start, log_end
 
     # -- files ---------------------------------------------------------------------------------------------
+
+    def _make_directory(self, source: Path, target: Path) -> None:
+        """Make a directory, which may exist, with the mode and owner of its source."""
+        target.mkdir(mode=0o700, exist_ok=True)
+        try:
+            status = source.stat()
+        except FileNotFoundError:  # its topic is being deleted, or it was never made
+            status = self._root.stat()
+        target.chmod(0o700 | (status.st_mode & 0o777))
+        if os.geteuid() == 0:
+            os.chown(target, status.st_uid, status.st_gid)
 
     def _copy_file(self, source: Path, target: Path) -> None:
         with _opened(source) as fd:

@@ -23,14 +23,12 @@ from typing import Final, NamedTuple
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.record import Record, encode_record
 
 HALF_QUEUE_ID: Final = 0
 """The only half queue, as in RocketMQ."""
 
-HALF_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 256
-"""Leaves room for the three properties that copies add."""
 
 FIRST_STORED: Final = "REPUT_HALF_STORED"
 """Property of a copy: when the first half message was stored, in ms since 1970, from which its age counts. RocketMQ

@@ -41,6 +41,18 @@ def record_at(store: MessageStore, physical_offset: int) -> Record | None:
     return None if data is None else _decoded(data)
 
 
+def delivered_record_at(store: MessageStore, physical_offset: int) -> Record | None:
+    """Return the record at a log offset if it is in its queue; None if there is none.
+
+    A client names the offset. Bytes of a body may look like a record, with any topic.
+    """
+    record = record_at(store, physical_offset)
+    if record is None or record.queue_id < 0 or record.queue_offset < 0:
+        return None
+    units = store.queue_units(record.topic, record.queue_id, record.queue_offset, 1)
+    return record if units and units[0].physical_offset == physical_offset else None
+
+
 def _decoded(data: bytes) -> Record | None:
     try:
         return decode_record(data)

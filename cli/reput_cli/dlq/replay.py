@@ -1,8 +1,9 @@
 """`reput dlq replay`: send dead letters back to the topics that they came from.
 
 Each becomes a new message (`Producer.forward`) with the same body, tag, keys, flag and user properties, no attempts and
-a new unique id; DLQ_ORIGIN_MESSAGE_ID has the old one. The progress is committed under a system group after the broker
-has flushed a batch: a killed replay sends its last batch again, and never omits a message.
+another unique id; DLQ_ORIGIN_MESSAGE_ID has the old one. The progress is committed under a system group after the
+broker has flushed a batch. The unique id follows from the dead letter (`replayed_id`): what an earlier replay has sent,
+of another selection or before it was killed, is found by it and not sent again.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import check_send_topic
 from reput_protocol.printable import counted
+from reput_protocol.record.dead_letter import replayed_id
 
 _BATCH = 32
 _BATCH_S = 0.25
@@ -54,6 +56,8 @@ class Outcome:
     """By topic."""
     passed_over: int = 0
     """Not matched by the filter."""
+    sent_before: int = 0
+    """Not sent: an earlier replay has."""
     without_origin: int = 0
     """Not sent: no origin topic."""
     interrupted: bool = False
@@ -122,12 +126,13 @@ def replay(
 ) -> int:
     """Send the dead letters of GROUP back to the topics that they came from, as new messages.
 
-    The dead letters stay in their topic. Progress is kept for each filter and target: an interrupted replay continues
-    when the same command is given again. Each copy has the property DLQ_ORIGIN_MESSAGE_ID.
+    Asks for the group's name unless --yes is given. The dead letters stay in their topic. Progress is kept for each
+    filter and target: an interrupted replay continues when the same command is given again. What another replay has
+    sent to the same topic is left out, except with --from. Each copy has the property DLQ_ORIGIN_MESSAGE_ID.
     """
     if target is not None:
         check_send_topic(target)
-    work = _Replay(settings, group, rate, expression, count, target, dry_run)
+    work = _Replay(settings, group, rate, expression, count, target, dry_run, sends_again=span is not None)
     progress_group = replayed_until(expression, target)
     with (
         settings.admin() as admin,
@@ -154,7 +159,11 @@ class _Replay:
         count: int | None,
         target: str | None,
         dry_run: bool,
+        *,
+        sends_again: bool,
     ) -> None:
+        self._yes = settings.yes or dry_run
+        self._sends_again = sends_again
         self._printer = Printer(settings)
         self._group = group
         self._pace = Pace(rate)
@@ -186,6 +195,7 @@ class _Replay:
                 self._printer.note(
                     f"{number} replayed or skipped before; -o earliest starts at the beginning"
                 )
+        self._ask(len(letters))
         done: dict[str, int] = {}  # by broker: what is not committed yet
         read = 0
         with _until_interrupted(self.outcome), self._printer.counting("dead letters") as add:
@@ -206,6 +216,20 @@ class _Replay:
         self._report(len(letters))
         return self.outcome
 
+    def _ask(self, number: int) -> None:
+        """Have the user confirm; messages that were sent cannot be taken back."""
+        if not number or self._yes:
+            return
+        which = " that match" if self._expression else ""
+        to = f"topic {self._target}" if self._target else "the topics that they came from"
+        self._printer.note(
+            f"up to {counted(number, 'dead letter')} of {self._group}{which} will be sent to {to}"
+        )
+        if click.prompt("type the group's name to send them", err=True) != self._group:
+            raise CommandFailed(
+                f"the dead letters of {self._group} were not sent", reason="the name was not typed"
+            )
+
     def _commit(self, consumer: PullConsumer, topic: str, done: dict[str, int]) -> None:
         while done:
             name, offset = done.popitem()
@@ -223,13 +247,17 @@ class _Replay:
             outcome.without_origin += 1
             return True
         self._check_exists(admin, topic)
+        unique_id = replayed_id(letter.message.offset_message_id)
+        if not self._sends_again and admin.find_messages(topic, unique_id, max_messages=1).messages:
+            outcome.sent_before += 1
+            return True
         if not self._dry_run:
             self._pace.wait(lambda: outcome.interrupted)
             if outcome.interrupted:
                 return False
             key = letter.properties.get(names.SHARDING_KEY)
             added = {names.DLQ_ORIGIN_MESSAGE_ID: letter.origin.message_id}
-            producer.forward(letter.message, topic, properties=added, key=key)
+            producer.forward(letter.message, topic, properties=added, unique_id=unique_id, key=key)
         outcome.sent[topic] += 1
         if self._left is not None:
             self._left -= 1
@@ -258,6 +286,9 @@ class _Replay:
             printer.note(f"no dead letter of {self._group} {verb}")
         if outcome.passed_over:
             printer.note(f"{outcome.passed_over} skipped by the filter")
+        if outcome.sent_before:
+            were = counted(outcome.sent_before, "was", "were")
+            printer.note(f"{were} sent by another replay before; -o earliest sends them again")
         if outcome.without_origin:
             printer.note(
                 f"{counted(outcome.without_origin, 'was', 'were')} left without a topic to return to; try: "

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final
 
 from reput_client.credentials import Credentials
-from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
+from reput_client.errors import AckNotReached, PartlySent, PostsFailed
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.fault_isolation import FaultIsolation
@@ -17,7 +17,14 @@ from reput_client.produce.placement import Placement
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
-from reput_client.produce.puts import RETRY_PAUSE_S, Putter, receipt_of, too_large, unknown_after
+from reput_client.produce.puts import (
+    RETRY_PAUSE_S,
+    MaybeStored,
+    Putter,
+    receipt_of,
+    too_large,
+    unknown_after,
+)
 from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.requests import REPLY_TIMEOUT_S, Requests, reply_to, send_reply
@@ -34,6 +41,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
+from reput_protocol.properties import check_key
 from reput_protocol.record.forwarding import forwarded_properties
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
@@ -67,8 +75,9 @@ class Producer(Client):
         ack: the default acknowledgement level: `page_cache` (survives the broker process), `flushed` (survives the
             machine) or `replicated`.
         timeout_s: seconds a send may take, including connecting; each repetition has as many.
-        retries: how often a send is repeated when its outcome is unknown or the broker is busy. 0 by default, because a
-            repeated send can store a message twice, unless `deduplicate` is on.
+        retries: how often a send is repeated when its outcome is unknown or the broker is busy; with `deduplicate` also
+            when the ack level was not reached. 0 by default, because a repeated send can store a message twice, unless
+            `deduplicate` is on.
         deduplicate: make the broker store each message once, by topic and unique id, within its `dedup.window`; a
             duplicate is answered with the first receipt. Generated ids are checked only when a send is repeated, a
             message's own `unique_id` always.
@@ -223,7 +232,8 @@ class Producer(Client):
 
         Raises:
             SendOutcomeUnknown: the frame left and no answer came; the message may be stored.
-            AckNotReached: stored, but the level was not reached in time; carries the receipt.
+            AckNotReached: stored, but the level was not reached in time, so that a failover or a power cut may lose it;
+                carries the receipt. With `deduplicate` the send is repeated first, as often as `retries` says.
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
@@ -237,7 +247,7 @@ class Producer(Client):
         session = self._session
         deduplicates = self._putter.deduplicate
         topic = message.topic
-        unknown: SendOutcomeUnknown | None = None
+        unknown: MaybeStored | None = None
         attempt = 0
         place = self._place(topic, queue_id, key, timeout_s)
         while True:
@@ -256,7 +266,8 @@ class Producer(Client):
                 if await place.goes_on(error):
                     continue
                 attempt += 1
-                unknown = unknown_after(error, unknown, is_last=attempt > self._retries)
+                is_last = attempt > self._retries
+                unknown = unknown_after(error, unknown, is_last=is_last, deduplicates=deduplicates)
             await session.runtime.sleep(RETRY_PAUSE_S * attempt)
             place.repeat(session.deadline(timeout_s), same=unknown is not None and deduplicates)
 
@@ -267,6 +278,7 @@ class Producer(Client):
         topic: str,
         *,
         properties: Mapping[str, str] | None = None,
+        unique_id: str | None = None,
         ack: str | None = None,
         queue_id: int | None = None,
         key: str | None = None,
@@ -279,6 +291,7 @@ class Producer(Client):
 
         Args:
             properties: additional or replaced properties.
+            unique_id: of the copy; by default one that the producer generates.
             ack, queue_id, key, timeout_s: as for `send`.
 
         Raises:
@@ -288,7 +301,10 @@ class Producer(Client):
         check_send_topic(topic)
         level = self._ack if ack is None else AckLevel(ack)
         body, sys_flag = message.raw_body, message.sys_flag & MessageSysFlag.PUT_MASK
-        unique_id = None if self._ids is None else self._ids.next()
+        if unique_id is not None:
+            check_key(unique_id, "unique_id")
+        elif self._ids is not None:
+            unique_id = self._ids.next()
         text = forwarded_properties(message.properties, unique_id, properties or {})
         place = self._place(topic, queue_id, key, timeout_s)
         while True:
@@ -409,7 +425,7 @@ class Producer(Client):
             RequesterGone: the requester is not connected any more.
             BrokerBusy: the requester has not answered, or accepts no more for now; `retryable`.
             BrokerError: refused for another reason, with the reason as the subclass.
-            ConnectFailed, ConnectionLost, RequestTimeout: it is unknown whether it has arrived.
+            ConnectFailed, RequestTimeout: it is unknown whether it has arrived.
         """
         message = reply_to(request, body, tag=tag, keys=keys, properties=properties, flag=flag)
         unique_id = None if self._ids is None else self._ids.next()

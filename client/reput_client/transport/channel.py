@@ -14,8 +14,14 @@ from typing import Final, NamedTuple, TypeAlias
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
-from reput_protocol.errors import ReputError
-from reput_protocol.signature import SIGNATURE, SIGNATURE_LENGTH, Credentials, signed_content
+from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.signature import (
+    REPUT_SIGNATURE,
+    REPUT_SIGNATURE_LENGTH,
+    Credentials,
+    RequestSigner,
+    request_content,
+)
 from reput_protocol.wire.frames import (
     FRAME_BYTES_MAX,
     FrameReader,
@@ -31,6 +37,7 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 # Its msgpack form occurs nowhere else in a header, so that the opaque can be replaced.
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
+_DRAINING: Final = f"{ErrorCode.DRAINING.name}: "
 _MSGPACK: Final = int(HeaderType.MSGPACK)
 _PYTHON: Final = int(LanguageCode.PYTHON)
 
@@ -100,6 +107,10 @@ class Call:
         self.done = True
         self.waiter.notify()
 
+    def was_dropped(self) -> None:
+        """Note that the broker has not handled the request, although it was sent."""
+        self.sent = False
+
     @property
     def answer(self) -> Header:
         """The answer's header.
@@ -168,13 +179,15 @@ class OnewayCall(NoticedCall):
 
 
 class _SignedForm(NamedTuple):
-    """The msgpack header of a template with a user: all but the opaque and the signature, which ends it."""
+    """The msgpack header of a template with a user: all but the opaque and Reput's signature, which ends it."""
 
     credentials: Credentials
     prefix: bytes
     middle: bytes
     content: bytes
     """What is signed, before the body."""
+    size: int
+    """Of the whole header."""
 
 
 class RequestTemplate:
@@ -231,39 +244,67 @@ class RequestTemplate:
             self._suffix,
         )
 
-    def encode_signed(
-        self, credentials: Credentials, opaque: int, body: tuple[Buffer, ...], peer: Peer = _REPUT
-    ) -> bytes:
-        """Return the frame up to its body, which consists of the pieces `body`, with the user's signature."""
-        body_bytes = sum(map(len, body))
-        if peer is not _REPUT:
-            header = self._header(opaque, PROTOCOL_VERSION if peer is _UNKNOWN else ROCKETMQ_VERSION)
-            header.ext = credentials.signed(text_ext(header.ext), *body, version=header.version)
-            return encode_frame_head(header, HeaderType.JSON, body_bytes)
-        form = self._signed
-        if form is None or form.credentials is not credentials:
-            form = self._signed = self._signed_form(credentials)
-        signature = credentials.signature(form.content, *body).encode()
-        size = len(form.prefix) + _OPAQUE.size + len(form.middle) + SIGNATURE_LENGTH
+    def encode_signed(self, signer: RequestSigner, opaque: int, body: tuple[Buffer, ...]) -> bytes:
+        """Return the frame up to its body, which consists of the pieces `body`, with a signature in Reput's form."""
+        form = self.signed_form(signer.credentials)
+        signature = signer.signature(form.content, *body).encode()
+        size = form.size
         return b"%b%b%b%b%b" % (
-            _HEAD.pack(4 + size + body_bytes, HeaderType.MSGPACK << 24 | size),
+            _HEAD.pack(4 + size + sum(map(len, body)), HeaderType.MSGPACK << 24 | size),
             form.prefix,
             _OPAQUE.pack(opaque),
             form.middle,
             signature,
         )
 
-    def _signed_form(self, credentials: Credentials) -> _SignedForm:
+    def encode_for_rocketmq(
+        self, credentials: Credentials, opaque: int, body: tuple[Buffer, ...], peer: Peer
+    ) -> bytes:
+        """Like `encode_signed`, with a signature in RocketMQ's form and a JSON header, which every server reads."""
+        header = self._header(opaque, PROTOCOL_VERSION if peer is not Peer.ROCKETMQ else ROCKETMQ_VERSION)
+        header.ext = credentials.signed(text_ext(header.ext), *body, version=header.version)
+        return encode_frame_head(header, HeaderType.JSON, sum(map(len, body)))
+
+    def signed_form(self, credentials: Credentials) -> _SignedForm:
+        """Return the header for the requests of a user."""
+        form = self._signed
+        if form is None or form.credentials is not credentials:
+            form = self._signed = self._sign(credentials)
+        return form
+
+    def _sign(self, credentials: Credentials) -> _SignedForm:
         header = self._header(_OPAQUE_MARK, PROTOCOL_VERSION)
         header.ext = {**header.ext, **credentials.fields()}
-        content = signed_content(header.ext)
-        header.ext[SIGNATURE] = "?" * SIGNATURE_LENGTH  # the last field, and so the end of the header
+        content = request_content(header.code, header.flag, header.version, header.ext)
+        header.ext[REPUT_SIGNATURE] = (
+            "?" * REPUT_SIGNATURE_LENGTH
+        )  # the last field, and so the end of the header
         encoded = encode_header(header, HeaderType.MSGPACK)
         before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
-        return _SignedForm(credentials, before, after[:-SIGNATURE_LENGTH], content)
+        return _SignedForm(credentials, before, after[:-REPUT_SIGNATURE_LENGTH], content, len(encoded))
 
 
-Outgoing: TypeAlias = tuple[Call, tuple[Buffer, ...]]
+class UnsignedHead:
+    """The frame up to its body of a request that is signed when it is written, since signatures are numbered."""
+
+    __slots__ = ("_form_bytes", "_opaque", "_signer", "_template")
+
+    def __init__(self, signer: RequestSigner, template: RequestTemplate, opaque: int) -> None:
+        self._signer = signer
+        self._template = template
+        self._opaque = opaque
+        self._form_bytes = _HEAD.size + template.signed_form(signer.credentials).size
+
+    def __len__(self) -> int:
+        """Return the size that it has with its signature."""
+        return self._form_bytes
+
+    def signed(self, body: tuple[Buffer, ...]) -> bytes:
+        """Return it with its signature."""
+        return self._template.encode_signed(self._signer, self._opaque, body)
+
+
+Outgoing: TypeAlias = tuple[Call, tuple[Buffer | UnsignedHead, *tuple[Buffer, ...]]]
 """A frame to be written, in one or more pieces: a request, or an answer to the broker."""
 
 RequestSink: TypeAlias = Callable[[Header, int, memoryview], None]
@@ -279,14 +320,13 @@ class Channel:
         *,
         peer: Peer = _REPUT,
         frame_limit: int = FRAME_BYTES_MAX,
-        credentials: Credentials | None = None,
     ) -> None:
-        """Start without calls; requests from the broker go to `on_request`, or are dropped.
-
-        Requests are signed with `credentials`.
-        """
+        """Start without calls; requests from the broker go to `on_request`, or are dropped."""
         self.peer = peer
-        self.credentials = credentials
+        self.signer: RequestSigner | None = None
+        """Signs the requests in Reput's form."""
+        self.rocketmq_user: Credentials | None = None
+        """Signs the requests in RocketMQ's form, for a server that knows no other."""
         self._on_request = on_request
         self._reader = FrameReader(frame_limit=frame_limit)
         self._pending: dict[int, Call] = {}
@@ -295,15 +335,22 @@ class Channel:
         """Why a server is going to close the connection, if it has said so in an answer to no request."""
 
     @property
+    def has_stopped(self) -> bool:
+        """Whether the server is going to close the connection, and has handled only what it has answered."""
+        return self.last_words is not None and self.last_words.startswith(_DRAINING)
+
+    @property
     def pending(self) -> int:
         """How many calls wait for an answer."""
         return len(self._pending)
 
-    def head(self, template: RequestTemplate, opaque: int, *body: Buffer) -> bytes:
+    def head(self, template: RequestTemplate, opaque: int, *body: Buffer) -> bytes | UnsignedHead:
         """Return a request's frame up to its body, which consists of the pieces `body`."""
-        if self.credentials is None:
-            return template.encode(opaque, sum(map(len, body)), self.peer)
-        return template.encode_signed(self.credentials, opaque, body, self.peer)
+        if self.signer is not None:
+            return UnsignedHead(self.signer, template, opaque)
+        if self.rocketmq_user is not None:
+            return template.encode_for_rocketmq(self.rocketmq_user, opaque, body, self.peer)
+        return template.encode(opaque, sum(map(len, body)), self.peer)
 
     def new_call(self, waiter: Waiter) -> Call:
         """Return a pending call with an opaque of its own."""
@@ -381,6 +428,11 @@ class Channel:
         if reader.failure is not None:
             raise reader.failure
         return reader.mid_frame
+
+    def drop_all(self) -> None:
+        """Note that the broker has handled no pending request."""
+        for call in self._pending.values():
+            call.was_dropped()
 
     def fail_all(self, error: ReputError) -> None:
         """End every pending call with `error`."""

@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import socket
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ from reput_client.transport.channel import (
     Peer,
     RequestTemplate,
     ShareableCall,
+    UnsignedHead,
     Waiter,
 )
 from reput_client.transport.pump import Pump
@@ -31,11 +33,12 @@ from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.runtime import Event, Runtime
 from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import RequestCode
-from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
-from reput_protocol.signature import Credentials
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.users import SignatureChallenge
+from reput_protocol.errors import ErrorCode, HeaderFieldError, ProtocolError, ReputError, TlsFailed
+from reput_protocol.signature import Credentials, RequestSigner
 from reput_protocol.wire.frames import encode_frame_head
-from reput_protocol.wire.header import Header, Value
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
 
 if TYPE_CHECKING:
     from reput_client.tls import TLS
@@ -261,11 +264,14 @@ class Connection:
         self._channel = self._new_channel()
         self._useful = False
         try:
-            self._unsure = self.is_doubtful
+            self._unsure = self.is_doubtful or self._credentials is not None
             self._socket, self._secured = sock, secured
             self._wire = sock if secured is None else secured
             self.epoch += 1
             self._pump.add(self)
+            if self._credentials is not None:
+                await self._agree_on_signatures(self._credentials, until)
+                self._unsure = self.is_doubtful
             if self._unsure:
                 await self._meet(deadline)
         except ReputError as error:
@@ -319,7 +325,7 @@ class Connection:
 
         Raises `ConnectionLost` if it does not answer, `ConnectFailed` if it is not the announced broker.
         """
-        ext = (await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, deadline)).answer.ext
+        ext = (await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, self._try_until(deadline))).answer.ext
         name = ext.get("brokerName")
         # A broker without a name counts as the expected one.
         self.broker = BrokerIdentity(str(name), str(ext.get("startId"))) if name is not None else None
@@ -329,13 +335,43 @@ class Connection:
             if difference is not None:
                 raise ConnectFailed(str(self.address), difference, self._expected.name)
         if self.is_rocketmq and self._expected is not None:
-            config = await self._ask(RequestCode.GET_BROKER_CONFIG, deadline)
+            config = await self._ask(RequestCode.GET_BROKER_CONFIG, self._try_until(deadline))
             self._rocket = RocketBroker.of_config(self._expected.name, config.body)
         self._unsure = False
         self._on_met(self)
 
-    async def _ask(self, code: RequestCode, deadline: float) -> Call:
-        timeout_s = max(0.0, min(_TRY_S, deadline - self._runtime.now()))
+    def _try_until(self, deadline: float) -> float:
+        return min(deadline, self._runtime.now() + _TRY_S)
+
+    async def _agree_on_signatures(self, credentials: Credentials, until: float) -> None:
+        """Ask the server for a challenge, and sign the requests as its answer says.
+
+        A server without users gets no signatures. RocketMQ's, and older ones of Reput, refuse the question and get
+        signatures in RocketMQ's form. The first signed request leaves at once: a broker gives strangers little time.
+
+        Raises `ConnectionLost` if it does not answer.
+        """
+        channel = self._channel
+        call = await self._ask(RequestCode.SIGNATURE_CHALLENGE, until)
+        if call.answer.code != ResponseCode.SUCCESS:
+            channel.rocketmq_user = credentials
+            return
+        try:
+            answer = SignatureChallenge.from_ext(call.answer.ext)
+            if answer.challenge is None or answer.time is None:
+                return
+            challenge = b64decode(answer.challenge, validate=True)
+        except (HeaderFieldError, ValueError) as error:
+            raise ConnectionLost(str(self._places[0]), f"its challenge cannot be read: {error}") from error
+        offset_ms = answer.time - int(1000 * self._runtime.now())
+        channel.signer = RequestSigner(
+            credentials, challenge, lambda: offset_ms + int(1000 * self._runtime.now())
+        )
+        self.start_oneway(RequestTemplate(RequestCode.SIGNATURE_CHALLENGE, {}, flag=ONEWAY_FLAG), Waiter())
+        self.flush_now()
+
+    async def _ask(self, code: RequestCode, until: float) -> Call:
+        timeout_s = max(0.0, until - self._runtime.now())
         call = self.start(code, {}, Waiter())
         try:
             await self._pump.wait(call.waiter, self._runtime.now() + timeout_s)
@@ -449,10 +485,11 @@ class Connection:
             if template.of_many is None or peer is not Peer.REPUT
             else channel.new_shareable(waiter, template)
         )
-        if channel.credentials is None:
-            head = template.encode(call.opaque, len(body), peer)
-        else:
-            head = channel.head(template, call.opaque, body)
+        head = (
+            template.encode(call.opaque, len(body), peer)
+            if self._credentials is None
+            else channel.head(template, call.opaque, body)
+        )
         self._out.append((call, (head, body) if body else (head,)))
         return call
 
@@ -505,7 +542,8 @@ class Connection:
         def take(header: Header, header_type: int, body: memoryview) -> None:
             self._on_request(BrokerRequest(self, channel, header, header_type, body))
 
-        channel = Channel(take, peer=self._peer, credentials=self._credentials)
+        # With a user, each connection begins with a question that every server answers.
+        channel = Channel(take, peer=self._peer if self._credentials is None else Peer.UNKNOWN)
         return channel
 
     def usable(self) -> bool:
@@ -579,7 +617,10 @@ class Connection:
             else:  # Windows
                 written = sock.send(_skip(pieces, self._out_skip)[0])
         except OSError as error:
-            return self._write_failed(error)
+            has_ended = self._write_failed(error)
+            if not has_ended and self._channel.signer is not None:
+                self._mark_written(batch, 0)  # keeps the signatures
+            return has_ended
         if written:
             self._mark_written(batch, written)
         return True
@@ -594,7 +635,11 @@ class Connection:
     def _write_single(self, sock: socket.socket | TlsSocket, frame: Outgoing) -> None:
         """Like `_write_some`, for a single small unwritten frame: usual with one message in flight."""
         call, pieces = frame
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        head, body = pieces[0], pieces[1:]
+        if isinstance(head, UnsignedHead):
+            head = head.signed(body)
+            self._out[0] = (call, (head, *body))
+        data = b"".join((head, *body)) if body else head
         try:
             written = sock.send(data)
         except OSError as error:
@@ -700,6 +745,10 @@ class Connection:
                 expects_more = channel.receive_data(data)
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
+                return False
+            if channel.has_stopped:
+                channel.drop_all()
+                self.lose(self._end_of(channel.last_words))
                 return False
             more = len(data) >= wanted or expects_more
             self._read_bytes = _READ_BYTES_LARGE if more else _READ_BYTES

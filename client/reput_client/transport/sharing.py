@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import accumulate, repeat
 from typing import Final, NamedTuple, TypeAlias
 
-from reput_client.transport.channel import Channel, NoticedCall, Outgoing, ShareableCall, Waiter
+from reput_client.transport.channel import Channel, NoticedCall, Outgoing, ShareableCall, UnsignedHead, Waiter
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.send import PutMessageResult
@@ -60,6 +60,11 @@ class SharedCall(NoticedCall):
         """See `NoticedCall`."""
         for call, _ in self.frames:
             call.sent = True
+
+    def was_dropped(self) -> None:
+        """See `Call`."""
+        for call, _ in self.frames:
+            call.was_dropped()
 
     @property
     def is_wanted(self) -> bool:
@@ -144,7 +149,7 @@ def next_batch(
         if not isinstance(call, ShareableCall) or call.travels_alone or (begun and taken == 1):
             groups.clear()  # nothing may overtake it
             frames.append(frame)
-        elif len(pieces[1]) > RECORD_BYTES_MAX:
+        elif len(record := pieces[1:][0]) > RECORD_BYTES_MAX:
             groups.pop(call.template.queue, None)
             frames.append(frame)
         else:
@@ -158,15 +163,20 @@ def next_batch(
                 groups[call.template.queue] = at = len(frames)
                 members = members_at[at] = []
                 frames.append(frame)
-            members.append((call, pieces[1]))
+            members.append((call, record))
         if size >= bytes_max or count >= pieces_max:
             break
     for at, members in members_at.items():
         if len(members) > 1:
             frames[at] = _block(members, channel, again)
     flat: list[Buffer] = []
-    for _, pieces in frames:
-        flat += pieces
+    for at, (call, pieces) in enumerate(frames):
+        head, body = pieces[0], pieces[1:]
+        if isinstance(head, UnsignedHead):
+            head = head.signed(body)
+            frames[at] = (call, (head, *body))
+        flat.append(head)
+        flat += body
     return Batch(frames, taken, size if taken == len(frames) else sum(map(len, flat)), flat)
 
 

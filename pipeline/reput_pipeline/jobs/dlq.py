@@ -1,6 +1,6 @@
 """The job `dlq`: group dead letters by origin and reason, and send selected ones back.
 
-Dead letters are in the topic `%DLQ%GROUP`. The origin is DLQ_ORIGIN_TOPIC, or RETRY_TOPIC from an older broker; the
+Dead letters are in the topic `%DLQ%GROUP`. The origin is RETRY_TOPIC, or DLQ_ORIGIN_TOPIC from RocketMQ's clients; the
 reason is DLQ_REASON, which RocketMQ does not write; the attempts are RECONSUMETIMES.
 """
 
@@ -23,6 +23,7 @@ from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
+from reput_protocol.record.forwarding import own_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -40,35 +41,8 @@ _COLUMNS = (
     "reconsumeTimes",
 )
 _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last_ms")
-_BROKERS_OWN = frozenset(
-    {
-        "KEYS",
-        "TAGS",
-        "UNIQ_KEY",
-        "WAIT",
-        "DELAY",
-        "RETRY_TOPIC",
-        "RETRY_REASON",
-        "RECONSUME_TIME",
-        "MIN_OFFSET",
-        "MAX_OFFSET",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
-        "ORIGIN_MESSAGE_ID",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "DLQ_REASON",
-        "MSG_REGION",
-        "TRACE_ON",
-        "CLUSTER",
-        "POP_CK",
-        "TRAN_MSG",
-        "PGROUP",
-        "__CRC32#",
-    }
-)
-"""Properties of delivery attempts, which are not sent back."""
-_OWN_PREFIXES = ("INNER_", "REAL_", "TIMER_")
+_ARGUMENTS = ("KEYS", "TAGS")
+"""Properties that `Message` has arguments for."""
 
 
 @job
@@ -160,7 +134,7 @@ def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFr
     return (
         frame.withColumn("group", f.expr(f"if(startswith(topic, '{DLQ_PREFIX}'), substr(topic, 6), topic)"))
         .withColumn(
-            "origin", f.expr(f"coalesce({of.format('DLQ_ORIGIN_TOPIC')}, {of.format('RETRY_TOPIC')})")
+            "origin", f.expr(f"coalesce({of.format('RETRY_TOPIC')}, {of.format('DLQ_ORIGIN_TOPIC')})")
         )
         .withColumn("reason", f.expr(of.format("DLQ_REASON")))
         .withColumnRenamed("reconsumeTimes", "attempts")
@@ -232,9 +206,7 @@ def _messages(rows: Iterator[Row], to_topic: str | None) -> Iterator[Message]:
             tag=row["tags"],
             keys=tuple(key for key in (row["keys"] or "").split(" ") if key),
             properties={
-                name: value
-                for name, value in properties.items()
-                if name not in _BROKERS_OWN and not name.startswith(_OWN_PREFIXES)
+                name: value for name, value in own_properties(properties).items() if name not in _ARGUMENTS
             },
             flag=row["flag"],
             unique_id=properties.get("UNIQ_KEY"),

@@ -42,6 +42,7 @@ class RegisterBrokerHeader(CommandHeader):
     broker_id: I64
     heartbeat_timeout_millis: I64 | None = None
     enable_acting_master: bool | None = None
+    compressed: bool = False
     body_crc32: I32 = 0
     start_id: str | None = None
     is_complete: bool = False
@@ -76,6 +77,16 @@ class RegisterBrokerBody(LargeBody):
         if not data:
             return cls()
         return cls.from_json(data) if data[:1] == b"{" else cls._inflate(data)
+
+    def deflated(self) -> bytes:
+        """Return RocketMQ's compressed form, a tenth as long; it lacks system flags, and attributes are left out."""
+        texts = [json.dumps(self.table.data_version).encode()]
+        for config in self.table.topics.values():
+            words = (config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_filter_type)
+            texts.append(" ".join((config.topic_name, *map(str, words))).encode())
+        parts = [_SIZE.pack(len(text)) + text for text in (*texts, b"[]")]
+        parts.insert(1, _SIZE.pack(len(self.table.topics)))
+        return zlib.compress(b"".join((*parts, _SIZE.pack(0))))  # the last one: no static topics
 
     @classmethod
     def _inflate(cls, data: Buffer) -> Self:

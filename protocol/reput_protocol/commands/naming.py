@@ -15,7 +15,14 @@ from reput_protocol.names import Names, popped_topic
 
 _SEPARATORS: Final = {Names.TOPICS: ";", Names.GROUPS: ","}
 
-_Steps = tuple[Callable[[Any], Iterable[Any]], ...]
+_Steps = tuple["_Step", ...]
+
+
+class _Step(NamedTuple):
+    """From a value to a part of it, or to parts of one kind."""
+
+    part: Callable[[Any], Any]
+    is_many: bool = False
 
 
 class NamedField(NamedTuple):
@@ -33,12 +40,14 @@ class NamedField(NamedTuple):
     group_steps: _Steps = ()
 
     def names_in(self, value: object) -> Iterator[str]:
-        """Yield the names that the field has in a header or body."""
-        found = [text for text in _parts(value, self.steps) if text is not None]
+        """Yield the names that the field has in a header or body, each once."""
+        found = _parts(value, self.steps)
         if self.group_steps:
-            found = [*map(popped_topic, found, _parts(value, self.group_steps))]
-        for text in found:
-            yield from self.split(text)
+            pairs = dict.fromkeys(zip(found, _parts(value, self.group_steps), strict=True))
+            found = [popped_topic(topic, group) for topic, group in pairs]
+        for text in dict.fromkeys(found):
+            if text is not None:
+                yield from self.split(text)
 
     def split(self, text: str) -> Iterable[str]:
         """Return the names in the text of the field."""
@@ -54,8 +63,11 @@ def named_fields(kind: type[Struct] | None) -> tuple[NamedField, ...]:
 
 def _parts(value: object, steps: _Steps) -> list[Any]:
     values = [value]
-    for step in steps:
-        values = [part for one in values if one is not None for part in step(one)]
+    for part, is_many in steps:
+        if is_many:
+            values = [one for value in values if value is not None for one in part(value)]
+        else:
+            values = [None if value is None else part(value) for value in values]
     return values
 
 
@@ -63,12 +75,12 @@ def _fields_of(kind: Any, path: tuple[str, ...], steps: _Steps) -> Iterator[Name
     members = list(_members(kind))
     groups = [member for member in members if _named(member[2]) is Names.GROUP]
     for name, wire_name, hint, is_required in members:
-        inner = (*steps, _attribute(name))
+        inner = (*steps, _Step(attrgetter(name)))
         for found in _found(hint, (*path, wire_name), inner, is_required):
             if found.names is Names.POPPED_TOPIC and not found.group_path:
                 ((group, group_wire_name, _, _),) = groups
                 group_path = ".".join((*path, group_wire_name))
-                found = found._replace(group_path=group_path, group_steps=(*steps, _attribute(group)))
+                found = found._replace(group_path=group_path, group_steps=(*steps, _Step(attrgetter(group))))
             yield found
 
 
@@ -80,11 +92,6 @@ def _members(kind: Any) -> Iterator[tuple[str, str, Any, bool]]:
     else:
         for name, hint in get_type_hints(kind, include_extras=True).items():
             yield name, name, hint, True
-
-
-def _attribute(name: str) -> Callable[[Any], Iterable[Any]]:
-    get = attrgetter(name)
-    return lambda value: (get(value),)
 
 
 def _found(hint: Any, path: tuple[str, ...], steps: _Steps, is_required: bool) -> Iterator[NamedField]:
@@ -99,10 +106,10 @@ def _found(hint: Any, path: tuple[str, ...], steps: _Steps, is_required: bool) -
     elif origin is Annotated:
         yield from _found(inner[0], path, steps, is_required)
     elif origin in (dict, Mapping):
-        yield from _found(inner[0], path, (*steps, iter), is_required)
-        yield from _found(inner[1], path, (*steps, dict.values), is_required)
+        yield from _found(inner[0], path, (*steps, _Step(iter, is_many=True)), is_required)
+        yield from _found(inner[1], path, (*steps, _Step(dict.values, is_many=True)), is_required)
     elif origin in (list, Sequence):
-        yield from _found(inner[0], path, (*steps, iter), is_required)
+        yield from _found(inner[0], path, (*steps, _Step(iter, is_many=True)), is_required)
     elif isinstance(hint, type) and (issubclass(hint, Struct) or hasattr(hint, "_fields")):
         yield from _fields_of(hint, path, steps)
 

@@ -18,7 +18,8 @@ from reput_protocol.rights import Right
 class QueryMessageHeader(CommandHeader):
     """Header of 12: the newest `max_num` messages of a topic with a key, stored between two times (ms).
 
-    The key is a unique id or one of the keys; RocketMQ's clients say which, without effect here.
+    The key is a unique id or one of the keys; RocketMQ's clients say which, without effect here. Empty: any message
+    that has one of them.
     """
 
     topic: TopicName

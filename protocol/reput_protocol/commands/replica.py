@@ -27,6 +27,10 @@ class QueryReplicaStateHeader(CommandHeader):
     """Whether the slave says what it has of the tables, by AWAIT_TABLE_CHANGES; earlier versions do not."""
     proves_user: bool | None = None
     """Whether the slave will prove its user on the port of the log, if the master has access control."""
+    slave_id: I32 | None = None
+    """The id under which the slave is announced."""
+    address: str | None = None
+    """Where clients reach the slave, `host:port`."""
 
 
 class ReplicaAdmission(CommandHeader):
@@ -34,6 +38,17 @@ class ReplicaAdmission(CommandHeader):
 
     admission: str | None = None
     """A number in hexadecimal digits, valid once."""
+
+
+class GroupMember(Body):
+    """A member of a group."""
+
+    slave_id: int
+    """The id under which it is announced while it is a slave."""
+    address: str
+    """Where clients reach it, `host:port`."""
+    age_s: float = 0.0
+    """For how many seconds it has not been seen."""
 
 
 class ReplicaState(Body):
@@ -58,6 +73,8 @@ class ReplicaState(Body):
     """Its number in a group that elects its master; None without an election."""
     record_crc: int | None = None
     """CRC-32 of the whole record at the requested offset; None if none starts there."""
+    members: list[GroupMember] = field(default_factory=list)
+    """The members of the group that it knows, itself among them unless it is always the master."""
 
 
 # -- the requests ------------------------------------------------------------------------------------------------------

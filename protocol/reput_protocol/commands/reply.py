@@ -65,16 +65,18 @@ class PushReplyHeader(CommandHeader):
 
 # -- the requests ------------------------------------------------------------------------------------------------------
 
-_TEMPLATE: Final = "no topic is created"
+_TEMPLATE: Final = "the broker's settings of new topics count"
+_PUSHES: Final = "write on the reply topic of the cluster"
 
 REQUESTS: Final = (
     RequestType(
         RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, sender=Sender.CONSUMER, topics=Right.WRITE,
-        fields={"defaultTopic": _TEMPLATE}, content=Content.MESSAGES, slave=Slave.REFUSES, pool="reply",
+        fields={"defaultTopic": _TEMPLATE}, handler_checks=_PUSHES, content=Content.MESSAGES,
+        slave=Slave.REFUSES, pool="reply",
     ),
     RequestType(
         RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, sender=Sender.CONSUMER, topics=Right.WRITE,
-        fields={"c": _TEMPLATE}, content=Content.MESSAGES, slave=Slave.REFUSES, pool="reply",
+        fields={"c": _TEMPLATE}, handler_checks=_PUSHES, content=Content.MESSAGES, slave=Slave.REFUSES, pool="reply",
     ),
     RequestType(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, PushReplyHeader, sender=Sender.TO_CLIENTS),
 )  # fmt: skip

@@ -20,6 +20,10 @@ class SyncTableHeader(CommandHeader):
 
     table_version: str | None = None
     """The version of an earlier answer, whose table the slave has; empty if it has none. RocketMQ's name none."""
+    part_offset: I64 | None = None
+    """From which byte of the table on the slave wants it; None if it cannot put parts together."""
+    part_of: str | None = None
+    """The version of the table that it has the beginning of."""
 
 
 class SyncTableResult(CommandHeader):
@@ -31,6 +35,8 @@ class SyncTableResult(CommandHeader):
     """End of the log that the table belongs to: it may name anything before."""
     is_partial: bool | None = None
     """Of 43: the body has what changed since the slave's version; otherwise it is the whole table."""
+    table_size: I64 | None = None
+    """Bytes of the table if the body is a part of it, the first one unless `part_of` is this version."""
 
 
 ANNOUNCED_TABLES: Final = (

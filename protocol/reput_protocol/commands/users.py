@@ -1,4 +1,4 @@
-"""Administration of users and rules (3001 to 3010), in the JSON of RocketMQ's module auth.
+"""Challenges for signatures; administration of users and rules (3001 to 3010), in the JSON of RocketMQ's module auth.
 
 Rights travel as RocketMQ's actions: write as Pub, read as Sub, admin as Create, Update and Delete together, describe as
 Get and List. Reput adds to that the groups of rules: `groups` of a user, and their rules under the subject
@@ -14,8 +14,8 @@ from msgspec import field
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, Members
-from reput_protocol.commands.header import CommandHeader
-from reput_protocol.commands.request import RequestType
+from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender
 from reput_protocol.rights import ANY, RIGHTS_OF, Kind, Right, Rule, rule_of
 
 GROUP_MARK: Final = "@"
@@ -44,6 +44,18 @@ class ListUsersHeader(CommandHeader):
     """Header of 3005: a part of the names."""
 
     filter: str | None = None
+
+
+class SignatureChallenge(CommandHeader):
+    """Answer header of SIGNATURE_CHALLENGE: what the connection's requests are signed with; without fields: nothing.
+
+    Attributes:
+        challenge: 16 bytes in Base64; None if the server has no users.
+        time: of the server, in ms.
+    """
+
+    challenge: str | None = None
+    time: I64 | None = None
 
 
 class AclHeader(CommandHeader):
@@ -180,8 +192,11 @@ class AclInfo(Body):
 
 # -- the requests ------------------------------------------------------------------------------------------------------
 
-REQUESTS: Final = tuple(
+REQUESTS: Final = (
     RequestType(
+        RequestCode.SIGNATURE_CHALLENGE, sender=Sender.CLIENT, handler_checks="none, and no signature",
+    ),
+    *(RequestType(
         code, header, body, cluster=Right.ADMIN, handler_checks="a user made with --admin",
         unserved="this broker has no users, because access control is off (access.enabled)",
     )
@@ -196,5 +211,5 @@ REQUESTS: Final = tuple(
         (RequestCode.AUTH_DELETE_ACL, AclHeader, None),
         (RequestCode.AUTH_GET_ACL, AclHeader, None),
         (RequestCode.AUTH_LIST_ACL, ListAclsHeader, None),
-    )
+    )),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -30,3 +31,11 @@ def dead_letter_origin(properties: Mapping[str, str], offset_message_id: str) ->
         properties.get(names.DLQ_REASON, "unknown"),
         properties.get(names.RETRY_REASON),
     )
+
+
+def replayed_id(offset_message_id: str) -> str:
+    """Return the unique id of the message as which the dead letter with this offset message id is replayed.
+
+    It is always the same, so that a later replay finds what an earlier one has sent.
+    """
+    return hashlib.sha256(f"dead letter {offset_message_id}".encode()).hexdigest()[:32].upper()

@@ -7,9 +7,11 @@ because the Go client rejects anything else.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+import re
+from itertools import islice
+from typing import Annotated, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct, ValidationError
 from msgspec.json import Decoder, Encoder
 
 from reput_protocol.buffers import Buffer
@@ -18,22 +20,39 @@ from reput_protocol.errors import HeaderMalformed
 from reput_protocol.wire.header import FIELDS_MAX, Header, Value, text_ext
 
 _I32: TypeAlias = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
-_TEXT = frozenset((str,))
 
 
-class _Members(Struct):
+_Scalar: TypeAlias = str | bool | int | None
+
+
+class _Members(Struct, gc=False):
+    """The members of a header. All have types, so that a container ends the decoding where it begins."""
+
     code: _I32 | None
     opaque: _I32 | None = None
     flag: _I32 | None = None
     remark: str | None = None
-    extFields: dict[str, Any] | None = None  # noqa: N815 - its name on the wire
-    language: Any = None
+    extFields: dict[str, _Scalar] | None = None  # noqa: N815 - its name on the wire
+    language: _Scalar = None
     version: _I32 | None = None
 
 
-# Fractions remain text: they may occur only in extFields.
-_decode = Decoder(_Members, float_hook=str).decode
+class _RawMembers(_Members, gc=False):
+    """For headers with fractions, which remain the text that they are, or with a strange language."""
+
+    extFields: dict[str, Raw] | None = None  # type: ignore[assignment]  # noqa: N815
+    language: Raw = Raw(b"null")  # type: ignore[assignment]
+
+
+_decode = Decoder(_Members).decode
+_decode_raw = Decoder(_RawMembers).decode
+_decode_value = Decoder(_Scalar).decode
 _encode = Encoder().encode
+_SMALL_BYTES = 16_384
+_STRINGS_MAX = 2 * FIELDS_MAX + 32
+"""Names and texts in a header above `_SMALL_BYTES`, which are counted before any is decoded."""
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_FRACTION = frozenset(b".eE")
 _LANGUAGE_NAMES = {language.value: language.name.encode() for language in LanguageCode}
 _OTHER = LanguageCode.OTHER.value
 _LANGUAGE_CODES = {language.name: language.value for language in LanguageCode}
@@ -45,8 +64,17 @@ def decode_json_header(data: Buffer) -> Header:
     Raises:
         HeaderMalformed: not UTF-8, strict JSON or an object, nested too deeply, or a member has a wrong type.
     """
+    if (
+        len(data) > _SMALL_BYTES
+        and next(islice(_STRING.finditer(data), _STRINGS_MAX, None), None) is not None
+    ):
+        raise HeaderMalformed(f"JSON header: it has more than {_STRINGS_MAX} names and texts")
     try:
-        members = _decode(str(data, "utf-8"))  # in bytes, ignored members would not be validated
+        text = str(data, "utf-8")  # in bytes, ignored members would not be validated
+        try:
+            members = _decode(text)
+        except ValidationError:
+            members = _decode_unusual(text)
     except (ValueError, RecursionError) as error:
         raise HeaderMalformed(f"JSON header cannot be read: {error}") from None
     return Header(
@@ -58,6 +86,29 @@ def decode_json_header(data: Buffer) -> Header:
         _language(members.language),
         members.version or 0,
     )
+
+
+def _decode_unusual(text: str) -> _Members:
+    """Decode a header that may have fractions in its fields. Raises ValueError, which names a field that has not."""
+    members = _decode_raw(text)
+    try:
+        language = _decode_value(members.language)
+    except ValidationError:
+        language = None
+    fields = {name: _value(name, bytes(raw)) for name, raw in (members.extFields or {}).items()}
+    return _Members(
+        members.code, members.opaque, members.flag, members.remark, fields, language, members.version
+    )
+
+
+def _value(name: str, raw: bytes) -> _Scalar:
+    try:
+        value: _Scalar = _decode_value(raw)
+    except ValidationError:
+        if raw[:1] in b"-0123456789" and not _FRACTION.isdisjoint(raw):
+            return raw.decode()
+        raise ValueError(f"extFields member {name[:80]!r} is neither text, number nor boolean") from None
+    return value
 
 
 def encode_json_header(header: Header) -> bytes:
@@ -78,25 +129,11 @@ def _language(value: object) -> int:
     return _LANGUAGE_CODES.get(value, _OTHER) if type(value) is str else _OTHER
 
 
-def _ext(fields: dict[str, Any] | None) -> dict[str, Value]:
+def _ext(fields: dict[str, _Scalar] | None) -> dict[str, Value]:
     if fields is None:
         return {}
     if len(fields) > FIELDS_MAX:
         raise HeaderMalformed(
             f"JSON header: extFields has {len(fields)} members; at most {FIELDS_MAX} are read"
         )
-    if _TEXT.issuperset(map(type, fields.values())):
-        return fields
-    ext: dict[str, Value] = {}
-    for name, value in fields.items():
-        if type(value) is str:
-            ext[name] = value
-        elif type(value) is bool:
-            ext[name] = "true" if value else "false"
-        elif type(value) is int:
-            ext[name] = str(value)
-        elif value is not None:
-            raise HeaderMalformed(
-                f"JSON header: extFields member {name[:80]!r} is neither text, number nor boolean"
-            )
-    return ext
+    return text_ext(fields)  # type: ignore[return-value]

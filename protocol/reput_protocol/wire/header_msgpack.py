@@ -6,38 +6,24 @@ the limits and otherwise ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
-from msgspec import Meta, Struct
-from msgspec.msgpack import Decoder, Encoder
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import HeaderMalformed
 from reput_protocol.wire.header import Header
 
 _ELEMENTS = 7
-_SEVEN_ELEMENTS = 0x97
 _CONTAINER_LENGTH_MAX = 1024
 _DEPTH_MAX = 4
 _SMALL_BYTES = 2048
 _CONTAINERS_MAX = 64
 """Arrays and maps in a header above `_SMALL_BYTES`: each takes a byte, and up to a microsecond."""
+_PACKED_BYTES = 512
+"""What a packer allocates at first; its own default is 256 KiB for each header."""
+_KEY_TYPES = frozenset({str})
 _VALUE_TYPES = frozenset({type(None), bool, int, float, str, bytes})
-
-
-class _Elements(Struct, array_like=True):
-    code: Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
-    language: int
-    version: int
-    opaque: Annotated[int, Meta(ge=-0x8000_0000, le=0xFFFF_FFFF)]
-    flag: int
-    remark: str | None
-    ext: dict[str, Any]
-
-
-_decode = Decoder(_Elements).decode
-_encode = Encoder().encode
 
 
 def decode_msgpack_header(data: Buffer) -> Header:
@@ -49,19 +35,29 @@ def decode_msgpack_header(data: Buffer) -> Header:
             than 64 maps and arrays.
     """
     try:
-        if len(data) > _SMALL_BYTES:
-            _unpack_large(data)  # for its limits
-        found = _decode(data)
-        if data[0] != _SEVEN_ELEMENTS:
-            _check_reserved(msgpack.unpackb(data)[_ELEMENTS:])
+        elements = msgpack.unpackb(data) if len(data) <= _SMALL_BYTES else _unpack_large(data)
     except (ValueError, TypeError, RecursionError) as error:
         raise HeaderMalformed(f"msgpack header cannot be read: {error}") from None
-    ext = found.ext
-    if len(ext) > _CONTAINER_LENGTH_MAX:
+    if type(elements) is not list or len(elements) < _ELEMENTS:
+        raise HeaderMalformed(f"msgpack header: it is not an array of {_ELEMENTS} elements")
+    if len(elements) > _ELEMENTS:
+        _check_reserved(elements[_ELEMENTS:])
+        del elements[_ELEMENTS:]
+    code, language, version, opaque, flag, remark, ext = elements
+    if not (
+        type(code) is type(language) is type(version) is type(opaque) is type(flag) is int
+        and -0x8000_0000 <= code <= 0x7FFF_FFFF
+        and -0x8000_0000 <= opaque <= 0xFFFF_FFFF
+        and (remark is None or type(remark) is str)
+    ):
+        raise HeaderMalformed("msgpack header: code, language, version, opaque, flag or remark is not valid")
+    if type(ext) is not dict or len(ext) > _CONTAINER_LENGTH_MAX:
         raise HeaderMalformed(f"msgpack header: the fields are not a map of at most {_CONTAINER_LENGTH_MAX}")
-    if not _VALUE_TYPES.issuperset(map(type, ext.values())):
-        raise HeaderMalformed("msgpack header: a field holds a container or an extension type")
-    return Header(found.code, found.opaque, found.flag, found.remark, ext, found.language, found.version)
+    if not (_KEY_TYPES.issuperset(map(type, ext)) and _VALUE_TYPES.issuperset(map(type, ext.values()))):
+        raise HeaderMalformed(
+            "msgpack header: a field has no text as name, or holds a container or extension type"
+        )
+    return Header(code, opaque, flag, remark, ext, language, version)
 
 
 def _unpack_large(data: Buffer) -> Any:
@@ -89,20 +85,15 @@ def encode_msgpack_header(header: Header) -> bytes:
     Raises:
         ValueError: a text is half a surrogate pair, or an integer takes more than 64 bits.
     """
+    elements = (
+        header.code, header.language, header.version, header.opaque, header.flag, header.remark, header.ext
+    )  # fmt: skip
     try:
-        return _encode(
-            (
-                header.code,
-                header.language,
-                header.version,
-                header.opaque,
-                header.flag,
-                header.remark,
-                header.ext,
-            )
-        )
-    except OverflowError as error:
+        # A packer of its own: one that threads share would mix up their headers.
+        packed: bytes = msgpack.packb(elements, buf_size=_PACKED_BYTES)
+    except (OverflowError, TypeError) as error:
         raise ValueError(f"header field does not fit msgpack: {error}") from None
+    return packed
 
 
 def _check_reserved(elements: list[object]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from broker_bench import BenchClient, broker_bench
-from reput_broker.observe.counters import Counters
+from reput_broker.observe.counters import PUT_TIMES, Counters
 from reput_broker.observe.statistics import ROUND_S, Statistics
 from reput_broker.store.stats import StoreStats
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -95,6 +95,22 @@ async def test_several_topics_are_created_or_none(tmp_path: Path) -> None:
         assert (config["readQueueNums"], config["writeQueueNums"], config["perm"]) == (2, 3, 6)
         assert config["attributes"]["message.type"] == "FIFO"
         assert json.loads(await body_of(client, RequestCode.GET_TOPIC_CONFIG, topic="b"))["perm"] == 4
+
+
+async def test_what_a_topic_or_group_may_make_tables_grow_by_is_limited(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        create = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+        _, remark = await refusal_of(
+            client, create, topic_list({"topicName": "a", "topicFilterType": "x" * 5000})
+        )
+        assert "it is one of SINGLE_TAG, MULTI_TAG" in remark
+        group = {"groupName": "g", "groupRetryPolicy": {"type": "x" * 5000}}
+        _, remark = await refusal_of(
+            client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(group).encode()
+        )
+        assert "at most 4096 are kept" in remark
+        assert bench.broker._storage.tables.groups.get("g") is None
 
 
 async def attributes_of(client: BenchClient, topic: str) -> dict[str, str]:
@@ -293,11 +309,33 @@ async def test_rates_of_topics_and_groups_are_shown(tmp_path: Path) -> None:
         figures = KVTable.from_json(await body_of(client, RequestCode.GET_BROKER_RUNTIME_INFO)).table
         assert float(figures["putTps"].split()[0]) == one_a_second
         assert int(figures["earliestMessageTimeStamp"]) > 0
-        assert {
-            "sendThreadPoolQueueSize",
-            "pullThreadPoolQueueHeadWaitTimeMills",
-            "pageCacheLockTimeMills",
-        } <= {*figures}
+        by_time = dict(part.rsplit(":", 1) for part in figures["putMessageDistributeTime"].split(" "))
+        assert [*by_time] == [*PUT_TIMES]
+        assert sum(map(int, by_time.values())) == 10, "of the last minute"
+
+
+async def test_a_tool_finds_each_runtime_figure_of_rocketmq(tmp_path: Path) -> None:
+    """One that is missing, or cannot be read as a number, empties RocketMQ's exporter for Prometheus."""
+    golden = json.loads((Path(__file__).parents[2] / "golden/mqadmin.json").read_text())
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        await client.send("orders", b"x" * 100)
+        await bench.settled()
+        await pull_all(client, "orders", "readers")
+        figures = KVTable.from_json(await body_of(client, RequestCode.GET_BROKER_RUNTIME_INFO)).table
+    assert {*golden["brokerStatus"][0]} - {*figures} == {"commitLogDiskRatio_DIRECTORY/commitlog"}
+    numbers = {
+        name: int(value)
+        for name, value in figures.items()
+        if name.endswith(("Capacity", "Max", "Numbs")) and name != "commitLogDirCapacity"
+    }
+    assert numbers.keys() >= {
+        "putMessageEntireTimeMax",
+        "getMessageEntireTimeMax",
+        "remainTransientStoreBufferNumbs",
+    }
+    assert int(figures["dispatchMaxBuffer"]) > 100
+    assert numbers["pullThreadPoolQueueCapacity"] == (384 << 20) // 2048
 
 
 async def test_rates_of_delayed_messages_are_shown(tmp_path: Path) -> None:

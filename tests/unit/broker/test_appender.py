@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import Appender
 from reput_broker.put.fence import Fence
@@ -81,7 +82,14 @@ async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
     counters = Counters()
     transfer: Any = None
     appender = Appender(
-        store, PutLock(Fence()), flush, reput, counters, transfer, fence=Fence(), readers_see_unflushed=False
+        store,
+        PutLock(Fence(), StoreConfig()),
+        flush,
+        reput,
+        counters,
+        transfer,
+        fence=Fence(),
+        readers_see_unflushed=False,
     )
     request: Any = SimpleNamespace(received_at=0.0, is_oneway=False, body=b"")
     puts = [
@@ -100,7 +108,14 @@ async def refusal_of(store: Any) -> tuple[Refusal, Counters]:
     nothing: Any = None
     reput: Any = type("Reput", (), {"wake": None})
     appender = Appender(
-        store, PutLock(Fence()), nothing, reput, counters, nothing, fence=Fence(), readers_see_unflushed=False
+        store,
+        PutLock(Fence(), StoreConfig()),
+        nothing,
+        reput,
+        counters,
+        nothing,
+        fence=Fence(),
+        readers_see_unflushed=False,
     )
 
     put = Put(nothing, 100, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE)

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from reput_broker.tables.config_file import ConfigFile, ConfigFileDamaged, decode, encode
+from reput_broker.tables.config_file import ConfigFile, ConfigFileDamaged, EntryTexts, decode, encode
 
 
 @pytest.fixture
@@ -88,3 +88,27 @@ def test_written_tables_are_strict_json_with_tabs() -> None:
         b'{\n\t"dataVersion":{\n\t\t"counter":0\n\t},\n\t"topicConfigTable":{\n\t\t"T":{\n\t\t\t"attributes":{}\n\t\t}\n\t}\n}'
     )
     assert json.loads(text) == decode(text)
+
+
+def test_a_table_encodes_the_entries_that_have_changed_and_its_text_is_the_same() -> None:
+    texts, made = EntryTexts("table"), []
+
+    def entry(value: dict[str, int], more: str) -> dict[str, object]:
+        made.append(more)
+        return {**value, "more": more, "none": {}}
+
+    def members(entries: dict[str, tuple[object, ...]]) -> dict[str, object]:
+        odd = {"table": {}, "text": '\n\t"table":{}'}
+        return {"odd": odd, "table": {name: entry(*entries[name]) for name in sorted(entries)}, "z": 1}  # type: ignore[arg-type]
+
+    entries: dict[str, tuple[object, ...]] = {}
+    for name in ("b", 'a\n"quoted" \u00fc', "c"):
+        entries[name] = ({"n": 1}, name)
+        made.clear()
+        text = texts.encode({**members({}), "table": {}}, entries, entry)
+        assert made == [name]
+        assert text == encode(members(entries))
+    entries["b"] = ({"n": 2}, "b")
+    del entries["c"]
+    assert texts.encode({**members({}), "table": {}}, entries, entry) == encode(members(entries))
+    assert texts.encode({**members({}), "table": {}}, {}, entry) == encode(members({}))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.config.description import describe, digest, flatten
+from reput_broker.config.description import config_options, describe, digest, flatten
 from reput_broker.config.environment import variable_of
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.loading import load_config
@@ -225,3 +225,16 @@ def test_the_digest_tells_configurations_apart(file: Path) -> None:
     file.write_text("port = 10911\n")
     assert digest(load_config(file)) == digest(BrokerConfig())
     assert digest(BrokerConfig(port=1)) != digest(BrokerConfig())
+
+
+def test_a_url_is_shown_without_its_password_and_key() -> None:
+    endpoint = "http://alice:hidden-one@collector:4318/v1/traces?key=hidden-two"
+    config = BrokerConfig(tracing={"endpoint": endpoint})
+    assert config.tracing.endpoint == endpoint
+    (row,) = [row for row in describe(config) if row.key == "tracing.endpoint"]
+    (option,) = [option for option in config_options(config) if option.key == "tracing.endpoint"]
+    assert row.value == '"http://***@collector:4318/v1/traces?***"'
+    assert "hidden" not in f"{row} {option}"
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig(tracing={"endpoint": "http://alice:hidden-one@collector:4318"})
+    assert "hidden" not in str(refused.value)

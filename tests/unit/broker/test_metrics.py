@@ -22,6 +22,7 @@ from reput_broker.observe.metrics import BrokerMetrics, MetricsSources
 from reput_broker.observe.pages import MetricsPages
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
+from reput_protocol.names import REPLAY_GROUP, TRANSACTION_CHECK_GROUP
 from scrapes import Page, a_few_figures, check, fake_store, known_series, read, value
 
 
@@ -264,6 +265,16 @@ def test_a_group_has_its_series_from_its_beginning(sources: MetricsSources) -> N
         for reason in ("join", "leave", "timeout", "topic_change"):
             assert value(page, "reput_rebalances_total", group=group, reason=reason) == 0
     assert not any("CID_RMQ_SYS_TRANS" in str(labels) for _, labels in page)
+
+
+@pytest.mark.parametrize("group", [REPLAY_GROUP, f"{REPLAY_GROUP}_0123", TRANSACTION_CHECK_GROUP])
+def test_groups_of_our_tools_and_of_the_broker_alert_nobody(sources: MetricsSources, group: str) -> None:
+    """They have progress and no members, as a group has that has stopped."""
+    assert sources.offsets is not None
+    sources.offsets.commit(group, "orders", 2, 7)
+    page = page_of(sources)
+    assert value(page, "reput_consumer_lag_messages", group="billing", topic="orders", queue="2") == 30
+    assert not [name for name, labels in page if group in str(labels)]
 
 
 def test_a_group_s_members_changes_and_progress(sources: MetricsSources) -> None:

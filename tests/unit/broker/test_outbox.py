@@ -39,6 +39,9 @@ class Peer(Transport):
     async def receive(self) -> bytes:
         raise AssertionError("an outbox does not read")
 
+    def end_sending(self) -> None:
+        pass
+
     def close(self) -> None:
         self.reads.release()
 

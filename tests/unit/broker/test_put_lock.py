@@ -9,13 +9,14 @@ import trio
 import trio.lowlevel
 import trio.testing
 
+from reput_broker.config.sections import StoreConfig
 from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.put_lock import PutLock
 
 
 @pytest.mark.trio
 async def test_appends_that_wait_go_in_the_order_they_came() -> None:
-    lock = PutLock(Fence())
+    lock = PutLock(Fence(), StoreConfig())
     lock.acquire_nowait()
     order: list[int] = []
 
@@ -36,7 +37,7 @@ async def test_appends_that_wait_go_in_the_order_they_came() -> None:
 
 @pytest.mark.trio
 async def test_a_cancelled_wait_leaves_the_lock_to_the_others() -> None:
-    lock = PutLock(Fence())
+    lock = PutLock(Fence(), StoreConfig())
     lock.acquire_nowait()
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(0) as scope:
@@ -63,7 +64,7 @@ async def test_a_cancelled_wait_leaves_the_lock_to_the_others() -> None:
 async def test_nothing_is_appended_after_a_wait_in_which_the_fence_was_closed() -> None:
     """The end of the log is final as soon as a hand-over has closed the fence."""
     fence = Fence()
-    lock = PutLock(fence)
+    lock = PutLock(fence, StoreConfig())
     appended: list[int] = []
 
     class Files:

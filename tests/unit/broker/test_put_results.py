@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
 from broker_bench import broker_bench
 from reput_broker.tables.table_saver import TableSaver
@@ -61,3 +62,22 @@ async def test_a_topic_deleted_while_a_send_creates_it_does_not_exist(
 def many(count: int) -> dict[str, str]:
     """That many small properties."""
     return {f"k{number}": "v" for number in range(count)}
+
+
+async def test_puts_are_refused_while_one_waits_too_long_for_a_file_and_that_one_is_stored(
+    tmp_path: Path,
+) -> None:
+    async with broker_bench(tmp_path) as bench:
+        await bench.create_topic("orders")
+        lock = bench.broker._parts._common.puts.lock
+        async with trio.open_nursery() as nursery, lock.held():
+            nursery.start_soon(bench.client().send, "orders", b"waits")
+            await bench.pass_time(0.9)
+            nursery.start_soon(bench.client().send, "orders", b"waits")
+            await bench.pass_time(0.2)
+            refused = await bench.client().send("orders", b"refused")
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert "[PC_SYNCHRONIZED]broker busy" in (refused.remark or "")
+        assert "waited 1.1 s for a file" in (refused.remark or "")
+        assert (await bench.client().send("orders", b"later")).code == 0
+        assert await bench.bodies("orders") == [b"waits", b"waits", b"later"]

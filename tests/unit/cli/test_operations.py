@@ -11,7 +11,8 @@ from click.testing import CliRunner, Result
 
 from reput_broker.background import BackgroundBroker
 from reput_cli.failures import CommandFailed
-from reput_cli.output import duration_text, size_text
+from reput_cli.options import Settings
+from reput_cli.output import Printer, duration_text, size_text
 from reput_cli.root import root
 from reput_client.blocking import Message, Producer
 from reput_protocol.errors import BrokerError
@@ -107,3 +108,15 @@ def test_sizes_for_people() -> None:
         "0 B", "1023 B", "1.0 KiB", "1.0 GiB", "5.0 PiB"
     ]  # fmt: skip
     assert duration_text(192) == "3m12s"
+
+
+def test_rates_are_no_durations(capsys: pytest.CaptureFixture[str]) -> None:
+    Printer(Settings("", 1.0, "table", False, False, 0, True)).fields(
+        {"messages_per_s": 125_000, "client_min_per_s": 90, "duration_s": 192.0}
+    )
+    shown = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert {key: value.strip() for key, value in shown.items()} == {
+        "messages_per_s": "125000",
+        "client_min_per_s": "90",
+        "duration_s": "3m12s",
+    }

@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from dead_letters import give_up
 from reput_broker.background import BackgroundBroker
 from reput_cli.broker import command as broker
 from reput_cli.consume import command as consume
@@ -87,26 +88,30 @@ def test_dead_letters_of_two_brokers(address: str) -> None:
         admin.create_topic("%DLQ%g", queues=1)
         while len(admin.route("%DLQ%g").queue_datas) < 2:
             time.sleep(0.02)
+        admin.create_topic("failed", queues=1)
+        while len(admin.route("failed").queue_datas) < 2:
+            time.sleep(0.02)
     with Producer(address) as producer:
         for number in range(4):
-            origin = {"DLQ_ORIGIN_TOPIC": "t", "n": str(number)}
-            message = Message("%DLQ%g", b"l%d" % number, properties=origin)
-            producer.send(message)  # to one after the other
+            producer.send(Message("failed", b"l%d" % number))  # to one after the other
             time.sleep(0.002)
+    give_up(address, "g", "failed")
     (_, listed) = run(dlq, "list", server=address)
     assert listed.split("\t")[:2] == ["g", "4"]
     assert run(dlq, "peek", "g", "-f", "%v", server=address) == ["l0", "l1", "l2", "l3"]
     assert run(dlq, "peek", "g", "-o", "-1", "-f", "%v", server=address) == ["l2", "l3"]
-    assert run(dlq, "replay", "g", "-n", "3", server=address) == [
-        "3 dead letters of g sent to t",
+    assert run(dlq, "replay", "g", "-n", "3", "--yes", server=address) == [
+        "3 dead letters of g sent to failed",
         "1 not read yet: the same command continues there",
     ]
-    assert run(dlq, "replay", "g", server=address) == [
+    assert run(dlq, "replay", "g", "--yes", server=address) == [
         "3 dead letters were replayed or skipped before; -o earliest starts at the beginning",
-        "1 dead letter of g sent to t",
+        "1 dead letter of g sent to failed",
     ]
-    replayed = [line for line in run(consume, "t", "-e", "-f", "%v", server=address) if line.startswith("l")]
-    assert sorted(replayed) == ["l0", "l1", "l2", "l3"]
+    replayed = [
+        line for line in run(consume, "failed", "-e", "-f", "%v", server=address) if line.startswith("l")
+    ]
+    assert sorted(replayed) == ["l0", "l0", "l1", "l1", "l2", "l2", "l3", "l3"]
     assert run(dlq, "purge", "g", "--yes", server=address) == [
         "topic %DLQ%g: 4 dead letters, 0 not replayed yet",
         "topic %DLQ%g deleted",

@@ -32,6 +32,7 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "RELOAD_CONFIG": 700074,
         "SET_INTAKE": 700075,
         "FLUSH_LOG": 700076,
+        "SIGNATURE_CHALLENGE": 700080,
     }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
 from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import HeaderMalformed
-from reput_protocol.wire.header import Header
+from reput_protocol.wire.header import Header, Value
 from reput_protocol.wire.header_json import decode_json_header, encode_json_header
 
 
@@ -96,3 +97,38 @@ def test_bytes_that_are_not_text_cannot_be_written() -> None:
 
 def test_an_unknown_language_number_is_written_as_other() -> None:
     assert json.loads(encode_json_header(Header(0, 1, language=99)))["language"] == "OTHER"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"code":10,"extFields":{"a":[' + b",".join([b"[]"] * 300_000) + b"]}}",
+        b'{"code":10,"extFields":{' + b",".join(b'"%x":"1"' % number for number in range(90_000)) + b"}}",
+        b'{"code":10,"extFields":{' + b",".join(b'"%x\\\\" :1' % number for number in range(90_000)) + b"}}",
+    ],
+)
+def test_a_large_header_makes_few_objects(data: bytes) -> None:
+    """Each made a third of a million objects, and took a tenth of a second and more."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(HeaderMalformed):
+            decode_json_header(data)
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(data) + 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_containers_where_no_field_is_make_no_objects() -> None:
+    lists = b"[" + b",".join([b"[]"] * 300_000) + b"]"
+    tracemalloc.start()
+    try:
+        header = decode_json_header(b'{"code":10,"language":%b,"unknown":%b}' % (lists, lists))
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(lists) + 100_000
+    finally:
+        tracemalloc.stop()
+    assert (header.code, header.language) == (10, LanguageCode.OTHER)
+
+
+def test_a_large_header_with_long_texts_is_read() -> None:
+    ext: dict[str, Value] = {"i": 'a "quoted" \\ text ' * 10_000, "j": "x"}
+    assert decode_json_header(encode_json_header(Header(310, 1, ext=ext))).ext == ext

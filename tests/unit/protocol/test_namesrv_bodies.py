@@ -109,3 +109,12 @@ def test_the_group_of_a_broker_name() -> None:
     assert MemberGroup.from_json(text.replace(b'"0"', b"0").replace(b'"1"', b"1")) == group, (
         "as RocketMQ writes it"
     )
+
+
+def test_a_large_registration_is_written_in_the_compressed_form() -> None:
+    topics = {f"T{number}": TopicConfig(f"T{number}", number, 4, 6) for number in range(1, 500)}
+    version = {"counter": 3, "stateVersion": 2, "timestamp": 5}
+    written = RegisterBrokerBody(TopicConfigTable(topics, version))
+    data = written.deflated()
+    assert 8 * len(data) < len(written.to_json())
+    assert RegisterBrokerBody.decode(data) == written

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from reput_protocol.codes import ResponseCode
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.record.record import decode_record
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -13,3 +16,29 @@ PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="
 def test_every_response_code_is_listed() -> None:
     listed = re.findall(r"`(\d+)`\s(\w+)", PAGE.split("## Response codes")[1].split("## JSON bodies")[0])
     assert listed == [(str(int(code)), code.name) for code in ResponseCode]
+
+
+def frames() -> dict[str, tuple[bytes, Header, bytes]]:
+    """Each whole frame on the page by its name: the bytes, the header and the body."""
+    block = PAGE.split("## Whole frames")[1].split("```")[1]
+    found = {}
+    for name, lines in re.findall(r"(?m)^(\w+, \w+)\n((?:  .+\n)+)", block):
+        data = bytes.fromhex("".join(line[10:] for line in lines.splitlines()))
+        [(header_type, header, body)] = FrameReader().receive_data(data)
+        assert header_type == HeaderType.MSGPACK
+        found[name] = data, decode_header(header_type, header), bytes(body)
+    return found
+
+
+def test_the_whole_frames_are_those_that_are_encoded() -> None:
+    codes = {"PutMessage": 700001, "PullMessage": 11, "QueryConsumerOffset": 14}
+    assert [*frames()] == [f"{name}, {kind}" for name in codes for kind in ("request", "response")]
+    for name, (data, header, body) in frames().items():
+        assert encode_frame(header, HeaderType.MSGPACK, body) == data
+        command, _, kind = name.partition(", ")
+        assert header.code == (codes[command] if kind == "request" else ResponseCode.SUCCESS)
+        assert header.opaque == 7
+        if body:
+            record = decode_record(body)  # which verifies the checksum
+            assert (record.topic, record.body) == ("wire", b"hello")
+    assert codes["PutMessage"] == RequestCode.PUT_MESSAGE

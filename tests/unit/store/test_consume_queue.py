@@ -36,7 +36,11 @@ def make(tmp_path: Path, cache: QueueFileCache) -> ConsumeQueue:
 def put(queue: ConsumeQueue, first: int, count: int, physical: int | None = None, size: int = 100) -> None:
     for k in range(first, first + count):
         base = k * size if physical is None else physical + (k - first) * size
-        assert queue.put_message_position_info(base, size, k, k)
+        put_unit(queue, base, size, k, k)
+
+
+def put_unit(queue: ConsumeQueue, physical_offset: int, size: int, tags_code: int, queue_offset: int) -> None:
+    queue.put_batch(array("q", [physical_offset]), array("q", [size]), array("q", [tags_code]), queue_offset)
 
 
 def units(queue: ConsumeQueue) -> list[tuple[int, int, int]]:
@@ -71,7 +75,7 @@ def test_existing_units_are_skipped(tmp_path: Path, cache: QueueFileCache) -> No
 def test_a_wrong_order_is_counted_and_appended_at_the_end(tmp_path: Path, cache: QueueFileCache) -> None:
     queue = make(tmp_path, cache)
     put(queue, 0, 3)
-    assert queue.put_message_position_info(900, 100, 7, 9)
+    put_unit(queue, 900, 100, 7, 9)
     assert queue.order_errors == 1
     assert units(queue)[3] == (900, 100, 7)
 
@@ -79,7 +83,7 @@ def test_a_wrong_order_is_counted_and_appended_at_the_end(tmp_path: Path, cache:
 def test_a_queue_that_begins_late_is_filled_with_pre_blanks(tmp_path: Path, cache: QueueFileCache) -> None:
     queue = make(tmp_path, cache)
     for k in range(25, 31):
-        queue.put_message_position_info(8192 + (k - 25) * 100, 100, 0, k)
+        put_unit(queue, 8192 + (k - 25) * 100, 100, 0, k)
     first = (queue.directory / f"{400:020}").read_bytes()
     assert first[:100] == UNIT.pack(0, 0x7FFFFFFF, 0) * 5
     assert first[100:120] == UNIT.pack(8192, 100, 0)
@@ -120,7 +124,7 @@ def test_a_full_disk_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", refuse)
         with pytest.raises(DiskFull):
-            queue.put_message_position_info(300, 100, 3, 3)
+            put_unit(queue, 300, 100, 3, 3)
     assert (queue.max_queue_offset, queue.max_physical_offset) == (3, 300)
     put(queue, 3, 1)
     assert queue.max_queue_offset == 4
@@ -198,22 +202,3 @@ def test_equal_times_are_halved_and_not_walked_over(tmp_path: Path, cache: Queue
     assert queue.offset_by_timestamp(999, "upper", time_of) == 999
     assert queue.offset_by_timestamp(8_000, "lower", time_of) == 8_000
     assert asked < 100
-
-
-NEAREST = [
-    (0, 0), (99, 0), (101, 2), (199, 2), (200, 2), (201, 3), (400, 4), (401, 5), (550, 5), (551, 6), (1_300, 12),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("timestamp", "nearest"), NEAREST)
-def test_the_old_rule_takes_the_nearest_and_of_two_the_earlier(
-    tmp_path: Path, cache: QueueFileCache, timestamp: int, nearest: int
-) -> None:
-    """RocketMQ 4.x: getOffsetInQueueByTime; both files were modified after every time asked for, or before."""
-    queue = make(tmp_path, cache)
-    put(queue, 0, len(TIMES))
-    first, last = sorted(queue.directory.iterdir())
-    os.utime(first, ns=(1_000 * 1_000_000,) * 2)
-    os.utime(last, ns=(1_200 * 1_000_000,) * 2)
-    found = queue.nearest_offset_by_timestamp(timestamp, lambda offset, _: TIMES[offset // 100])
-    assert found == nearest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from array import array
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,8 @@ def filled(tmp_path: Path) -> ConsumeQueueTable:
         tmp_path / "consumequeue", small_options(tmp_path, queue_files_open_max=4, consume_queue_entries=10)
     )
     for queue_id in range(QUEUES):
-        table.find_or_create("T", queue_id).put_message_position_info(queue_id * 100, 100, 7, 0)
+        queue = table.find_or_create("T", queue_id)
+        queue.put_batch(array("q", [queue_id * 100]), array("q", [100]), array("q", [7]), 0)
     return table
 
 

@@ -129,7 +129,8 @@ def test_messages_are_found_by_unique_id_and_by_each_key(tmp_path: Path) -> None
     assert found(store, "b", count=1) == [b"2"]
     assert found(store, "U2") == [b"2"]
     assert found(store, "b", topic="other") == [b"4"]
-    assert found(store, "c") == found(store, "") == []
+    assert found(store, "c") == []
+    assert found(store, "") == [b"2", b"1"], "by time alone; the third has no key"
     store.close()
 
 
@@ -553,4 +554,44 @@ def test_a_file_that_a_worker_is_just_making_is_the_next_one(
     assert [file.path.name for file in index.files] == sorted(path.name for path in index.directory.iterdir())
     for n in range(40):
         assert found(store, f"late{n}") == [b"%d" % n]
+    store.close()
+
+
+@given(st.lists(st.integers(-1500, 4000), min_size=1, max_size=40), st.data())
+def test_a_query_by_time_alone_finds_what_was_stored_then(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int], data: st.DataObject
+) -> None:
+    """Over several files, with other topics in between, and also if the clock was set back."""
+    clock = FakeClock()
+    store = opened(small_options(tmp_path_factory.mktemp("store"), index_entries=9), clock)
+    stored: list[tuple[int, bytes]] = []
+    for number, step in enumerate(steps):
+        clock.now_ms += step
+        put_keys(store, b"%d" % number, "a", "b", unique_id=f"U{number}")
+        put_keys(store, b"other", "a", topic="Other")
+        stored.append((clock.now_ms, b"%d" % number))
+    dispatch_all(store)
+    times = sorted(at for at, _ in stored)
+    for _ in range(5):
+        begin, end = sorted(data.draw(st.integers(times[0] - 2000, times[-1] + 2000)) for _ in range(2))
+        expected = [body for at, body in reversed(stored) if begin <= at <= end]
+        assert sorted(found(store, "", begin_ms=begin, end_ms=end)) == sorted(expected)
+        if times == [at for at, _ in stored]:
+            assert found(store, "", begin_ms=begin, end_ms=end) == expected, "newest first"
+    store.close()
+
+
+def test_a_query_by_time_that_would_examine_too_many_records_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reput_broker.store.index.query.CANDIDATES_MAX", 3)
+    store = opened(small_options(tmp_path))
+    put_keys(store, b"first", "k")
+    for _ in range(3):
+        put_keys(store, b"other", "k", topic="Other")
+    dispatch_all(store)
+    store.complete_index()
+    assert store.query_message("T", "", 9)[0] == ()
+    assert not store.query_message("T", "", 9).is_complete
+    assert len(store.query_message("Other", "", 3).records) == 3
     store.close()

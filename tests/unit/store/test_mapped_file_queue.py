@@ -44,8 +44,6 @@ def test_an_empty_stream(stream: MappedFileQueue) -> None:
     assert stream.last_file_for(0, create=False) is None
     assert (stream.min_offset, stream.max_offset, stream.max_wrote_position) == (-1, 0, 0)
     assert stream.find_by_offset(0, first_if_missing=True) is None
-    assert stream.find_by_timestamp(0) is None
-    assert stream.reset_offset(0) is False
 
 
 def test_a_stream_begins_with_the_file_that_contains_its_start(stream: MappedFileQueue) -> None:
@@ -72,53 +70,17 @@ def test_appends_roll_and_offsets_are_found(stream: MappedFileQueue) -> None:
     assert full.is_full
 
 
-def test_bytes_to_commit_and_to_flush_shrink_with_commit_and_flush(stream: MappedFileQueue) -> None:
+def test_what_is_to_commit_and_to_flush_shrinks_with_commit_and_flush(stream: MappedFileQueue) -> None:
     fill(stream, SIZE + 10)
-    assert (stream.bytes_to_commit, stream.bytes_to_flush) == (SIZE + 10, SIZE + 10)
+    assert (stream.committed_where, stream.bytes_to_flush) == (0, SIZE + 10)
     stream.commit()
-    assert stream.bytes_to_commit == 0
+    assert stream.committed_where == SIZE + 10
     while stream.bytes_to_flush:
         stream.flush()
     assert stream.flushed_where == SIZE + 10
     assert all(
         file.flushed_position <= file.committed_position <= file.wrote_position for file in stream.files
     )
-
-
-def test_find_by_timestamp_takes_the_first_file_modified_since(stream: MappedFileQueue) -> None:
-    fill(stream, 3 * SIZE)
-    for seconds, file in enumerate(stream.files, start=1_000):
-        os.utime(file.path, (seconds, seconds))
-    for wanted_ms, base in (
-        (0, 0),
-        (1_000_000, 0),
-        (1_000_001, SIZE),
-        (1_002_000, 2 * SIZE),
-        (9_999_999, 2 * SIZE),
-    ):
-        found = stream.find_by_timestamp(wanted_ms)
-        assert found is not None
-        assert found.base_offset == base
-
-
-def test_reset_offset_really_resets(stream: MappedFileQueue) -> None:
-    """RocketMQ 4.3.1 walked its files from the wrong end: nothing was reset, and it reported success."""
-    fill(stream, 2 * SIZE + 100)
-    assert stream.reset_offset(SIZE + 50) is True
-    assert stream.max_wrote_position == SIZE + 50
-    assert names(stream) == [0, SIZE]
-    last = stream.last_file
-    assert last is not None
-    assert last.path.read_bytes() == b"x" * 50 + bytes(SIZE - 50)
-    fill(stream, 10)
-    assert stream.max_wrote_position == SIZE + 60
-
-
-def test_reset_offset_refuses_offsets_too_far_back_or_ahead(stream: MappedFileQueue) -> None:
-    fill(stream, 4 * SIZE)
-    for offset in (SIZE, 4 * SIZE + 1):
-        assert stream.reset_offset(offset) is False
-    assert names(stream) == [0, SIZE, 2 * SIZE, 3 * SIZE]
 
 
 def test_truncate_dirty_files_deletes_what_follows(stream: MappedFileQueue) -> None:

@@ -182,9 +182,6 @@ def test_offsets_and_times(tmp_path: Path) -> None:
     assert store.offset_by_timestamp("T", 0, T0 + 1050, BoundaryType.UPPER) == 9
     assert store.offset_by_timestamp("T", 0, T0 + 9999) == 15
     assert store.offset_by_timestamp("T", 1, T0) == 0
-    assert store.nearest_offset_by_timestamp("T", 0, T0 + 140) == 0
-    assert store.nearest_offset_by_timestamp("T", 0, T0 + 160) == 1
-    assert store.nearest_offset_by_timestamp("T", 1, T0) == 0
     assert store.min_physical_offset == 0
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -429,3 +430,17 @@ def test_the_command(tmp_path: Path) -> None:
     assert (facts["broker"], facts["log_start"]) == ("stopped", 0)
     assert facts["files"] == len([path for path in (tmp_path / "copy").rglob("*") if path.is_file()])
     assert reput_store("verify", tmp_path / "copy")[0] == 0
+
+
+def test_modes_of_directories_and_the_users_are_kept(running: MessageStore, tmp_path: Path) -> None:
+    source = running.options.data_dir
+    (source / "access").mkdir(mode=0o700)
+    (source / "access" / "users.json").write_text("{}")
+    modes = {".": 0o750, "access": 0o700, "config": 0o750, "commitlog": 0o710, "consumequeue/T": 0o700}
+    for name, mode in modes.items():
+        (source / name).chmod(mode)
+    (source / "access" / "users.json").chmod(0o600)
+    take_snapshot(source, tmp_path / "copy")
+    found = {name: stat.S_IMODE((tmp_path / "copy" / name).stat().st_mode) for name in modes}
+    assert found == modes
+    assert stat.S_IMODE((tmp_path / "copy" / "access" / "users.json").stat().st_mode) == 0o600

@@ -43,7 +43,11 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
         ("- reput-data:", "- other-data:", "reput: volume 'other-data' is not declared"),
         ("./conf/prometheus:", "./conf/gone:", "prometheus: ./conf/gone is mounted but does not exist"),
         ("service_healthy", "service_started", "prometheus: it does not wait until reput is healthy"),
-        ("prom/prometheus:v3.5.0", "prom/prometheus", "prometheus: its image has no version"),
+        ("prom/prometheus:v3.5.0", "prom/prometheus", "prometheus: its image has no exact version"),
+        ("prom/prometheus:v3.5.0", "prom/prometheus:v3", "prometheus: its image has no exact version"),
+        ("networks: [engine]", "networks: [default, engine]", "network 'engine' is for etcd and the members"),
+        ("internal: true", "internal: false", "network 'engine' is reached from this machine"),
+        ("_ipv4: isolated", "_ipv4: nat", "network 'engine' is reached from this machine"),
         ("stop_grace_period", "stop_grace", "reput: unknown key 'stop_grace'"),
         ("  spark:", "  sparks:", "service 'spark' is missing"),
         ("profiles: [spark]", "profiles: [jobs]", "spark: its profiles are ['jobs'], not ['spark']"),
@@ -52,7 +56,7 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
         ("context: .", "context: ..", "spark: it is built from .., not from the repository"),
         ("- archive-data:/archive", "- archive-data:/data", "spark: /archive is in no named volume"),
         ("profiles: [proxy]", "profiles: [grpc]", "proxy: its profiles are ['grpc'], not ['proxy']"),
-        ("image: apache/rocketmq:5.3.3", "image: apache/rocketmq", "proxy: its image has no version"),
+        ("image: apache/rocketmq:5.3.3", "image: apache/rocketmq", "proxy: its image has no exact version"),
         ('["/tmp:exec"]', '["/var/tmp"]', "spark: it has no tmpfs on /tmp"),
         ("  grafana:", "  graphs:", "service 'grafana' is missing"),
         ("profiles: [monitoring]", "profiles: [m]", "prometheus: its profiles are ['m'], not ['monitoring']"),
@@ -155,6 +159,17 @@ def test_with_tls_every_port_needs_tls_and_a_user(tmp_path: Path) -> None:
         assert "./secure:/etc/reput/secure:ro" in document["services"][name]["volumes"]
 
 
+def test_grafana_has_no_account_with_a_known_password() -> None:
+    plain, override = (yaml.safe_load(path.read_text()) for path in (COMPOSE, WITH_TLS))
+    none = {"GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true", "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer"}
+    assert none.items() <= plain["services"]["grafana"]["environment"].items()
+    own = {
+        "GF_AUTH_ANONYMOUS_ENABLED": "false",
+        "GF_SECURITY_ADMIN_PASSWORD__FILE": "/etc/reput/secure/grafana.secret",
+    }
+    assert own.items() <= merged(plain, override)["services"]["grafana"]["environment"].items()
+
+
 def test_the_proxy_starts_when_the_brokers_own_container_has_created_its_topic() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
     assert services["proxy-topic"]["network_mode"] == "service:reput"
@@ -177,6 +192,7 @@ def test_with_tls_the_job_and_prometheus_only_add_what_they_need() -> None:
     assert [word for word in plain["spark"]["command"] if word not in override["spark"]["command"]] == []
     assert command.make_context("archive", override["spark"]["command"][2:])
 
+    assert override["spark"]["environment"]["REPUT_USER"] == "archive", "a job needs no administrator"
     config, *others = override["prometheus"]["command"]
     assert others == plain["prometheus"]["command"][1:]
     conf = REPOSITORY / "conf" / "prometheus"
@@ -199,7 +215,7 @@ def test_what_compose_merges_differently_is_refused(changes: dict[str, Any], pro
 
 
 def test_the_stages_of_the_image_start_from_one_base() -> None:
-    assert base_image().startswith("python:3.11-")
+    assert base_image().startswith("python:3.11.")
 
 
 def test_the_job_of_the_compose_file_is_one_that_there_is() -> None:

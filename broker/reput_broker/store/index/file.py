@@ -12,6 +12,7 @@ import os
 import struct
 import threading
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -94,6 +95,7 @@ SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = 20
 HEADER: Final = struct.Struct(">qqqqii")
 _SLOT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">iqii")
 _OLDER_MAX: Final = 1024
 """After so many entries that are too old, check whether all that follow are."""
 _STEPS_AT_ONCE: Final = 4096
@@ -309,6 +311,33 @@ class IndexFile:
                     return
             elif earliest_ms <= end_ms:
                 yield physical_offset
+
+    def find_by_time(self, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the physical offset of each key's record that may be stored in `[begin_ms, end_ms]`, newest first."""
+        file = self._opened()
+        if file is None:
+            return
+        header, first = self.header, HEADER_BYTES + SLOT_BYTES * self.slots
+        began_ms = header.begin_timestamp_ms
+
+        def at(number: int) -> tuple[int, int]:
+            _, physical_offset, seconds, _ = _ENTRY.unpack_from(file, first + ENTRY_BYTES * number)
+            return physical_offset, seconds
+
+        numbers = range(1, min(header.next_entry, self.entries))
+        in_order = began_ms > 0 and self._times.are_in_order(partial(self._seconds_ascend, file))
+        if in_order:
+            second = (end_ms - began_ms) // 1000
+            numbers = numbers[
+                : bisect_right(numbers, second, key=lambda number: number > 1 and at(number)[1])
+            ]
+        for number in reversed(numbers):
+            physical_offset, seconds = at(number)
+            earliest_ms, latest_ms = time_bounds(number, seconds, began_ms)
+            if earliest_ms <= end_ms and begin_ms <= latest_ms:
+                yield physical_offset
+            elif in_order and latest_ms < begin_ms:
+                return
 
     def _seconds_ascend(self, file: memoryview, start: int, stop: int) -> bool:
         return all(

@@ -80,12 +80,13 @@ class KeyLookup:
     def query_message(
         self, topic: str, key: str, max_messages: int, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
     ) -> QueryResult:
-        """Find messages by unique id or key, newest first (RocketMQ: DefaultMessageStore.queryMessage).
+        """Find messages by unique id or key, or by time alone, newest first (RocketMQ: queryMessage).
 
         May read the disk: call it in a worker thread. Call `complete_index` first, in the thread that dispatches, to
         find messages that were dispatched a moment ago. Records that merely share a hash are left out.
 
         Args:
+            key: empty: any. Messages without unique id and key are not in the index.
             max_messages: limited to `QUERY_MESSAGES_MAX`.
             begin_ms, end_ms: range of store times, both included.
 
@@ -162,7 +163,12 @@ class KeyLookup:
         """Yield records whose key has the hash of `key`, newest first; then `_TOO_MANY` if there are more."""
         readable_end = self._log.readable_end()
         seen: set[int] = set()
-        for physical_offset in index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms):
+        found = (
+            index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms)
+            if key
+            else index.find_by_time(begin_ms, end_ms)
+        )
+        for physical_offset in found:
             if physical_offset in seen:
                 continue  # two of its keys have this hash, or it was indexed again after a crash
             if len(seen) == CANDIDATES_MAX:
@@ -181,4 +187,4 @@ def _matches(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) ->
     if decoded.topic != topic or not begin_ms <= decoded.store_timestamp_ms <= end_ms:
         return False
     found = decode_properties(decoded.properties)
-    return key == found.get(UNIQ_KEY) or key in found.get(KEYS, "").split(" ")
+    return not key or key == found.get(UNIQ_KEY) or key in found.get(KEYS, "").split(" ")

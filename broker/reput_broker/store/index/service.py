@@ -384,6 +384,12 @@ class IndexService:
             if file.holds_times(begin_ms, end_ms):
                 yield from file.find(key_hash, begin_ms, end_ms)
 
+    def find_by_time(self, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the offsets of records that may be stored in `[begin_ms, end_ms]`, newest first, once for each key."""
+        for file in reversed(self.files):
+            if file.holds_times(begin_ms, end_ms):
+                yield from file.find_by_time(begin_ms, end_ms)
+
     def delete_expired(self, min_physical_offset: int) -> int:
         """Delete the oldest files whose records have all left the log, never the last file; return how many.
 

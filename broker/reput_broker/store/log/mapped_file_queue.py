@@ -234,11 +234,6 @@ class MappedFileQueue:
         return files[-1].base_offset + files[-1].wrote_position if files else 0
 
     @property
-    def bytes_to_commit(self) -> int:
-        """Bytes appended and not yet written to the operating system."""
-        return max(0, self.max_wrote_position - self.committed_where)
-
-    @property
     def bytes_to_flush(self) -> int:
         """Bytes appended and not yet known to be on disk."""
         return max(0, self.max_wrote_position - self.flushed_where)
@@ -300,34 +295,7 @@ class MappedFileQueue:
             return file
         return first if first_if_missing else None
 
-    def find_by_timestamp(self, timestamp_ms: int) -> MappedFile | None:
-        """Return the oldest file last modified at or after a time, else the newest; None without files."""
-        files = self._files
-        for file in files:
-            if file.last_modified_ms >= timestamp_ms:
-                return file
-        return files[-1] if files else None
-
     # -- truncating and deleting -----------------------------------------------------------------------
-
-    def reset_offset(self, offset: int) -> bool:
-        """Continue the stream at an earlier offset: delete later files, zero the rest of the last one.
-
-        (RocketMQ 4.3.1 reset nothing and reported success; later versions leave the later files on disk, where the next
-        start finds their old bytes.)
-
-        Returns:
-            False, with nothing changed, if the offset is more than two files before the end, before the oldest file or
-                after the last byte written.
-        """
-        files = self._files
-        if not files:
-            return False
-        end = self.max_wrote_position
-        if end - offset > 2 * self.file_size or not files[0].base_offset <= offset <= end:
-            return False
-        self.truncate_dirty_files(offset)
-        return True
 
     def truncate_dirty_files(self, offset: int) -> int:
         """Truncate the stream at an offset: delete later files, zero the rest of the last one.

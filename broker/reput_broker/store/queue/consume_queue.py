@@ -6,7 +6,6 @@ for the disk, and recovery verifies it (`recovery.py`).
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
@@ -135,37 +134,6 @@ class ConsumeQueue:
 
     # -- putting -------------------------------------------------------------------------------------------
 
-    def put_message_position_info(
-        self,
-        physical_offset: int,
-        size: int,
-        tags_code: int,
-        queue_offset: int,
-        store_timestamp_ms: int = 0,
-        bit_map: bytes | None = None,
-    ) -> bool:
-        """Put the unit of one message; True if it is in the queue now, or was already.
-
-        A record at or before `max_physical_offset`, or a queue offset that is already built, is skipped. A queue offset
-        beyond the end is reported (event `consume_queue_order_error`) and the unit still goes to the end, as in
-        RocketMQ. The first file of an empty queue is filled with pre-blank units up to the first unit.
-
-        With extended entries, the tags code, the store time and the bit map go into one of those, whose address the
-        unit holds. Otherwise the last two arguments are ignored.
-
-        Raises:
-            DiskFull: nothing was applied; the same call may be repeated.
-        """
-        self.put_batch(
-            array("q", (physical_offset,)),
-            array("q", (size,)),
-            array("q", (tags_code,)),
-            queue_offset,
-            (store_timestamp_ms,),
-            (bit_map,),
-        )
-        return True
-
     def put_batch(
         self,
         physical_offsets: Column,
@@ -177,7 +145,12 @@ class ConsumeQueue:
     ) -> None:
         """Put the units of messages with consecutive queue offsets, in log order: one write per file touched.
 
-        Follows the rules of `put_message_position_info`. A queue with extended entries needs the store times.
+        A record at or before `max_physical_offset`, or a queue offset that is already built, is skipped. A queue offset
+        beyond the end is reported (event `consume_queue_order_error`) and the unit still goes to the end, as in
+        RocketMQ. The first file of an empty queue is filled with pre-blank units up to the first unit.
+
+        With extended entries, the tags codes, store times and bit maps go into those, whose addresses the units hold.
+        Otherwise the last two arguments are ignored.
 
         Raises:
             DiskFull: nothing was applied; the same call may be repeated.
@@ -295,18 +268,6 @@ class ConsumeQueue:
                 if first_start == self._files.first_start:
                     raise
                 # The oldest file expired meanwhile: search the rest.
-
-    def nearest_offset_by_timestamp(
-        self, timestamp_ms: int, store_time_of: search.StoreTimeOf, min_physical_offset: int = 0
-    ) -> int:
-        """Return the queue offset nearest to a store time; see `search.nearest_offset_by_timestamp`."""
-        return search.nearest_offset_by_timestamp(
-            self._files,
-            timestamp_ms,
-            store_time_of,
-            min_logic_offset=self.min_logic_offset,
-            min_physical_offset=min_physical_offset,
-        )
 
     def damaged(self, queue_offset: int) -> StoreDamaged:
         """Return the error to raise for an invalid entry."""

@@ -220,18 +220,6 @@ class SparseFileQueue:
         finally:
             self._cache.release(file)
 
-    def modified_ms(self, start: int) -> int:
-        """Return the modification time of the file that starts there, in milliseconds.
-
-        Raises:
-            FileMissing: the file was deleted.
-        """
-        file = self._lease(start)
-        try:
-            return os.fstat(file.fd).st_mtime_ns // 1_000_000
-        finally:
-            self._cache.release(file)
-
     def write(self, position: int, data: Buffer) -> None:
         """Append bytes, creating files as needed; in an empty stream `position` is the start of a file.
 

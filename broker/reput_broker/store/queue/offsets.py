@@ -75,17 +75,6 @@ class QueueOffsets:
             self._log.min_offset,
         )
 
-    def nearest_offset_by_timestamp(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The queue offset of the message stored nearest to a time (RocketMQ 4.x: getOffsetInQueueByTime).
-
-        0 for an unknown queue. No request uses it: it serves to compare with results of old brokers
-        (`search.nearest_offset_by_timestamp`).
-        """
-        queue = self._queues.get(topic, queue_id)
-        if queue is None:
-            return 0
-        return queue.nearest_offset_by_timestamp(timestamp_ms, self._store_time_of, self._log.min_offset)
-
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """The store time of the first message still in the log, in milliseconds; -1 if there is none."""
         return self.store_timestamp(topic, queue_id, self.min_offset_in_queue(topic, queue_id))

@@ -4,8 +4,6 @@ Store times are read from the records in the log, so every step may need the dis
 ConsumeQueueStore). A search chooses the file first and then bisects its units. Units of records that have left the log,
 and pre-blank units, precede everything that it can find. Store times are assumed to ascend; if the broker's clock was
 set back, a search ends at one of the places where the time is passed.
-
-`offset_by_timestamp` follows RocketMQ 5; `nearest_offset_by_timestamp` follows 4.x, and no request uses it.
 """
 
 from __future__ import annotations
@@ -70,36 +68,12 @@ def offset_by_timestamp(
     return min(max(position, min_logic_offset), files.end) // UNIT_BYTES
 
 
-def nearest_offset_by_timestamp(
-    files: SparseFileQueue,
-    timestamp_ms: int,
-    store_time_of: StoreTimeOf,
-    *,
-    min_logic_offset: int,
-    min_physical_offset: int,
-) -> int:
-    """Return the queue offset of the message stored nearest to a time, by the rule of RocketMQ 4.x.
-
-    Searches the first file that was last modified at or after the time, else the last one, even if another file holds a
-    nearer message. Any message of exactly this time is taken; without one, the later neighbour if it is nearer in time,
-    otherwise the earlier one. The result is within [min offset, max offset], which 4.x could leave. The arguments are
-    those of `offset_by_timestamp`.
-    """
-    if files.is_empty:
-        return 0
-    look_up = _TimeLookUp(files, store_time_of, min_logic_offset, min_physical_offset, {})
-    position = look_up.nearest(timestamp_ms)
-    return min(max(position, min_logic_offset), files.end) // UNIT_BYTES
-
-
 class _Found(NamedTuple):
-    """Positions, each with its time; -1 for a time that was not met."""
+    """A position with the time, and the positions of its neighbours before and after."""
 
     exact: int | None
     left: int
-    left_ms: int
     right: int
-    right_ms: int
 
 
 class _TimeLookUp:
@@ -151,22 +125,6 @@ class _TimeLookUp:
             return found.left
         return self._last_of_equals(found.exact, ceiling, timestamp_ms)
 
-    def nearest(self, timestamp_ms: int) -> int:
-        files = self.files
-        start = files.first_start
-        while start < files.last_start and files.modified_ms(start) < timestamp_ms:
-            start += files.file_size
-        floor, ceiling = self._bounds(start)
-        found = self._search(floor, ceiling, timestamp_ms)
-        if found.exact is not None:
-            return found.exact
-        if found.left_ms < 0:
-            return found.right
-        if found.right_ms < 0:
-            return found.left
-        is_right_nearer = timestamp_ms - found.left_ms > found.right_ms - timestamp_ms
-        return found.right if is_right_nearer else found.left
-
     def _bounds(self, start: int) -> tuple[int, int]:
         ceiling = min(start + self.files.file_size, self.files.end) - UNIT_BYTES
         return min(max(start, self.min_logic_offset), ceiling), ceiling
@@ -177,7 +135,6 @@ class _TimeLookUp:
         As in RocketMQ, a record that cannot be read ends the search at the start of the queue.
         """
         left, right = low, high + UNIT_BYTES
-        left_ms = right_ms = -1
         while low <= high:
             middle = (low + high) // (2 * UNIT_BYTES) * UNIT_BYTES
             unit = _unit_at(self.files, middle)
@@ -186,14 +143,14 @@ class _TimeLookUp:
                 continue
             time_ms = self.store_time_of(unit.physical_offset, unit.size)
             if time_ms < 0:
-                return _Found(0, 0, -1, 0, -1)
+                return _Found(0, 0, 0)
             if time_ms == timestamp_ms:
-                return _Found(middle, left, left_ms, right, right_ms)
+                return _Found(middle, left, right)
             if time_ms < timestamp_ms:
-                left, left_ms, low = middle, time_ms, middle + UNIT_BYTES
+                left, low = middle, middle + UNIT_BYTES
             else:
-                right, right_ms, high = middle, time_ms, middle - UNIT_BYTES
-        return _Found(None, left, left_ms, right, right_ms)
+                right, high = middle, middle - UNIT_BYTES
+        return _Found(None, left, right)
 
     # RocketMQ walks over equal times one by one; a batch gives thousands of messages one time.
 

@@ -140,6 +140,7 @@ class AssignedQueue:
         held_back: there was no room for another pull; handling a message may make some.
         failures: how often each message in flight failed, by offset.
         deciding: offsets of messages that have failed, while `on_failure` decides.
+        refusal: why the broker refuses pulls, as it was logged; None if it does not.
     """
 
     def __init__(
@@ -161,6 +162,7 @@ class AssignedQueue:
         self.committed_at: Address | None = None
         self.reads_from = MASTER_ID
         self.from_slave = False
+        self.refusal: str | None = None
         self.confirmed = True
         self.leaving_until: float | None = None
         self.rewound = False

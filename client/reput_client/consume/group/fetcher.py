@@ -321,11 +321,14 @@ class Fetcher:
         except BrokerError as error:
             if not (error.retryable or assigned.is_retry or isinstance(error, TopicNotFound)):
                 raise  # whether a topic is gone is found out by its route
-            log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, error)
+            if assigned.refusal != str(error):
+                assigned.refusal = str(error)
+                log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, error)
             self._leave_slave(assigned)
             if isinstance(error, NotMaster | TopicNotFound):
                 self._session.look_soon(queue.broker_name)
             return False
+        assigned.refusal = None
         if assigned.from_slave and (
             result.status is PullStatus.OFFSET_ILLEGAL or result.next_begin_offset < assigned.next_offset
         ):

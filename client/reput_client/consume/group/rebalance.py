@@ -69,6 +69,8 @@ class Rebalancer:
         self._on_assignment = on_assignment
         self.failure: TopicNotFound | None = None
         self.awaited: set[str] = set()
+        self._missing: set[str] = set()
+        """Topics that are not known now; reported once."""
         self._members: dict[str, list[str]] = {}
         self._settled_at: dict[str, float] = {}  # by topic: when all members have the same list
         self._due_at = 0.0
@@ -126,7 +128,9 @@ class Rebalancer:
                         self._share_out(assignment, route, members, self._strategy)
             except TopicNotFound as error:
                 if not await self._is_gone(topic):
-                    log.warning("topic %s is not known now, its queues stay: %s", topic, error)
+                    if topic not in self._missing:
+                        self._missing.add(topic)
+                        log.warning("topic %s is not known now, its queues stay: %s", topic, error)
                     assignment.unknown.add(topic)
                     self._try_again(with_routes=True)
                     continue
@@ -162,6 +166,7 @@ class Rebalancer:
         if not route.brokers:
             raise BrokerNotFound("any", topic)
         self.awaited.discard(topic)
+        self._missing.discard(topic)
         return route
 
     async def _is_gone(self, topic: str) -> bool:

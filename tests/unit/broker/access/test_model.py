@@ -51,6 +51,7 @@ def test_the_closest_pattern_decides_and_then_a_denial(rules: list[Rule], name: 
 def test_who_may_use_something_may_see_it() -> None:
     for right in ("read", "write", "admin", "describe"):
         assert account(allow("topic:t", right)).may(Need(Right.DESCRIBE, Kind.TOPIC, "t"))
+    assert account(allow("cluster", "replicate")).may(Need(Right.DESCRIBE, Kind.CLUSTER))
     both = account(allow("topic:t", "read"), deny("topic:t", "write"))
     assert both.may(Need(Right.DESCRIBE, Kind.TOPIC, "t"))
 
@@ -68,7 +69,11 @@ def test_who_may_use_something_may_see_it() -> None:
         ("read", "rmq_sys_wheel_timer", [allow("topic:*", "read")], False),
         ("read", "RMQ_SYS_TRACE_TOPIC", [allow("topic:*", "read")], False),
         ("read", "rmq_sys_wheel_timer", [allow("cluster", "admin")], True),
-        ("write", "RMQ_SYS_TRACE_TOPIC", [], True),
+        ("write", "RMQ_SYS_TRACE_TOPIC", [], False),
+        ("write", "RMQ_SYS_TRACE_TOPIC", [allow("topic:*", "describe"), deny("topic:t", "write")], False),
+        ("write", "RMQ_SYS_TRACE_TOPIC", [allow("cluster", "admin")], False),
+        ("write", "RMQ_SYS_TRACE_TOPIC", [allow("topic:t", "write")], True),
+        ("write", "RMQ_SYS_TRACE_TOPIC", [allow("group:g", "read")], True),
         ("describe", "TBW102", [], True),
         ("admin", "TBW102", [allow("topic:*", "admin")], False),
         ("write", "BenchmarkTest", [allow("topic:Bench*", "write")], True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,18 @@ from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.console import app
 from reput_broker.console.app import needs_admin
 from reput_protocol.rights import rule_of
 
 SECRET = "a-secret-of-all"
 SEE = ("/metrics", "/metrics/rocketmq", "/status", "/console/", "/console/dialogs.js", "/console/api/topics")
-ADMINISTER = ("/console/api/find?topic=t&key=k", "/console/api/browse?topic=t", "/console/api/body?topic=t")
+ADMINISTER = (
+    "/console/api/find?topic=t&key=k",
+    "/console/api/browse?topic=t",
+    "/console/api/body?topic=t",
+    "/console/api/delayed",
+)
 
 
 @pytest.mark.trio
@@ -64,6 +71,36 @@ async def test_pages_need_a_user_and_messages_an_administrator(
             assert client.ask("GET", "/status", headers={"Authorization": "Basic %%%"}).status == 401
 
         await trio.to_thread.run_sync(look)
+
+
+@pytest.mark.trio
+async def test_a_change_in_the_console_is_logged_with_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[dict[str, object]] = []
+
+    class Log:
+        def info(self, event: str, **facts: object) -> None:
+            logged.append({"event": event, **facts})
+
+    monkeypatch.setattr(app, "log", Log())
+    access = {"enabled": True, "admin_secret": SECRET}
+    config = BrokerConfig(data_dir=tmp_path, port=0, http_port=0, ha_port="off", access=access)
+    async with Broker(config) as broker:
+        assert broker.http_address is not None
+        client = ConsoleClient(broker.http_address)
+        basic = f"Basic {b64encode(f'admin:{SECRET}'.encode()).decode()}"
+        post = partial(client.post, "replay", {"group": "billing"}, Authorization=basic)
+        assert (await trio.to_thread.run_sync(post)).status == 200
+    assert logged == [
+        {
+            "event": "console_change",
+            "user": "admin",
+            "path": "/console/api/replay",
+            "group": "billing",
+            "peer": "127.0.0.1",
+        }
+    ]
 
 
 @pytest.mark.parametrize("path", ["/console/api/find", "/console/api/new", "/console/api/topics/"])

@@ -20,9 +20,9 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType
 
-ADMIN = Credentials("admin", "secret-of-admin")
-ALICE = Credentials("alice", "secret-of-alice")
-OPERATOR = Credentials("operator", "secret-of-operator")
+ADMIN = Credentials("admin", "the-secret-of-admin")
+ALICE = Credentials("alice", "the-secret-of-alice")
+OPERATOR = Credentials("operator", "the-secret-of-operator")
 
 
 def policies(resources: str, actions: str, decision: str = "Allow", **more: Any) -> dict[str, Any]:

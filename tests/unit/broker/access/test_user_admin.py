@@ -18,7 +18,7 @@ from reput_client.errors import BrokersFailed, PermissionDenied
 from reput_protocol.errors import BrokerError
 from reput_protocol.rights import rule_of
 
-ADMIN = Credentials("admin", "secret-of-admin")
+ADMIN = Credentials("admin", "the-secret-of-admin")
 ON = {"enabled": True, "admin_secret": ADMIN.secret}
 FILES = {"commit_log_file_size": "4MiB", "index_slots": 100, "index_entries": 400}
 
@@ -40,11 +40,11 @@ async def test_a_change_reaches_every_member_and_the_name_server(tmp_path: Path)
             while len((await admin.cluster_info()).broker_addr_table["broker-a"].broker_addrs) < 2:
                 await trio.sleep(0.02)
             files = [user_file_of(each.config) for each in (names, master, slave)]
-            await admin.create_user("alice", "secret-of-alice")
+            await admin.create_user("alice", "the-secret-of-alice")
             await admin.put_rules("alice", [rule_of("topic:t", ["read"])])
             for file in files:
                 alice = file.load().users["alice"]
-                assert (alice.secret, alice.rules) == ("secret-of-alice", (rule_of("topic:t", ["read"]),))
+                assert (alice.secret, alice.rules) == ("the-secret-of-alice", (rule_of("topic:t", ["read"]),))
             files[2].change(lambda users: users.without_user("alice"))
             table = await admin.list_users()
             assert {*table.users} == {"admin", "alice"}
@@ -52,7 +52,9 @@ async def test_a_change_reaches_every_member_and_the_name_server(tmp_path: Path)
             with pytest.raises(BrokersFailed, match=r"'broker-a, slave 1'.*no user 'alice'"):
                 await admin.alter_user("alice", is_enabled=False)
             await admin.delete_user("alice")
-            async with Admin(master.address, credentials=Credentials("alice", "secret-of-alice")) as other:
+            async with Admin(
+                master.address, credentials=Credentials("alice", "the-secret-of-alice")
+            ) as other:
                 with pytest.raises(PermissionDenied):
                     await other.list_users()
 
@@ -64,7 +66,7 @@ async def test_requests_leave_an_administrator(tmp_path: Path) -> None:
     async with Broker(options) as broker:
         secret = user_file_of(options).load().users["admin"].secret
         async with Admin(broker.address, credentials=Credentials("admin", secret)) as admin:
-            await admin.create_user("root", "secret-of-root", is_admin=True)
+            await admin.create_user("root", "the-secret-of-root", is_admin=True)
             await admin.alter_user("root", is_enabled=False)
             for change in (
                 partial(admin.delete_user, "admin"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPSConnection
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +21,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.console.login import LASTS_S, Logins
 from reput_client.blocking import Admin
 from scrapes import read, value
+from tls_files import make_tls_files
 
 TOKEN = "a-token-of-a-test-0123456789"
 CHANGE = {"topic": "orders", "key": "k"}
@@ -98,6 +103,7 @@ def test_changes_need_a_login(console: ConsoleClient) -> None:
     assert "samesite=strict" in cookie
     assert "path=/console/" in cookie
     assert TOKEN not in cookie
+    assert "secure" not in cookie, "a browser would not send it over HTTP"
     assert console.get("session")["is_logged_in"] is True
     assert console.post("cancel", CHANGE).status == 404  # permitted, but there is no such message
     stolen = console.cookie
@@ -233,3 +239,30 @@ def test_logins_end_by_themselves_and_are_limited() -> None:
     now = LASTS_S
     assert not any(map(logins.is_valid, others))
     assert Logins("").begin("") is None
+
+
+def test_with_tls_the_cookie_of_a_login_travels_encrypted_only(tmp_path: Path) -> None:
+    files = make_tls_files(tmp_path)
+    config = BrokerConfig(
+        data_dir=tmp_path / "data",
+        port=0,
+        http_port=0,
+        tls={"http_mode": "required", "cert": str(files.broker)},
+        store={"commit_log_file_size": "1MiB", "index": False},
+        console={"token": TOKEN},
+    )
+    with BackgroundBroker(config) as broker:
+        address = broker.http_address or ""
+        context = ssl.create_default_context(cafile=str(files.ca))
+        connection = HTTPSConnection(address, timeout=30, context=context)
+        headers = {
+            "Content-Type": "application/json",
+            "X-Reput-Console": "1",
+            "Origin": f"https://{address}",
+            "Sec-Fetch-Site": "same-origin",
+        }
+        connection.request("POST", "/console/api/login", json.dumps({"token": TOKEN}), headers)
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert "; secure" in (answer.headers["set-cookie"] or "").lower()
+        connection.close()

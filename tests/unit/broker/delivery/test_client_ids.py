@@ -88,6 +88,18 @@ async def test_another_users_request_message_takes_over_no_replies(tmp_path: Pat
         assert (len(victim.calls), eve.calls) == (1, [])
 
 
+async def test_an_administrator_copies_others_requests_and_takes_over_no_replies(tmp_path: Path) -> None:
+    asks = {"REPLY_TO_CLIENT": "victim", "CORRELATION_ID": "c-1", "TTL": "3000"}
+    async with broker_bench(tmp_path / "s") as bench:
+        victim, admin = of_user(bench, "alice"), bench.client()
+        admin.principal = Account(User("admin", "secret-of-the-admin", is_admin=True), ())
+        assert (await heartbeat(victim)).code == 0
+        assert (await admin.send("T", b"question", asks)).code == 0
+        victim.answers.append(TAKEN)
+        assert (await reply(bench, "victim")).code == 0
+        assert (len(victim.calls), admin.calls) == (1, [])
+
+
 async def test_without_users_a_copied_request_is_stored_and_takes_over_nothing(tmp_path: Path) -> None:
     asks = {"REPLY_TO_CLIENT": "victim", "CORRELATION_ID": "c-1", "TTL": "3000"}
     async with broker_bench(tmp_path / "s") as bench:

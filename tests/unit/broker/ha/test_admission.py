@@ -15,6 +15,7 @@ from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import AccessConfig
 from reput_broker.ha.admission import Group, SlaveAdmission, old_proof_frame, prove
 from reput_broker.ha.frames import HAProtocolError
 from reput_broker.observe.counters import Counters
@@ -34,7 +35,7 @@ def users_of(tmp_path: Path) -> AccessControl:
     users = Users()
     users = users.with_user(User("slave", SECRET, rules=(rule_of("cluster", ["replicate"], sources=[HOST]),)))
     users = users.with_user(User("eve", SECRET))
-    return AccessControl(file, users, None, Counters(), file.state())
+    return AccessControl(file, users, file.state(), AccessConfig(), Counters())
 
 
 @pytest.fixture

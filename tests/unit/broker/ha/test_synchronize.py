@@ -12,16 +12,20 @@ from typing import Any
 import pytest
 import trio
 
+from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.roles import Master
 from reput_broker.ha.synchronize import SlaveSynchronize
-from reput_broker.remoting_client import RemoteUnreachable
-from reput_broker.request import ClientAnswer
+from reput_broker.processors import table_parts
+from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.request import ClientAnswer, Request, Response
 from reput_broker.tables.tables import Tables
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.table_sync import SyncTableHeader
+from reput_protocol.wire.header import Header, HeaderType
 from tasks import run_by_the_clock
 from waiting import until
 
@@ -312,3 +316,65 @@ async def test_a_slave_of_a_real_master_gets_what_changes(tmp_path: Path) -> Non
             await until(lambda: log.deleted == ["T"] and tables.offsets.query("g", "T", 0) is None)
             nursery.cancel_scope.cancel()
         tables.close()
+
+
+@pytest.mark.trio
+async def test_tables_larger_than_a_frame_arrive_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_parts, "PART_BYTES", 1000)
+    files = {"commit_log_file_size": "4MiB", "index_slots": 100, "index_entries": 400}
+    config = BrokerConfig(data_dir=tmp_path / "1", port=0, ha_port=0, store=files)
+    names = [f"topic-{number}" for number in range(40)]
+    async with Broker(config) as master, Admin(master.address) as admin:
+        for name in names:
+            await admin.create_topic(name)
+        ext = SyncTableHeader("", 0).to_ext(HeaderType.JSON)
+        client = RemotingClient(master.address)
+        part = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG, ext, timeout_s=5.0)
+        whole = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG, {}, timeout_s=5.0)
+        client.close()
+        assert len(part.body) == 1000
+        assert len(whole.body) > 5000, "slaves of earlier versions get all at once"
+        slave = BrokerConfig(
+            data_dir=tmp_path / "2",
+            port=0,
+            broker_id=1,
+            ha={"role": "SLAVE", "master": master.address},
+            store=files,
+        )
+        async with Broker(slave) as other:
+            await until(lambda: all(other._storage.tables.topics.get(name) for name in names))
+            await admin.create_topic("another")
+            await until(lambda: other._storage.tables.topics.get("another"))
+
+
+@pytest.mark.trio
+async def test_parts_of_a_table_are_of_one_version() -> None:
+    now, version = [0.0], ["1"]
+
+    def whole(request: Request) -> Response:
+        del request
+        return Response(
+            0, {"tableVersion": version[0]}, version[0].encode() * (2 * table_parts.PART_BYTES + 5)
+        )
+
+    handle = table_parts.TableParts(lambda: now[0]).of(whole)
+
+    async def ask(part_offset: int | None = None, part_of: str | None = None) -> tuple[bytes, int, Any]:
+        header = SyncTableHeader("", part_offset, part_of)
+        asked = Header(RequestCode.GET_ALL_TOPIC_CONFIG, 1, 0, None, header.to_ext(HeaderType.JSON))
+        request = Request(FakeClient(), HeaderType.JSON, asked, memoryview(b""), 0.0, None)  # type: ignore[arg-type]
+        answer = await handle(request)  # type: ignore[misc]
+        assert isinstance(answer, Response)
+        return answer.body[:1], len(answer.body), answer.ext.get("tableSize")
+
+    size = 2 * table_parts.PART_BYTES + 5
+    assert await ask() == (b"1", size, None)
+    assert await ask(0) == (b"1", table_parts.PART_BYTES, size)
+    version[0] = "2"
+    assert await ask(2 * table_parts.PART_BYTES, "1") == (b"1", 5, size)
+    now[0] += 31
+    assert await ask(2 * table_parts.PART_BYTES, "1") == (b"2", table_parts.PART_BYTES, size), (
+        "from its beginning"
+    )

@@ -17,6 +17,7 @@ from remote_peers import Network, Said, Server
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.roles import Role, Tenure
+from reput_broker.namesrv import registration
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
@@ -24,6 +25,7 @@ from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32
 from reput_protocol.commands.topic import KVTable, TopicConfig
+from waiting import until
 
 REGISTER, HEARTBEAT, LEAVE = (
     RequestCode.REGISTER_BROKER,
@@ -95,6 +97,20 @@ async def test_a_broker_registers_everywhere_with_all_its_topics(
             assert body.table.topics == broker.tables.topics.all()
         assert broker.registered == {ONE: True, TWO: True}
         assert broker.registration.status() == {ONE: "registered", TWO: "registered"}
+
+
+@pytest.mark.trio
+async def test_more_topics_than_a_frame_has_room_for_are_sent_compressed(
+    tmp_path: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "_JSON_BYTES_MAX", 100)
+    async with scene(tmp_path, network) as broker:
+        broker.announce()
+        await until(lambda: broker.registered[ONE])
+        header, body = sent(broker.one)
+        assert header.compressed
+        assert broker.one.of(REGISTER)[-1][2][:1] != b"{"
+        assert body.table.topics.keys() == broker.tables.topics.all().keys()
 
 
 @pytest.mark.trio

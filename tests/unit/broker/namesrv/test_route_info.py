@@ -51,6 +51,11 @@ class Names:
         route = self.routes.route(topic, OWN)
         return None if route is None else {data.broker_name: data.broker_addrs for data in route.broker_datas}
 
+    def own_group(self) -> tuple[dict[int, str], dict[int, str]]:
+        """The members of the own broker's group in routes, and in the list of the cluster."""
+        routed = self.addresses() or {}
+        return routed["broker-a"], self.routes.cluster_info(OWN).broker_addr_table["broker-a"].broker_addrs
+
     def perms(self, topic: str = "T") -> dict[str, int]:
         route = self.routes.route(topic, OWN)
         return {} if route is None else {data.broker_name: data.perm for data in route.queue_datas}
@@ -336,3 +341,13 @@ def test_brokers_stay_registered_when_this_one_closes_all_connections() -> None:
     assert names.addresses() == {"broker-a": {0: "a:1"}}
     names.routes.client_gone(again)
     assert names.addresses() is None
+
+
+def test_a_member_that_is_away_is_in_no_route_and_still_listed(tmp_path: Path) -> None:
+    own = own_broker(tmp_path)
+    own.topics.put(TopicConfig("T", 4, 4))
+    names = Names(own)
+    names.routes.members.asked(1, "s:1", "")
+    assert names.own_group() == ({0: OWN, 1: "s:1"}, {0: OWN, 1: "s:1"})
+    names.now += 31
+    assert names.own_group() == ({0: OWN}, {0: OWN, 1: "s:1"})

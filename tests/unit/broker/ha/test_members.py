@@ -1,0 +1,64 @@
+"""Which members of a group a broker can name, without any name server."""
+
+from __future__ import annotations
+
+from reput_broker.ha.members import GroupMembers
+from reput_protocol.commands.replica import GroupMember
+
+DAY_S = 24 * 3600.0
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def members_of(own_id: int, address: str, clock: Clock) -> GroupMembers:
+    members = GroupMembers(clock)
+    members.own_id, members.own_address = own_id, address
+    return members
+
+
+def listed(members: GroupMembers) -> dict[int, str]:
+    return {member.slave_id: member.address for member in members.others()}
+
+
+def test_each_member_learns_of_all_others() -> None:
+    clock = Clock()
+    master, slave = members_of(1, "a:1", clock), members_of(2, "b:1", clock)
+    master.asked(2, "b:1", "10.0.0.2")
+    master.asked(3, "0.0.0.0:1", "10.0.0.3")
+    slave.learned(master.all())
+    assert listed(master) == {2: "b:1", 3: "10.0.0.3:1"}
+    assert listed(slave) == {1: "a:1", 3: "10.0.0.3:1"}
+
+
+def test_what_is_no_member_or_no_address_is_not_listed() -> None:
+    members = members_of(1, "a:1", Clock())
+    for slave_id, address in ((None, "b:1"), (0, "b:1"), (1, "b:1"), (2, None), (2, ""), (2, "no address")):
+        members.asked(slave_id, address, "10.0.0.2")
+    assert listed(members) == {}
+    assert members_of(0, "a:1", Clock()).all() == [], "a master without an election has no other id"
+
+
+def test_a_member_that_is_away_stays_listed_for_a_day() -> None:
+    clock = Clock()
+    master, slave = members_of(0, "a:1", clock), members_of(1, "b:1", clock)
+    master.asked(2, "c:1", "")
+    clock.now += DAY_S - 1
+    slave.learned(master.all())
+    assert listed(slave) == {2: "c:1"}
+    clock.now += 2
+    assert (listed(master), listed(slave)) == ({}, {})
+
+
+def test_the_latest_address_of_a_member_counts() -> None:
+    clock = Clock()
+    members = members_of(1, "a:1", clock)
+    members.asked(2, "b:1", "")
+    clock.now += 5
+    members.asked(2, "b:2", "")
+    members.learned([GroupMember(2, "b:1", 5.0)])
+    assert listed(members) == {2: "b:2"}
