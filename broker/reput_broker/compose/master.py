@@ -6,6 +6,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
+import structlog
 import trio
 
 from reput_broker.access.control import AccessControl
@@ -16,13 +18,15 @@ from reput_broker.compose.parts import CommonParts, Processor, handlers_of
 from reput_broker.compose.pop import PopParts
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
+from reput_broker.groups.awaited_members import AwaitedGroups
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
-from reput_broker.ha.master_proof import proving
+from reput_broker.ha.election.table_copies import TableCopies, not_announced
+from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
@@ -36,7 +40,7 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
-from reput_broker.processors.slave_refusals import fenced
+from reput_broker.processors.slave_refusals import fenced, once_confirmed
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
@@ -45,8 +49,14 @@ from reput_broker.server.gate import Gate
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
+from reput_broker.tables.config_file import ConfigFile
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
+from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.errors import ReputError
 from reput_protocol.names import reply_topic, revive_topic
+
+log = structlog.get_logger(__name__)
 
 
 class MasterParts:
@@ -106,6 +116,7 @@ class MasterParts:
         self.own = common.own
         self._tenures = tenures
         self.slaves: HAService | None = None
+        self._table_copies: TableCopies | None = None
         self._ha_listener = ha_listener
         self._gate = gate
         if ha_listener is not None:
@@ -165,7 +176,7 @@ class MasterParts:
                 epoch=epoch,
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
                 admission=self._admission,
-                on_fitness=_nothing if leadership is None else leadership.in_sync.fitness,
+                on_member=self._member_asks,
             ),
         )
         self._epoch = epoch
@@ -178,20 +189,44 @@ class MasterParts:
         sources.replication = self._figures
         handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
         if leadership is not None:
-            handlers = fenced(handlers, leadership.fence)
+            handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: storage.store.is_confirmed)
+        self._leadership = leadership
         sync = TableSyncProcessor(
             storage.store,
             storage.tables,
             storage.schedule,
             self.staging.batches_version,
             handlers,
+            common.groups.membership,
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
         )
-        handlers = {**handlers, **sync.handlers()}
+        handlers = {**handlers, **sync.handlers(), RequestCode.AWAIT_TABLE_CHANGES: not_announced}
+        names = config.cluster, config.broker_name
         if self._admission is not None:
-            handlers = proving(handlers, (config.cluster, config.broker_name))
+            handlers = proving(handlers, names)
+        if leadership is not None:
+            self._table_copies = TableCopies(
+                config.broker_id,
+                leadership.in_sync,
+                storage.store,
+                config.ha,
+                leadership.fence,
+                sync.versions,
+                partial(prove, group=names),
+                epoch=epoch,
+                timeout_s=config.election.in_sync_timeout,
+            )
+            handlers = self._table_copies.handlers(handlers)
         self.server = common.server(handlers, connections_max)
+
+    def _member_asks(self, header: QueryReplicaStateHeader) -> None:
+        """Note what a member says of itself."""
+        if self._leadership is None or self._table_copies is None:
+            return
+        if header.member is not None and header.is_fit is not None:
+            self._leadership.in_sync.fitness(header.member, header.is_fit)
+        self._table_copies.introduced(header)
 
     def _admission_of(self, access: AccessControl, epoch: int) -> SlaveAdmission:
         config = self._common.config
@@ -219,7 +254,13 @@ class MasterParts:
             admit=None if self._admission is None else self._admission.admit,
         )
         is_sync = config.store.flush == "sync"
-        transfer.serve(Copies(service, store, config.ha, is_sync=is_sync), service.wake)
+        if is_sync:
+            common.puts.flush.on_start = service.wake
+        transfer.serve(
+            Copies(service, store, config.ha, is_sync=is_sync),
+            _nothing if is_sync else service.wake,
+            service.wake,
+        )
         return service
 
     def _serve_group(self, epoch: int, leadership: Leadership) -> HAService:
@@ -231,19 +272,29 @@ class MasterParts:
         def confirmed() -> None:
             puts.reput.catch_up()
             puts.transfer.advance()
+            if self._table_copies is not None:
+                self._table_copies.wake()
 
+        def set_changed() -> None:
+            copies.moved()
+            if self._table_copies is not None:
+                self._table_copies.advance()
+
+        is_sync = config.store.flush == "sync"
         copies = GroupCopies(
             leadership.in_sync,
             store,
             config.ha,
             elector.now,
-            is_sync=config.store.flush == "sync",
+            is_sync=is_sync,
             on_confirmed=confirmed,
         )
 
-        def appended() -> None:
+        def committed() -> None:
             service.wake()
             copies.moved()
+
+        appended = copies.moved if is_sync else committed
 
         service = HAService(
             store,
@@ -253,9 +304,11 @@ class MasterParts:
             on_gone=copies.gone,
             admit=None if self._admission is None else self._admission.admit,
         )
-        puts.transfer.serve(copies, appended)
+        if is_sync:
+            puts.flush.on_start = service.wake
+        puts.transfer.serve(copies, appended, committed)
         puts.on_flushed = copies.moved
-        elector.on_set_change(copies.moved)
+        elector.on_set_change(set_changed)
         return service
 
     def _slave_ids(self) -> list[int]:
@@ -329,13 +382,16 @@ class MasterParts:
             *self.delay.tasks(),
             *self.pop.tasks(),
             self._run_slaves,
-            self._progress.run,
+            *(() if self._table_copies is None else (self._table_copies.expire,)),
+            *(() if self.slaves is None else (self._progress.run,)),
             partial(self._common.show_replication, self._replication_health),
         )
 
     async def before_serving(self) -> None:
-        """Read which batches of sinks are committed."""
+        """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
+        file = ConfigFile(self._common.storage.store.options.data_dir / "config" / "groupMembers.json")
+        self.groups.membership.expect(await trio.to_thread.run_sync(_members_before, file))
 
     @property
     def begun(self) -> str | None:
@@ -411,5 +467,25 @@ class MasterParts:
         )
 
 
-def _nothing(_member: int, _is_fit: bool) -> None:
-    """Without an election no other broker takes over."""
+def _nothing() -> None:
+    """Offer nothing yet: the sync that follows does."""
+
+
+class _Members(msgspec.Struct):
+    members: dict[str, dict[str, float]] = {}
+
+
+def _members_before(file: ConfigFile) -> AwaitedGroups:
+    """Return the members that the groups had at the master before, by group, and remove the file: it is true only
+    now.
+    """
+    try:
+        text = file.load().data
+        file.remove()
+        found = msgspec.json.decode(text, type=_Members).members if text else {}
+    except (ReputError, OSError, msgspec.MsgspecError) as error:
+        log.warning(
+            "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
+        )
+        return {}
+    return found

@@ -135,7 +135,7 @@ class PopParts:
             ),
             tables.request_modes,
             tables.mode_saver,
-            groups.online,
+            groups.membership,
         )
         looks = PopLookProcessor(
             store,

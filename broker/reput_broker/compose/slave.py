@@ -97,6 +97,8 @@ class SlaveParts:
             self._accepted,
             self._forget_topic,
             partial(MasterClient, config=sources.config),
+            member=sources.config.broker_id if isinstance(tenures, Elector) else None,
+            on_confirmed=lambda epoch, offset: self.copying.note_confirmed(epoch, offset),
         )
         refusals = SlaveRefusals(
             sources.config.ha,

@@ -200,14 +200,16 @@ class HAClient:
         """
         is_fit = self._store.unfit_reason is None
         members = self._members
-        ext = QueryReplicaStateHeader(
+        header = QueryReplicaStateHeader(
             record_offset,
             self._member,
             is_fit,
-            proves_user or None,
-            members.own_id or None,
-            members.own_address or None,
-        ).to_ext(HeaderType.JSON)
+            proves_user=proves_user or None,
+            slave_id=members.own_id or None,
+            address=members.own_address or None,
+            copies_tables=True,
+        )
+        ext = header.to_ext(HeaderType.JSON)
         answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -391,15 +393,20 @@ class HAClient:
         An earlier answer stays true under any later master, so that a failure to ask only delays consumers.
         """
         while True:
-            confirmed, known = state.confirm_offset, self._store.confirm_offset
+            confirmed = state.confirm_offset
             if confirmed is not None:
-                self._tenures.note_confirmed(state.epoch, min(confirmed, self._store.max_physical_offset))
-            if confirmed is not None and (known is None or confirmed > known):
-                self._store.confirm_offset = confirmed
-                self._on_confirmed()
+                self.note_confirmed(state.epoch, confirmed)
             await trio.sleep(_MEMBERS_INTERVAL_S if confirmed is None else _CONFIRM_INTERVAL_S)
             with suppress(RemoteUnreachable):
                 state = await self._ask(remote) or state
+
+    def note_confirmed(self, epoch: int, offset: int) -> None:
+        """Note how far the log of the master of an epoch is confirmed, whose history is that of this log."""
+        self._tenures.note_confirmed(epoch, min(offset, self._store.max_physical_offset))
+        known = self._store.confirm_offset
+        if known is None or offset > known:
+            self._store.confirm_offset = offset
+            self._on_confirmed()
 
     async def _sync_to(self, end: int) -> None:
         """Wait until the log is durable, since the first report gives its end, and acknowledges all of it.

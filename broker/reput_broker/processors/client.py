@@ -139,7 +139,7 @@ class ClientProcessor:
                 raise Refusal(ErrorCode.NOT_FOUND, f"group {group!r} has no member", response_code=1)
             # RocketMQ's wording: its clients and tools show it as it is.
             return Response(1, remark=f"no consumer for this group, {group}")
-        return Response(0, body=ConsumerList(online.client_ids()).to_json())
+        return Response(0, body=ConsumerList(self._membership.client_ids(group)).to_json())
 
 
 def _conflict(refused: MemberConflict) -> Refusal:
