@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -144,6 +145,12 @@ class BrokerMachine(Machine):
             self.broker = broker
             self._world.history.note("up")
             await broker.stopped()
+
+    def _end(self, *, silently: bool) -> None:
+        world = self._world
+        if self in world.group.serving(world.brokers):
+            world.history.note("dies", of=self.endpoint, wall_ms=time.time_ns() // 1_000_000)
+        super()._end(silently=silently)
 
     def _is_gone(self) -> None:
         self.is_up, self.broker = False, None
