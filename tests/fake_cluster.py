@@ -22,6 +22,8 @@ class FakeCluster:
         masters: by name: the number of the master, or None.
         names: answers routes only, and is never down.
         leading: members that are the master, which no route says yet.
+        cut_off: members that hear nothing of the others: each names the master that is given here, or none, and of the
+            other members none.
     """
 
     def __init__(self, members: dict[str, int], *, queues: int = 1) -> None:
@@ -32,6 +34,7 @@ class FakeCluster:
         self.members: dict[str, list[FakeBroker]] = {}
         self.gone: set[str] = set()
         self.leading: set[FakeBroker] = set()
+        self.cut_off: dict[FakeBroker, FakeBroker | None] = {}
         for name, count in members.items():
             group = [self._stack.enter_context(FakeBroker(queues=queues)) for _ in range(count)]
             for member in group:
@@ -65,7 +68,13 @@ class FakeCluster:
         assert number is not None, "it has none"
         return self.members[name][number]
 
-    def _data(self) -> dict[str, BrokerData]:
+    def _data(self, fake: FakeBroker) -> dict[str, BrokerData]:
+        if fake in self.cut_off:
+            master = self.cut_off[fake]
+            known = {int(self._facts(fake)["brokerId"]): fake.address}
+            if master is not None:
+                known[0] = master.address
+            return {fake.broker_name: BrokerData("c", fake.broker_name, known)}
         return {
             name: BrokerData(
                 "c", name, {self._id(name, number): member.address for number, member in enumerate(group)}
@@ -86,12 +95,12 @@ class FakeCluster:
         return {}
 
     def _route(self, fake: FakeBroker) -> Answer:
-        data = self._data()
+        data = self._data(fake)
         route = TopicRoute(
             [QueueData(name, self._queues, self._queues, 6, 0) for name in data], [*data.values()]
         )
         return Answer(ext=self._facts(fake), body=route.to_json())
 
     def _info(self, fake: FakeBroker) -> Answer:
-        data = self._data()
+        data = self._data(fake)
         return Answer(ext=self._facts(fake), body=ClusterInfo(data, {"c": [*data]}).to_json())

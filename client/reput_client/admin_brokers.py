@@ -14,6 +14,7 @@ from reput_client.transport.session import raise_refusal
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.errors import BrokerError, ErrorCode, NotFound, ReputError
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import HeaderType, Value
@@ -65,9 +66,9 @@ class BrokersAdmin(Client):
         accepted: Collection[int] = (),
         timeout_s: float | None = None,
     ) -> dict[str, Call]:
-        """Ask every master, or those of `brokers`; the rest as for `_ask_all`."""
+        """Ask every master, or those of `brokers`, and after a failover the new one; the rest as for `_ask_all`."""
         return await self._ask_all(
-            await self._masters(brokers),
+            {name: MessageQueue("", name, 0) for name in await self._masters(brokers)},
             code,
             ext,
             what,
@@ -79,7 +80,7 @@ class BrokersAdmin(Client):
 
     async def _ask_all(
         self,
-        addresses: Mapping[str, Address],
+        places: Mapping[str, Address | MessageQueue],
         code: RequestCode,
         ext: Mapping[str, Value],
         what: str,
@@ -89,7 +90,9 @@ class BrokersAdmin(Client):
         accepted: Collection[int] = (),
         timeout_s: float | None = None,
     ) -> dict[str, Call]:
-        """Ask all brokers of `addresses`, one after the other; return the answers by broker.
+        """Ask all brokers at `places`, one after the other; return the answers by broker.
+
+        A place is an address, or a queue, which stands for the master of its broker.
 
         Brokers that refuse with one of the errors `absent`, because they do not have what is asked for, are left out,
         unless all do. Answers with a code in `accepted` are no refusals.
@@ -101,13 +104,14 @@ class BrokersAdmin(Client):
         answers: dict[str, Call] = {}
         failures: dict[str, ReputError] = {}
         missing: ReputError | None = None
-        for name, address in addresses.items():
+        for name, place in places.items():
             try:
                 call = await self._session.ask(
                     code,
                     ext,
                     what=what,
-                    address=address,
+                    address=place if isinstance(place, Address) else None,
+                    queue=place if isinstance(place, MessageQueue) else None,
                     body=body,
                     deadline=self._session.deadline(timeout_s),
                 )
@@ -121,7 +125,7 @@ class BrokersAdmin(Client):
                 else:
                     failures[name] = error
         if failures:
-            if len(addresses) == 1:
+            if len(places) == 1:
                 raise next(iter(failures.values()))
             raise BrokersFailed(what, failures, sorted(answers))
         if not answers and missing is not None:

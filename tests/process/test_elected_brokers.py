@@ -27,7 +27,7 @@ from reput_broker.server.listener import Server
 from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
-from reput_client import Message, ReceivedMessage, TransactionProducer, TransactionState
+from reput_client import Consumer, Message, Producer, ReceivedMessage, TransactionProducer, TransactionState
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
@@ -60,6 +60,7 @@ class Group:
         self.state = EngineState(LEASE_S)
         self.ports = {number: (free_port(), free_port()) for number in range(3)}
         self.brokers: dict[int, Broker] = {}
+        self.engines = {number: FakeEngine(self.state) for number in range(3)}
 
     @asynccontextmanager
     async def member(self, number: int, *, in_sync_timeout_s: float = 2.0) -> AsyncIterator[Broker]:
@@ -77,7 +78,7 @@ class Group:
         )
         epochs = EpochFile(data_dir / "epochFileCheckpoint")
         elector = Elector(
-            FakeEngine(self.state),
+            self.engines[number],
             Leader(number, f"127.0.0.1:{port}", f"127.0.0.1:{ha_port}"),
             Role.ASYNC_MASTER,
             MemberFile(data_dir / "config" / "election.json", cluster="c", broker_name="b", member=number),
@@ -286,6 +287,26 @@ async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Pat
         group.state.is_down = False
         await until(lambda: group.state.record.epoch > epoch)
         await put_once_it_leads(master, b"two")
+
+
+@pytest.mark.trio
+async def test_clients_leave_a_master_that_only_they_can_reach(tmp_path: Path) -> None:
+    """It is cut off from the engine, and its name service knows of no master. New clients find the other one too."""
+    group = Group(tmp_path)
+    async with group.member(0) as old, group.member(1) as new:
+        await group.in_sync(0, 1)
+        addresses = [old.address, new.address]
+        async with Producer(addresses, timeout_s=15.0, retries=3) as producer:
+            await producer.send(Message(TOPIC, b"one"))
+            group.engines[0].is_cut_off = True
+            await until(lambda: group.state.record.leader is not None and group.master() is new)
+            await producer.send(Message(TOPIC, b"two"))
+            async with Producer(addresses) as late:
+                await late.send(Message(TOPIC, b"three"))
+            async with Consumer(addresses, group="g", topic=TOPIC) as consumer:
+                taken = [await consumer.take(10.0) for _ in range(3)]
+        assert not old._base.tenures.current.is_master
+        assert [message and message.body for message in taken] == [b"one", b"two", b"three"]
 
 
 @pytest.mark.trio

@@ -92,6 +92,10 @@ class Session:
         self._tls = tls
         self._credentials = credentials
         self._connections: dict[Address, Connection] = {}
+        self._guide: Address | None = None
+        """Which of the client's addresses is asked for routes; None: the one that `home` is connected to."""
+        self._is_misled = False
+        """Whether the last answer about routes has led to no master, so that the next address is asked."""
         self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
         self._looking: dict[str, Event] = {}
         self.on_lost: Callable[[Connection], None] = lambda _connection: None
@@ -181,10 +185,19 @@ class Session:
         """Refresh the routes of topics at an unreachable address."""
         if address != self.home:
             for name in self.brokers.names_at(address):
-                self.look_soon(name)
+                if self.brokers.master(name) == address:
+                    self.look_soon(name)
+                else:
+                    self._refresh_soon(name)
 
     def look_soon(self, broker_name: str) -> None:
-        """Make the routes of a broker's topics due for a refresh, because its master may have changed."""
+        """Look for the master of a broker, because the known one is not: make the routes of its topics due for a
+        refresh, from another of the client's addresses.
+        """
+        self._is_misled = True
+        self._refresh_soon(broker_name)
+
+    def _refresh_soon(self, broker_name: str) -> None:
         for topic in self.routes.topics_of(broker_name):
             self.routes.refresh_at(topic, -math.inf)
         self.on_stale_routes()
@@ -212,6 +225,7 @@ class Session:
                     raise BrokerNotFound(queue.broker_name, queue.topic)
                 if connection.is_master:
                     return connection
+                self._is_misled = True
                 what = f"NOT_MASTER: {connection.place} is a slave of {queue.broker_name} now"
                 raise NotMaster(ErrorCode.NOT_MASTER, what)
             except (ConnectFailed, NotMaster):
@@ -457,12 +471,51 @@ class Session:
         await self._refresh(topic, deadline)
         return known
 
+    async def _ask_for_routes(
+        self, code: RequestCode, ext: Mapping[str, Value], what: str, deadline: float
+    ) -> tuple[Call, Address]:
+        """Send a request about routes to the client's own address; return the answered call, and where it was asked.
+
+        Of several addresses the next one is asked after an answer that has led to no master: a broker that is cut off
+        from the others does not know their master. One that does not answer is left for the one after it.
+        """
+        while (guide := self._next_guide()) is not None:
+            until = min(deadline, self.runtime.now() + TRY_S)
+            try:
+                await self.connection_to(guide).open(until, patient=False)
+                return await self.ask(code, ext, what=what, address=guide, deadline=until), guide
+            except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
+                log.info("%s: not from %s: %s", what, guide, error)
+                self._is_misled = True
+        return await self.ask(code, ext, what=what, deadline=deadline), self.home
+
+    def _next_guide(self) -> Address | None:
+        """Return which of the client's addresses to ask for routes; None: the one that `home` is connected to."""
+        in_use, each = self.connection_to(self.home).place, self.home.each
+        if self._is_misled:
+            self._is_misled = False
+            following = each[(each.index(self._guide or in_use) + 1) % len(each)]
+            self._guide = None if following == in_use else following
+        return self._guide
+
     async def fetch_route(self, topic: str, deadline: float) -> Route:
-        """Fetch the route of `topic` now."""
-        call = await self.ask(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), what=f"route of {topic}", deadline=deadline
-        )
-        return self._learn(topic, call)
+        """Fetch the route of `topic` now. Of several addresses, each is asked until one knows the topic's masters."""
+        for left in range(len(self.home.each) - 1, -1, -1):
+            call, asked_at = await self._ask_for_routes(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), f"route of {topic}", deadline
+            )
+            is_last = not left or self.runtime.now() >= deadline
+            try:
+                route = self._learn(topic, call, asked_at)
+            except TopicNotFound:
+                # A slave may not have the newest topics.
+                self._is_misled = _broker_id(call) != MASTER_ID
+                if is_last or not self._is_misled:
+                    raise
+            else:
+                if is_last or not self._is_misled:
+                    break
+        return route
 
     async def publish_route(self, topic: str, deadline: float) -> Route:
         """Return the route to send by; for a topic that does not exist yet, the template's.
@@ -492,41 +545,43 @@ class Session:
             return
         # Due again soon: an answer may never come, because the connection ends or the broker is stuck.
         self.routes.refresh_at(topic, now + RETRY_S)
-        connection = self.connection_to(self.home)
+        asked_at = self._next_guide() or self.home
+        connection = self.connection_to(asked_at)
         try:
             if not connection.is_open:
                 await connection.open(min(deadline, now + SILENCE_S), patient=False)
         except ConnectFailed as error:
             log.warning("route of %s not refreshed: %s", topic, error)
+            self._is_misled = True
             self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
         else:
-            arrival = _RouteArrival(self, topic)
+            arrival = _RouteArrival(self, topic, asked_at)
             arrival.call = connection.start(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), arrival)
 
-    def _learn(self, topic: str, call: Call) -> Route:
+    def _learn(self, topic: str, call: Call, asked_at: Address) -> Route:
         self._check_home(call)
         raise_refusal(call)
         if not call.body:
             raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
         body = TopicRoute.from_json(call.body)
-        self._learn_brokers(body.broker_datas, call)
+        self._learn_brokers(body.broker_datas, call, asked_at)
         route = Route.from_body(topic, body)
-        is_complete = all(self.brokers.master(name) is not None for name in route.brokers)
-        self.routes.put(route, self.runtime.now(), is_complete=is_complete)
+        self.routes.put(route, self.runtime.now(), is_complete=not self._is_misled)
         return route
 
-    def _learn_brokers(self, brokers: Iterable[BrokerData], call: Call) -> None:
+    def _learn_brokers(self, brokers: Iterable[BrokerData], call: Call, asked_at: Address) -> None:
         """Take the brokers' addresses from an answer, whose header says which broker has answered.
 
         The only broker of an answer, if it is the master that has answered, keeps the address where it was asked.
         """
         brokers = [data for data in brokers if data.broker_addrs]
+        self._is_misled = any(MASTER_ID not in data.broker_addrs for data in brokers)
         ext = call.answer.ext
-        answered_by, own_id = ext.get("brokerName"), int(str(ext.get("brokerId", MASTER_ID)))
+        answered_by, own_id = ext.get("brokerName"), _broker_id(call)
         is_alone = own_id == MASTER_ID and {data.broker_name for data in brokers} == {answered_by}
         for data in brokers:
             name = data.broker_name
-            for broker_id, address in self.brokers.learn(data, self.home if is_alone else None).items():
+            for broker_id, address in self.brokers.learn(data, asked_at if is_alone else None).items():
                 if broker_id == MASTER_ID:
                     self.connection_to(address).expect_master()
                 if address != self.home:
@@ -536,11 +591,13 @@ class Session:
 
     async def cluster(self, deadline: float) -> ClusterInfo:
         """Return the brokers of the cluster as the client's own address knows them now."""
-        call = await self.ask_ok(
-            RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster", deadline=deadline
+        call, asked_at = await self._ask_for_routes(
+            RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster", deadline
         )
+        self._check_home(call)
+        raise_refusal(call)
         info = ClusterInfo.from_json(call.body)
-        self._learn_brokers(info.broker_addr_table.values(), call)
+        self._learn_brokers(info.broker_addr_table.values(), call, asked_at)
         return info
 
     async def masters(self, deadline: float) -> dict[str, Address]:
@@ -549,7 +606,10 @@ class Session:
         Raises:
             BrokerNotFound: there is no master.
         """
-        info = await self.cluster(deadline)
+        for _ in self.home.each:
+            info = await self.cluster(deadline)
+            if not self._is_misled or self.runtime.now() >= deadline:
+                break
         found = {name: self.brokers.master(name) for name in info.broker_addr_table}
         masters = {name: address for name, address in sorted(found.items()) if address is not None}
         if not masters:
@@ -567,7 +627,7 @@ class Session:
             return True
         there = (await self.cluster(deadline)).broker_addr_table
         has_masters = all(name in there and MASTER_ID in there[name].broker_addrs for name in brokers)
-        if not (has_masters and self.connection_to(self.home).is_master):
+        if not (has_masters and self.connection_to(self._guide or self.home).is_master):
             return False
         try:
             await self.fetch_route(topic, deadline)
@@ -575,11 +635,12 @@ class Session:
             return True
         return False
 
-    def learn_quietly(self, topic: str, call: Call) -> None:
+    def learn_quietly(self, topic: str, call: Call, asked_at: Address) -> None:
         """Take the answer of a background refresh; after a failure the route stays, and brokers refuse what is gone."""
         try:
-            self._learn(topic, call)
+            self._learn(topic, call, asked_at)
         except ReputError as error:
+            self._is_misled = True
             self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
             log.warning("route of %s not refreshed: %s", topic, error)
 
@@ -644,19 +705,20 @@ class Session:
 class _RouteArrival(Waiter):
     """Takes the answer of a background route refresh."""
 
-    __slots__ = ("_session", "_topic", "call")
+    __slots__ = ("_asked_at", "_session", "_topic", "call")
 
-    def __init__(self, session: Session, topic: str) -> None:
+    def __init__(self, session: Session, topic: str, asked_at: Address) -> None:
         super().__init__()
         self._session = session
         self._topic = topic
+        self._asked_at = asked_at
         self.call: Call | None = None
 
     def notify(self) -> None:
         """See `Waiter`."""
         super().notify()
         if self.call is not None and not self._session.closed:
-            self._session.learn_quietly(self._topic, self.call)
+            self._session.learn_quietly(self._topic, self.call, self._asked_at)
 
 
 def raise_refusal(call: Call) -> None:
@@ -664,6 +726,11 @@ def raise_refusal(call: Call) -> None:
     header = call.answer
     if header.code != ResponseCode.SUCCESS:
         raise error_from_response(header.code, header.remark, header.ext)
+
+
+def _broker_id(call: Call) -> int:
+    """Return the id of the broker that has answered; that of a master, if it is a name server."""
+    return int(str(call.answer.ext.get("brokerId", MASTER_ID)))
 
 
 def is_not_master(call: Call) -> bool:

@@ -167,7 +167,7 @@ class GroupMember:
         if not self._membership.client_id:
             connection = await session.open(None, deadline)
             self._membership.client_id = new_client_id(connection.sock.getsockname()[0])
-        await self._membership.heartbeat()
+        await self._membership.enter(session.deadline(None))
         await self._rebalancer.do()
         if self._rebalancer.failure is not None:
             raise self._rebalancer.failure

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.subscriptions import consume_from_where
-from reput_client.errors import BrokerNotFound
+from reput_client.errors import BrokerNotFound, ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.connection import Connection
@@ -123,6 +123,22 @@ class Membership:
             await self.heartbeat()
         except ReputError as error:
             log.warning("group %s: no heartbeat: %s", self._group, error)
+
+    async def enter(self, deadline: float) -> None:
+        """Register for the first time: while a master is away, wait until there is another, or a slave may be read.
+
+        Raises like `heartbeat`, after the deadline if no broker can be reached.
+        """
+        failure: ReputError | None = None
+        while True:
+            try:
+                await self.heartbeat()
+            except ConnectFailed as error:
+                failure = error
+            if failure is None or self._sources:
+                return
+            if not await self._session.look_for_master("", deadline):
+                raise failure
 
     async def heartbeat(self) -> None:
         """Register with the brokers of the topics whose heartbeat is due.
