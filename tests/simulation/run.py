@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument("--bug", help="a planted bug, or `only`: all of them, each until it is caught")
     parser.add_argument("--duration", type=float, default=9.0, help="virtual seconds of faults")
+    parser.add_argument("--scene", help="what follows the random faults; by the seed")
     parser.add_argument("--group", default="elected", choices=["alone", "followed", "elected"])
     arguments = parser.parse_args()
     platform = Platform()
@@ -121,10 +122,11 @@ def _simulate(
     from simulation.scenario import Plan, outcome_of, simulate
 
     platform.seed(seed)
-    plan = Plan(arguments.group, arguments.duration)
+    plan = Plan(arguments.group, arguments.scene, None, arguments.duration)
     if arguments.bug is not None:
         BUGS[arguments.bug].plant()
-        plan.weights = BUGS[arguments.bug].weights
+        bug = BUGS[arguments.bug]
+        plan.weights, plan.scene, plan.has_pool = bug.weights, bug.scene, bug.has_pool
     began = real_process_time()
 
     async def run(nursery: Any) -> None:

@@ -147,13 +147,22 @@ class World:
 
     Args:
         name_servers: how many there are; without one the brokers are their own.
+        has_pool: whether the brokers append through a pool of buffers.
     """
 
     def __init__(
-        self, platform: Platform, seed: int, directory: Path, group: Group, name_servers: int = 0
+        self,
+        platform: Platform,
+        seed: int,
+        directory: Path,
+        group: Group,
+        name_servers: int = 0,
+        *,
+        has_pool: bool = False,
     ) -> None:
         self.platform = platform
         self.group = group
+        self.has_pool = has_pool
         self.seed = seed
         self.directory = directory
         self.history = History()

@@ -1,6 +1,7 @@
 """One history of each queue, whatever happens to the brokers; one master in each epoch.
 
 - An offset that a consumer or reader was handed has one message, for ever: the same for all of them, and in the end.
+  What a master has handed out is excused that an operator has overruled, because the engine had elected it by a copy.
 - No two brokers lead in the same epoch, and none acknowledges what it stored after another has begun to lead.
 - In the end all brokers have the same log.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from histories.judge.facts import Facts, QueueKey
+from histories.judge.facts import Facts, QueueKey, Span
 from histories.judge.violation import Violation
 
 
@@ -22,8 +23,9 @@ def judge(facts: Facts) -> Iterator[Violation]:
 
 def _taken_back(facts: Facts) -> Iterator[Violation]:
     handed_out: dict[tuple[QueueKey, int], tuple[str, str]] = {}
+    overruled = _overruled(facts)
     for event in facts.events:
-        if event.what not in ("begun", "read"):
+        if event.what not in ("begun", "read") or any(span.meets(event.at, event.at) for span in overruled):
             continue
         place, uid = ((event["topic"], event["queue"]), event["offset"]), event["uid"]
         before, where = handed_out.setdefault(place, (uid, str(event)))
@@ -34,6 +36,17 @@ def _taken_back(facts: Facts) -> Iterator[Violation]:
         found = stored.get(place)
         if found != uid and stored:
             yield Violation("taken back", f"{where}: in the end there is {found} at that place")
+
+
+def _overruled(facts: Facts) -> list[Span]:
+    """Return when masters led whose history an operator has given up."""
+    spans, since = [], dict[str, float]()
+    for event in facts.events:
+        if event.what == "leads":
+            since[event["address"]] = event.at
+        elif event.what == "overruled":
+            spans.append(Span(since.get(event["of"], event.at), event.at))
+    return spans
 
 
 def _two_masters(facts: Facts) -> Iterator[Violation]:
