@@ -333,6 +333,7 @@ REQUIREMENTS: Final[Mapping[int, Requirement]] = {
     RequestCode.GET_TIMER_METRICS: _REPLICATION,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: _REPLICATION,
     RequestCode.GET_SINK_BATCHES: _REPLICATION,
+    RequestCode.AWAIT_TABLE_CHANGES: _REPLICATION,
     # Spark's sink. A batch is known by the id of its query, which only the query's own tasks know.
     RequestCode.STAGE_RECORDS: _any_user("write on each topic in the body"),
     RequestCode.END_STAGING: _SINK,

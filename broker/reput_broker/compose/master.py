@@ -22,6 +22,7 @@ from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
+from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
@@ -35,7 +36,7 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
-from reput_broker.processors.slave_refusals import fenced
+from reput_broker.processors.slave_refusals import CHANGES_OF_TABLES, fenced, once_confirmed
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
@@ -44,7 +45,9 @@ from reput_broker.server.gate import Gate
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
+from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.names import revive_topic
 
 
@@ -105,6 +108,7 @@ class MasterParts:
         self.own = common.own
         self._tenures = tenures
         self.slaves: HAService | None = None
+        self._table_copies: TableCopies | None = None
         self._ha_listener = ha_listener
         self._gate = gate
         if ha_listener is not None:
@@ -163,7 +167,7 @@ class MasterParts:
                 epoch=epoch,
                 ha_port=None if ha_listener is None else address_of(ha_listener)[1],
                 admission=self._admission,
-                on_fitness=_nothing if leadership is None else leadership.in_sync.fitness,
+                on_member=self._member_asks,
             ),
         )
         self._epoch = epoch
@@ -176,7 +180,8 @@ class MasterParts:
         sources.replication = self._figures
         handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
         if leadership is not None:
-            handlers = fenced(handlers, leadership.fence)
+            handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: storage.store.is_confirmed)
+        self._leadership = leadership
         sync = TableSyncProcessor(
             storage.store,
             storage.tables,
@@ -186,7 +191,29 @@ class MasterParts:
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
         )
-        self.server = common.server({**handlers, **sync.handlers()}, connections_max)
+        handlers = {**handlers, **sync.handlers()}
+        if leadership is not None:
+            self._table_copies = TableCopies(
+                config.broker_id,
+                leadership.in_sync,
+                storage.store,
+                config.ha,
+                leadership.fence,
+                sync.versions,
+                epoch=epoch,
+                timeout_s=config.election.in_sync_timeout,
+            )
+            handlers = self._table_copies.handlers(handlers, CHANGES_OF_TABLES)
+            handlers[RequestCode.AWAIT_TABLE_CHANGES] = self._table_copies.wait
+        self.server = common.server(handlers, connections_max)
+
+    def _member_asks(self, header: QueryReplicaStateHeader) -> None:
+        """Note what a member says of itself."""
+        if self._leadership is None or self._table_copies is None:
+            return
+        if header.member is not None and header.is_fit is not None:
+            self._leadership.in_sync.fitness(header.member, header.is_fit)
+        self._table_copies.introduced(header)
 
     def _serve_log(self, epoch: int) -> HAService:
         """Return the service for slaves, whose reports answer the puts that wait for copies."""
@@ -212,6 +239,13 @@ class MasterParts:
         def confirmed() -> None:
             puts.reput.catch_up()
             puts.transfer.advance()
+            if self._table_copies is not None:
+                self._table_copies.wake()
+
+        def set_changed() -> None:
+            copies.moved()
+            if self._table_copies is not None:
+                self._table_copies.advance()
 
         copies = GroupCopies(
             leadership.in_sync,
@@ -236,7 +270,7 @@ class MasterParts:
         )
         puts.transfer.serve(copies, appended)
         puts.on_flushed = copies.moved
-        elector.on_set_change(copies.moved)
+        elector.on_set_change(set_changed)
         return service
 
     def _slave_ids(self) -> list[int]:
@@ -308,6 +342,7 @@ class MasterParts:
             *self.delay.tasks(),
             *self.pop.tasks(),
             self._run_slaves,
+            *(() if self._table_copies is None else (self._table_copies.expire,)),
             self._progress.run,
             partial(self._common.show_replication, self._replication_health),
         )
@@ -388,7 +423,3 @@ class MasterParts:
                 for slave in slaves
             ],
         )
-
-
-def _nothing(_member: int, _is_fit: bool) -> None:
-    """Without an election no other broker takes over."""

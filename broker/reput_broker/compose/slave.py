@@ -96,6 +96,8 @@ class SlaveParts:
             self._accepted,
             self._forget_topic,
             partial(RemotingClient, tls=sources.config.tls, credentials=sources.config.access.credentials()),
+            member=sources.config.broker_id if isinstance(tenures, Elector) else None,
+            on_confirmed=lambda epoch, offset: self.copying.note_confirmed(epoch, offset),
         )
         refusals = SlaveRefusals(
             sources.config.ha,

@@ -192,9 +192,10 @@ class HAClient:
             proves_user: have the master say what to prove this slave's user with.
         """
         is_fit = self._store.unfit_reason is None
-        ext = QueryReplicaStateHeader(record_offset, self._member, is_fit, proves_user or None).to_ext(
-            HeaderType.JSON
+        header = QueryReplicaStateHeader(
+            record_offset, self._member, is_fit, copies_tables=True, proves_user=proves_user or None
         )
+        ext = header.to_ext(HeaderType.JSON)
         answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -363,15 +364,19 @@ class HAClient:
         An earlier answer stays true under any later master, so that a failure to ask only delays consumers.
         """
         while True:
-            confirmed, known = state.confirm_offset, self._store.confirm_offset
-            if confirmed is not None:
-                self._tenures.note_confirmed(state.epoch, min(confirmed, self._store.max_physical_offset))
-            if confirmed is not None and (known is None or confirmed > known):
-                self._store.confirm_offset = confirmed
-                self._on_confirmed()
+            if state.confirm_offset is not None:
+                self.note_confirmed(state.epoch, state.confirm_offset)
             await trio.sleep(_CONFIRM_INTERVAL_S)
             with suppress(RemoteUnreachable):
                 state = await self._ask(remote) or state
+
+    def note_confirmed(self, epoch: int, offset: int) -> None:
+        """Note how far the log of the master of an epoch is confirmed, whose history is that of this log."""
+        self._tenures.note_confirmed(epoch, min(offset, self._store.max_physical_offset))
+        known = self._store.confirm_offset
+        if known is None or offset > known:
+            self._store.confirm_offset = offset
+            self._on_confirmed()
 
     async def _sync_to(self, end: int) -> None:
         """Wait until the log is durable, since the first report gives its end, and acknowledges all of it.

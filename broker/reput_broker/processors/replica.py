@@ -21,7 +21,7 @@ class ReplicaProcessor:
         epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
         ha_port: where the log is served; None if it is not.
         admission: gives a slave what it proves its user with on that port; None: it need not.
-        on_fitness: called with the number of a slave, and whether it could store messages, when it asks.
+        on_member: called with what a slave says of itself when it asks.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class ReplicaProcessor:
         epoch: int,
         ha_port: int | None,
         admission: SlaveAdmission | None = None,
-        on_fitness: Callable[[int, bool], None] = lambda _member, _is_fit: None,
+        on_member: Callable[[QueryReplicaStateHeader], None] = lambda _header: None,
     ) -> None:
         self._config = config
         self._store = store
@@ -41,7 +41,7 @@ class ReplicaProcessor:
         self._epoch = epoch
         self._ha_port = ha_port
         self._admission = admission
-        self._on_fitness = on_fitness
+        self._on_member = on_member
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -50,8 +50,7 @@ class ReplicaProcessor:
     def query(self, request: Request) -> Response:
         """Answer with the history of the log, and the checksum of the record at the named offset."""
         header = QueryReplicaStateHeader.from_ext(request.ext)
-        if header.member is not None and header.is_fit is not None:
-            self._on_fitness(header.member, header.is_fit)
+        self._on_member(header)
         store = self._store
         record = None if header.record_offset < 0 else store.record_at(header.record_offset)
         state = ReplicaState(

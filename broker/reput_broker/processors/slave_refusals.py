@@ -64,6 +64,13 @@ _CHANGES: Final = {
         RequestCode.SET_MESSAGE_REQUEST_MODE,
     ),
 }
+CHANGES_OF_TABLES: Final = frozenset(
+    {
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        *(code for code in _CHANGES[_ERROR] if code is not RequestCode.RESUME_CHECK_HALF_MESSAGE),
+    }
+)
+"""These change tables that slaves take over, not the log."""
 _OF_A_MASTER: Final = {
     _BUSY: (
         RequestCode.LIST_DELAYED_MESSAGES,
@@ -74,6 +81,7 @@ _OF_A_MASTER: Final = {
         RequestCode.QUERY_STAGED,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_SINK_BATCHES,
+        RequestCode.AWAIT_TABLE_CHANGES,
     ),
     _ERROR: (RequestCode.GET_ALL_DELAY_OFFSET,),
 }
@@ -170,6 +178,28 @@ def is_completing(begun: str) -> Refusal:
         f"this broker completes {begun} before it takes messages and changes; try again shortly",
         response_code=_BUSY,
     )
+
+
+def once_confirmed(served: Mapping[int, Handler], is_confirmed: Callable[[], bool]) -> dict[int, Handler]:
+    """Return the handlers of a new master by request code: consumers get nothing until all that they could read is on
+    every member of the in-sync set, which the other members have to connect for.
+    """
+    has_been = False
+
+    def read(handler: Handler, request: Request) -> Result:
+        nonlocal has_been
+        has_been = has_been or is_confirmed()
+        if not has_been:
+            raise Refusal(
+                ErrorCode.NOT_MASTER,
+                "this broker has just become the master and does not know yet which of its messages the other members "
+                "in sync have; try again shortly",
+                response_code=_BUSY,
+            )
+        return handler(request)
+
+    pops = (RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE)
+    return {**served, **{code: partial(read, served[code]) for code in (*_READS, *pops)}}
 
 
 def fenced(served: Mapping[int, Handler], fence: Fence) -> dict[int, Handler]:

@@ -18,7 +18,12 @@ from reput_broker.tables.config_file import DataVersion, encode
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json
-from reput_protocol.commands.table_sync import ConsumerOffsetTable, SyncTableHeader, SyncTableResult
+from reput_protocol.commands.table_sync import (
+    ANNOUNCED_TABLES,
+    ConsumerOffsetTable,
+    SyncTableHeader,
+    SyncTableResult,
+)
 from reput_protocol.names import POP_PASSED_GROUP
 
 _POPS_SEPARATOR = "/"
@@ -62,6 +67,9 @@ class TableSyncProcessor:
         self._handlers = {
             code: partial(self._answer, version, handlers[code]) for code, version in versions.items()
         }
+        versions[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda: self._offsets.changes_version
+        versions[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes_version
+        self._announced = [versions[code] for code in ANNOUNCED_TABLES]
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -70,7 +78,7 @@ class TableSyncProcessor:
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: partial(
                 self._answer,
-                lambda: f"{crc32(encode_json(self._request_modes.members())):x}",
+                self._modes_version,
                 self.request_modes,
             ),
             RequestCode.GET_TIMER_CHECK_POINT: partial(
@@ -95,6 +103,13 @@ class TableSyncProcessor:
         answer.ext = {**answer.ext, **ext}
         return answer
 
+    def versions(self) -> str:
+        """Return a text for each of ANNOUNCED_TABLES, with dots between, that differs whenever the table does."""
+        return ".".join([f"{crc32(version().encode()):x}" for version in self._announced])
+
+    def _modes_version(self) -> str:
+        return f"{crc32(encode_json(self._request_modes.members())):x}"
+
     def _timer_version(self) -> str:
         is_used = self._schedule.timers.is_used
         return f"{self._store.wrote_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
@@ -110,7 +125,9 @@ class TableSyncProcessor:
         changes = self._offsets.changes_since(known_offsets)
         popped_until = self._popped_until(changes.version)
         version = f"{changes.version}{_POPS_SEPARATOR}{popped_until}"
-        ext = SyncTableResult(version, self._store.wrote_offset, changes.is_partial)
+        # Offsets name what consumers have read, which is dispatched.
+        log_end = self._store.dispatched_offset
+        ext = SyncTableResult(version, log_end, changes.is_partial)
         if version == known:
             return Response(0, ext.to_ext(request.header_type))
         table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}

@@ -6,11 +6,11 @@ changed: a slave names the version that it has, and the answer has no body if th
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import LargeBody
-from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.header import I32, I64, CommandHeader
 
 
 class SyncTableHeader(CommandHeader):
@@ -33,6 +33,52 @@ class SyncTableResult(CommandHeader):
     """End of the log that the table belongs to: it may name anything before."""
     is_partial: bool | None = None
     """Of 43: the body has what changed since the slave's version; otherwise it is the whole table."""
+
+
+ANNOUNCED_TABLES: Final = (
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_SINK_BATCHES,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+)
+"""The requests for the tables whose changes are announced, in the order of `TableChanges.tables`."""
+
+
+class AwaitTableChangesHeader(CommandHeader):
+    """Header of AWAIT_TABLE_CHANGES: a member tells its elected master which changes it has, and waits for others."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AWAIT_TABLE_CHANGES
+
+    member: I32
+    """The member's number in its group."""
+    taken: str = ""
+    """The `changes` of an earlier answer, all of which the member has taken over durably; empty: none."""
+    known: str = ""
+    """The `changes` of the last answer; empty: none."""
+    tables: str = ""
+    """The `tables` of the last answer."""
+    confirm_offset: I64 = -1
+    """That of the last answer."""
+    wait_ms: I64 = 0
+    """Answer so late if there is nothing else than the last answer said."""
+
+
+class TableChanges(CommandHeader):
+    """Answer to it."""
+
+    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AWAIT_TABLE_CHANGES
+
+    changes: str
+    """Stands for the changes by requests so far; another text means that there were more."""
+    tables: str
+    """A text for each of ANNOUNCED_TABLES, with dots between; another one means that the table has changed."""
+    epoch: I64
+    confirm_offset: I64
+    """All before this log offset is on every member of the in-sync set."""
+    log_end: I64
+    """End of the master's log."""
 
 
 class ConsumerOffsetTable(LargeBody):
