@@ -73,7 +73,7 @@ class Admin(GroupAdmin, UserAdmin):
     """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
     Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of
-    `BrokerError` if the broker refuses, and `RequestTimeout`, `ConnectFailed` or `ConnectionLost` if no answer comes in
+    `BrokerError` if the broker refuses, and `RequestTimeout` or `ConnectFailed` if no answer comes in
     time; if some of several brokers fail, `BrokersFailed` names them.
 
     Args:
@@ -376,8 +376,13 @@ class Admin(GroupAdmin, UserAdmin):
             0 if begin is None else timestamp_ms(begin),
             _TIME_MAX_MS if end is None else timestamp_ms(end),
         )
-        answers = await self._ask_each(
-            RequestCode.QUERY_MESSAGE, header.to_ext(_MSGPACK), f"key {key} of {topic}", accepted=_NOT_FOUND
+        answers = await self._ask_all(
+            await self._brokers(),
+            RequestCode.QUERY_MESSAGE,
+            header.to_ext(_MSGPACK),
+            f"key {key} of {topic}",
+            accepted=_NOT_FOUND,
+            or_slave=True,
         )
         found: list[ReceivedMessage] = []
         complete = True

@@ -11,6 +11,7 @@ from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_client.transport.client import Client
 from reput_client.transport.session import raise_refusal
+from reput_client.transport.standbys import read
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.errors import BrokerError, ErrorCode, NotFound, ReputError
@@ -54,6 +55,11 @@ class BrokersAdmin(Client):
                 raise BrokerNotFound(name, "")
         return {name: masters[name] for name in sorted(set(names))}
 
+    async def _brokers(self) -> dict[str, MessageQueue]:
+        """Return every broker, also without a master, as a place for `_ask_all`."""
+        info = await self._session.cluster(self._session.deadline(None))
+        return {name: MessageQueue("", name, 0) for name in sorted(info.broker_addr_table)}
+
     async def _ask_each(
         self,
         code: RequestCode,
@@ -89,10 +95,12 @@ class BrokersAdmin(Client):
         absent: Collection[type[BrokerError]] = (),
         accepted: Collection[int] = (),
         timeout_s: float | None = None,
+        or_slave: bool = False,
     ) -> dict[str, Call]:
         """Ask all brokers at `places`, one after the other; return the answers by broker.
 
-        A place is an address, or a queue, which stands for the master of its broker.
+        A place is an address, or a queue, which stands for the master of its broker; with `or_slave` also for a slave
+        if the master cannot be reached.
 
         Brokers that refuse with one of the errors `absent`, because they do not have what is asked for, are left out,
         unless all do. Answers with a code in `accepted` are no refusals.
@@ -106,15 +114,19 @@ class BrokersAdmin(Client):
         missing: ReputError | None = None
         for name, place in places.items():
             try:
-                call = await self._session.ask(
-                    code,
-                    ext,
-                    what=what,
-                    address=place if isinstance(place, Address) else None,
-                    queue=place if isinstance(place, MessageQueue) else None,
-                    body=body,
-                    deadline=self._session.deadline(timeout_s),
-                )
+                deadline = self._session.deadline(timeout_s)
+                if or_slave and isinstance(place, MessageQueue):
+                    call = await read(self._session, code, ext, what=what, queue=place, deadline=deadline)
+                else:
+                    call = await self._session.ask(
+                        code,
+                        ext,
+                        what=what,
+                        address=place if isinstance(place, Address) else None,
+                        queue=place if isinstance(place, MessageQueue) else None,
+                        body=body,
+                        deadline=deadline,
+                    )
                 if call.answer.code not in accepted:
                     raise_refusal(call)
                 answers[name] = call
@@ -138,13 +150,14 @@ class BrokersAdmin(Client):
         A broker returns what it has at the id's place in its log, which at another broker is another message.
         """
         _, physical_offset = decode_offset_message_id(offset_message_id)
-        masters = await self._masters()
-        answers = await self._ask_each(
+        brokers = await self._brokers()
+        answers = await self._ask_all(
+            brokers,
             RequestCode.VIEW_MESSAGE_BY_ID,
             ViewMessageHeader(physical_offset).to_ext(HeaderType.MSGPACK),
             f"message {offset_message_id}",
-            brokers=masters,
             absent=(NotFound, BrokerError),
+            or_slave=True,
         )
         damage: ReputError | None = None
         for name, call in answers.items():
@@ -157,7 +170,7 @@ class BrokersAdmin(Client):
                 damage = error
                 continue
             message = ReceivedMessage.of_record(record, name)
-            if len(masters) == 1 or message.offset_message_id == offset_message_id.upper():
+            if len(brokers) == 1 or message.offset_message_id == offset_message_id.upper():
                 return name, message
         raise damage or NotFound(ErrorCode.NOT_FOUND, f"no message {offset_message_id}")
 

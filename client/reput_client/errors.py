@@ -127,7 +127,8 @@ class TlsRefused(ConnectFailed):
 class ConnectionLost(ReputError):
     """The connection to `address` ended before the answer came.
 
-    Only raised if the deadline left no time: the client reconnects and repeats what is safe to repeat.
+    The cause of a `SendOutcomeUnknown`, or of a `RequestTimeout` if the deadline left no time: the client reconnects
+    and repeats what is safe to repeat.
     """
 
     def __init__(self, address: str, reason: str) -> None:
@@ -139,8 +140,10 @@ class ConnectionLost(ReputError):
 class RequestTimeout(ReputError):
     """No answer to `what` within `timeout_s` seconds. A send that raises this did not leave the client."""
 
-    def __init__(self, what: str, timeout_s: float) -> None:
-        super().__init__(f"{what}: no answer within {timeout_s:.2g} s")
+    def __init__(self, what: str, timeout_s: float, reason: ReputError | None = None) -> None:
+        super().__init__(
+            f"{what}: no answer within {timeout_s:.2g} s{'' if reason is None else f'; {reason}'}"
+        )
         self.what = what
         self.timeout_s = timeout_s
 
@@ -183,7 +186,11 @@ class SendOutcomeUnknown(ReputError):
 
 
 class AckNotReached(ReputError):
-    """The messages are stored, but the asked level was not reached in time; do not send them again.
+    """The messages are stored, but the asked level was not reached in time.
+
+    They stay, unless the broker's machine fails before it is reached (`flushed`) or another broker becomes the master
+    (`replicated`). Sending them again may store them twice; a producer with `deduplicate` and `retries` does it without
+    that, and raises this only after the last repetition.
 
     `receipts` are theirs; `response_code` is the broker's (RocketMQ: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT,
     SLAVE_NOT_AVAILABLE).
@@ -193,8 +200,9 @@ class AckNotReached(ReputError):
         self, asked: str, receipts: Sequence[SendReceipt], response_code: int, remark: str | None
     ) -> None:
         super().__init__(
-            f"stored, but {asked!r} was not reached (code {response_code}{f', {remark}' if remark else ''}); "
-            "do not send again"
+            f"stored, but {asked!r} was not reached (code {response_code}{f', {remark}' if remark else ''}): "
+            f"{'a failover' if asked == 'replicated' else 'a power cut'} may still lose it, and sending it again "
+            "can store it twice"
         )
         self.asked = asked
         self.receipts = list(receipts)

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -19,8 +20,10 @@ from reput_client.errors import (
     BrokerNotFound,
     ClientClosed,
     ConnectFailed,
+    ConnectionLost,
     NotABroker,
     PartlySent,
+    PostsFailed,
     RequestTimeout,
     SendOutcomeUnknown,
 )
@@ -154,6 +157,68 @@ def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broker: Fak
             with pytest.raises(AckNotReached) as caught:
                 await producer.send_batch([Message("t", b"x")] * 3, queue_id=0)
             assert [receipt.queue_offset for receipt in caught.value.receipts] == [1, 2, 3]
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("code", [ROUTE, PUT])
+def test_a_connection_that_ends_at_the_deadline_leaves_no_send_of_its_own_kind(
+    face: Face, broker: FakeBroker, code: RequestCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What did not leave is a timeout, and what did is unknown."""
+    late = [0.0]
+
+    def hang_up(*_: object) -> Answer:
+        late[0] = 100.0
+        return HANG_UP
+
+    broker.behave(code, hang_up)
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address) as producer:
+            session = producer._client._client._session if face.is_blocking else producer._session
+            now = session.runtime.now
+            monkeypatch.setattr(session.runtime, "now", lambda: now() + late[0], raising=False)
+            expected = RequestTimeout if code is ROUTE else SendOutcomeUnknown
+            with pytest.raises(expected, match="the broker closed it") as caught:
+                await producer.send(Message("t", b"x"))
+            assert isinstance(caught.value.__cause__, ConnectionLost)
+
+    face.run(scenario)
+
+
+@pytest.mark.parametrize("how", ["send", "send_batch", "post"])
+def test_a_deduplicating_producer_repeats_until_the_level_is_reached(
+    face: Face, broker: FakeBroker, how: str
+) -> None:
+    """The message may be gone after a failover. The broker checks each repetition, and stores none twice."""
+    marks: list[object] = []
+    levels = [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 2 + [ResponseCode.SUCCESS]
+
+    def late(header: Header, body: memoryview) -> Answer:
+        marks.append(header.ext["dedup"])
+        if len(marks) == 2:
+            return Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: try again")
+        code = levels.pop(0) if levels else ResponseCode.FLUSH_SLAVE_TIMEOUT
+        return replace(broker.put(header, body), code=code, remark="slow")
+
+    async def scenario() -> None:
+        async with face.Producer(broker.address, ack="replicated", retries=3, deduplicate=True) as producer:
+
+            async def send() -> None:
+                message = Message("t", b"x")
+                if how == "post":
+                    await producer.post(message)
+                    await producer.flush()
+                else:
+                    await (producer.send_batch([message]) if how == "send_batch" else producer.send(message))
+
+            broker.behave(PUT, late)
+            await send()
+            assert marks == ["mark", "check", "check", "check"]
+            with pytest.raises((AckNotReached, PostsFailed), match="a failover may still lose it"):
+                await send()
+            assert marks[4:] == ["mark", "check", "check", "check"]
 
     face.run(scenario)
 

@@ -1,4 +1,4 @@
-"""Pulls by offset that a slave answers: by suggestion, or while the master is away."""
+"""Pulls and other reads that a slave answers: by suggestion, or while the master is away."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import pytest
 
 from faces import FACES, Face
 from fake_cluster import FakeCluster
+from fakes import Answer
 from reput_client.errors import ConnectFailed
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import NotFound
 
 PULL = RequestCode.PULL_MESSAGE
 
@@ -89,5 +91,36 @@ def test_while_the_master_is_away_a_slave_is_read(face: Face, cluster: FakeClust
             before = slave.count(PULL)
             assert await bodies(consumer, 2) == [b"2"]
             assert slave.count(PULL) == before
+
+    face.run(scenario)
+
+
+def test_while_the_master_is_away_a_slave_answers_what_it_can(face: Face, cluster: FakeCluster) -> None:
+    """Clients that start then, too: the routes still name the master."""
+    master, slave = cluster.members["broker-a"]
+    master.committed["g", "t", 0] = 3
+    slave.behave(RequestCode.GET_EARLIEST_MSG_STORETIME, Answer(ext={"timestamp": 7}))
+    slave.behave(
+        RequestCode.QUERY_MESSAGE, Answer(ext={"indexLastUpdateTimestamp": 0, "indexLastUpdatePhyoffset": 0})
+    )
+    found = Answer(ResponseCode.QUERY_NOT_FOUND, remark="NOT_FOUND: none")
+    slave.behave(RequestCode.VIEW_MESSAGE_BY_ID, found)
+    master.stop()
+
+    async def scenario() -> None:
+        async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+            assert len((await consumer.pull("t", 0, 1, wait_s=0, broker_name="broker-a")).messages) == 3
+            assert len((await consumer.pull_columns("t", 0, 1, wait_s=0)).columns) == 3
+            assert await consumer.min_offset("t", 0) == 0
+            assert await consumer.max_offset("t", 0) == 4
+            assert await consumer.offset_by_time("t", 0, 0) == 4
+            assert await consumer.committed("t", 0) == 3
+        async with face.Admin(cluster.names.address) as admin:
+            assert await admin.earliest_message_time_ms("t", 0) == 7
+            assert not (await admin.find_messages("t", "key")).messages
+            with pytest.raises(NotFound):
+                await admin.view_message("7F00000100002A9F0000000000000000")
+        async with face.Consumer(cluster.names.address, group="g", topic="t") as group:
+            assert (await group.receive(10.0)).body == b"3"
 
     face.run(scenario)

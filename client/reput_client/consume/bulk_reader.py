@@ -158,7 +158,7 @@ class BulkReader(Client):
 
         Raises:
             TopicNotFound, PermissionDenied, BrokerError: refused.
-            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+            RequestTimeout, ConnectFailed: no answer in time.
         """
         deadline = self._session.deadline(None)
         queue = await self._session.queue(topic, queue_id, broker_name, deadline)

@@ -353,7 +353,7 @@ class Consumer(Client):
 
         Raises:
             BrokerError: refused.
-            ConnectFailed, ConnectionLost, RequestTimeout: it is unknown whether the broker has it; repeating is safe.
+            ConnectFailed, RequestTimeout: it is unknown whether the broker has it; repeating is safe.
             DamagedMessage: it is unknown which message it is.
         """
         assigned = self._member.find(message.queue)

@@ -10,6 +10,7 @@ from datetime import datetime
 from reput_client.transport.address import Address
 from reput_client.transport.channel import Call
 from reput_client.transport.session import Session, raise_refusal
+from reput_client.transport.standbys import read
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import (
@@ -27,7 +28,10 @@ _MSGPACK = HeaderType.MSGPACK
 
 
 class OffsetRequests:
-    """Offset requests of one session. `timeout_s` None means the client's timeout."""
+    """Offset requests of one session. `timeout_s` None means the client's timeout.
+
+    The bounds of queues and offsets by time are read from a slave while the master cannot be reached.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -39,8 +43,12 @@ class OffsetRequests:
         *,
         set_zero_if_not_found: bool = False,
         slave: Address | None = None,
+        or_slave: bool = False,
     ) -> int | None:
-        """Return the committed offset of `group`, or None. A `slave`, if given, may not have the last commits.
+        """Return the committed offset of `group`, or None.
+
+        A `slave`, if given, is asked, and with `or_slave` any slave if the master cannot be reached. It may not have
+        the last commits.
 
         With `set_zero_if_not_found` the broker answers 0, as for RocketMQ's clients, for a group without an offset if
         the queue still has all its messages and they are recent.
@@ -49,7 +57,11 @@ class OffsetRequests:
             group, queue.topic, queue.queue_id, None if set_zero_if_not_found else False
         )
         code = RequestCode.QUERY_CONSUMER_OFFSET
-        call = await self._ask(code, header, queue, f"committed offset of {group}", slave=slave)
+        what = f"committed offset of {group}"
+        if or_slave:
+            call = await self._read(code, header, queue, what)
+        else:
+            call = await self._ask(code, header, queue, what, slave=slave)
         if call.answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return _offset(call)
@@ -79,12 +91,12 @@ class OffsetRequests:
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message still in the queue."""
         header = QueueHeader(queue.topic, queue.queue_id)
-        return _offset(await self._ask(RequestCode.GET_MIN_OFFSET, header, queue, "first offset"))
+        return _offset(await self._read(RequestCode.GET_MIN_OFFSET, header, queue, "first offset"))
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset that the next message will get."""
         header = QueueHeader(queue.topic, queue.queue_id)
-        return _offset(await self._ask(RequestCode.GET_MAX_OFFSET, header, queue, "last offset"))
+        return _offset(await self._read(RequestCode.GET_MAX_OFFSET, header, queue, "last offset"))
 
     async def offset_by_time(
         self, queue: MessageQueue, when: datetime | int, boundary: str = BoundaryType.LOWER
@@ -97,15 +109,25 @@ class OffsetRequests:
         """
         header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms(when), BoundaryType(boundary))
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        return _offset(await self._ask(code, header, queue, "offset by time"))
+        return _offset(await self._read(code, header, queue, "offset by time"))
 
     async def earliest_time_ms(self, queue: MessageQueue) -> int | None:
         """Return when the first message was stored, in ms since 1970, or None if the queue is empty."""
         header = QueueHeader(queue.topic, queue.queue_id)
-        call = await self._ask(RequestCode.GET_EARLIEST_MSG_STORETIME, header, queue, "first message")
+        call = await self._read(RequestCode.GET_EARLIEST_MSG_STORETIME, header, queue, "first message")
         raise_refusal(call)
         timestamp = EarliestTimeResult.from_ext(call.answer.ext).timestamp
         return None if timestamp < 0 else timestamp
+
+    async def _read(self, code: RequestCode, header: CommandHeader, queue: MessageQueue, what: str) -> Call:
+        return await read(
+            self._session,
+            code,
+            header.to_ext(_MSGPACK),
+            what=f"{what} in {queue.topic}/{queue.queue_id}",
+            queue=queue,
+            deadline=self._session.deadline(None),
+        )
 
     async def _ask(
         self,

@@ -33,6 +33,7 @@ from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
 from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
+from reput_client.transport.standbys import standbys
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
@@ -124,7 +125,7 @@ class PullConsumer(Client):
             FilterSyntaxError: `tags` cannot be parsed.
             FilterRefused: the broker cannot parse `sql`; says where.
             RecordMalformed: the answer has no records. (A single unreadable record is a damaged message.)
-            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+            RequestTimeout, ConnectFailed: no answer in time.
         """
         if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
             raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
@@ -196,7 +197,7 @@ class PullConsumer(Client):
                 earlier message with another tag.)
             TopicNotFound, PermissionDenied, BrokerError: refused.
             FilterSyntaxError: `tags` cannot be parsed.
-            RequestTimeout, ConnectFailed, ConnectionLost: no answer in time.
+            RequestTimeout, ConnectFailed: no answer in time.
             ModuleNotFoundError: NumPy is not installed.
         """
         if offset < 0 or max_bytes < 1 or wait_s < 0:
@@ -206,6 +207,8 @@ class PullConsumer(Client):
         deadline = self._session.deadline(None)
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
+        if await standbys(self._session, queue, deadline):
+            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
         connection = await self._session.open_for(queue, deadline)
         if connection.is_rocketmq:
             return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
@@ -271,6 +274,8 @@ class PullConsumer(Client):
     ) -> int | None:
         """Return the group's committed offset, or None if it has none.
 
+        While the master cannot be reached a slave is asked, which may lack the last commits.
+
         With `set_zero_if_not_found` it is 0, as for RocketMQ's clients, if there is none but the queue still has all
         its messages and they are recent.
         """
@@ -278,6 +283,7 @@ class PullConsumer(Client):
             self.group,
             await self._queue(topic, queue_id, broker_name),
             set_zero_if_not_found=set_zero_if_not_found,
+            or_slave=True,
         )
 
     async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from reput_client.errors import ConnectionLost, RequestTimeout
+from reput_client.errors import RequestTimeout
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
 from reput_protocol import properties as names
@@ -91,7 +91,7 @@ async def send_back(
         await _ask(session, message, queue, header)
     except ReputError as error:
         session.check_open()
-        if isinstance(error, RequestTimeout | ConnectionLost):
+        if isinstance(error, RequestTimeout):
             raise  # the broker may have it, and will recognise a repeated request
         if is_unsupported(error):
             raise  # such a broker does not serve the retry topic either
@@ -121,7 +121,7 @@ async def _ask(
                 queue=queue,
                 ext_repeated=repeated,
             )
-        except (RequestTimeout, ConnectionLost) as error:
+        except RequestTimeout as error:
             session.check_open()
             if not tries_left:
                 raise

@@ -9,10 +9,11 @@ import logging
 from collections.abc import Mapping
 
 from reput_client.consume.pull import PullResult, PullStatus, Wanted, pull_result
-from reput_client.errors import ConnectFailed, ConnectionLost
+from reput_client.errors import ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
+from reput_client.transport.standbys import standbys
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.record.message import MessageQueue
@@ -57,7 +58,7 @@ class SlavePulls:
                     RequestCode.PULL_MESSAGE, ext, what=what, address=address, deadline=until
                 )
                 result = pull_result(queue, offset, call, wanted)
-            except (ConnectFailed, ConnectionLost, BrokerError) as error:
+            except (ConnectFailed, BrokerError) as error:
                 log.info("%s: not from the slave %s: %s", what, address, error)
                 continue
             # A slave may not have these messages yet; then only the master knows what follows.
@@ -69,19 +70,8 @@ class SlavePulls:
 
     async def _slaves(self, queue: MessageQueue, deadline: float) -> list[Address]:
         """Return the slaves to ask instead of the master."""
-        session, name = self._session, queue.broker_name
-        slaves = session.brokers.slaves(name)
-        if not slaves:
-            return []
-        suggested = slaves.get(self._suggested.get(queue, MASTER_ID))
-        if suggested is not None:
+        session = self._session
+        suggested = session.brokers.address(queue.broker_name, self._suggested.get(queue, MASTER_ID))
+        if queue in self._suggested and suggested is not None:
             return [suggested]
-        session.poll(to_the_end=True)  # a master that has gone is known to be gone
-        master = session.brokers.master(name)
-        if master is not None:
-            try:
-                await session.try_to_open(master, deadline, name)
-                return []
-            except ConnectFailed as error:
-                log.info("%s: %s", queue, error)
-        return [address for _, address in sorted(slaves.items())]
+        return await standbys(session, queue, deadline)

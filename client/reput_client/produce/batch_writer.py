@@ -303,8 +303,10 @@ class BatchWriter(Client):
                 except BrokerError as error:
                     if not _passes_soon(error) or self._session.runtime.now() >= deadline:
                         raise
-            elif not isinstance(call.error, ConnectionLost) or self._session.runtime.now() >= deadline:
+            elif not isinstance(call.error, ConnectionLost):
                 raise call.error
+            elif self._session.runtime.now() >= deadline:
+                raise RequestTimeout(oldest.what, deadline - started_at, call.error) from call.error
             if call.error is None and is_not_master(call):
                 await self._session.look_for_master("", deadline)
             await self._session.runtime.sleep(_RETRY_PAUSE_S)

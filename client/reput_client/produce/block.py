@@ -11,7 +11,14 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
-from reput_client.produce.puts import Putter, check_ack, outcome_unknown, positions_in_answer, result_of
+from reput_client.produce.puts import (
+    MaybeStored,
+    Putter,
+    check_ack,
+    outcome_unknown,
+    positions_in_answer,
+    result_of,
+)
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import Call, RequestTemplate, Waiter
 from reput_client.transport.connection import Connection
@@ -126,8 +133,8 @@ class Block(Waiter):
         self.not_before = 0.0
         self.call: Call | None = None
         self.connection: Connection | None = None
-        self.unknown: SendOutcomeUnknown | None = None
-        """Set once it may be stored although no answer said so."""
+        self.unknown: MaybeStored | None = None
+        """Set once it may be stored although no answer says that it is, as asked."""
         self.parts: Sequence[Block] = ()
         """Its messages as blocks of their own, if they are sent again one by one."""
         self.done = False
@@ -213,25 +220,20 @@ class Block(Waiter):
         return parts
 
     def answered(self, call: Call) -> None:
-        """Take the answer of a stored block, at the asked ack level or below; raises like `result_of`."""
+        """Take the answer of a stored block; raises like `result_of` and `check_ack`."""
         result = result_of(call)
         positions = positions_in_answer(call) or self.positions
         receipts = BlockReceipts(self.queue.topic, result, positions, self.unique_ids)
-        try:
-            check_ack(call, self.terms.ack, ())
-        except AckNotReached as error:
-            error.receipts = list(receipts)
-            self.finish(receipts, error)
-        else:
-            self.finish(receipts, None)
+        check_ack(call, self.terms.ack, receipts)
+        self.finish(receipts, None)
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
-        """Finish with receipts, an error, or both if the ack level was not reached."""
+        """Finish with receipts or an error, which has receipts itself if the ack level was not reached."""
         if not self.count:  # never sealed
             self.count = len(self.bodies)
             self.bodies = []
             self.texts = []
-        self.receipts = receipts
+        self.receipts = error.receipts if isinstance(error, AckNotReached) and not self.parts else receipts
         self.error = error
         self.done = True
         self.data = b""

@@ -285,7 +285,12 @@ class Link:
         """Add a failed block to `again` if it may be repeated; otherwise finish it and add it to `done`."""
         block.attempt += 1
         try:
-            block.unknown = unknown_after(error, block.unknown, is_last=block.attempt > block.terms.retries)
+            block.unknown = unknown_after(
+                error,
+                block.unknown,
+                is_last=block.attempt > block.terms.retries,
+                deduplicates=self._putter.deduplicate,
+            )
         except ReputError as last:
             block.finish(None, last)
             done.append(block)

@@ -10,7 +10,6 @@ from reput_client.errors import (
     BrokerNotFound,
     ClientClosed,
     ConnectFailed,
-    ConnectionLost,
     PartlySent,
     RequestTimeout,
 )
@@ -34,7 +33,7 @@ from reput_protocol.record.message import (
 )
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 
-_NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, ConnectionLost, RequestTimeout)
+_NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, RequestTimeout)
 
 
 class Group(NamedTuple):

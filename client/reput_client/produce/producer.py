@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final
 
 from reput_client.credentials import Credentials
-from reput_client.errors import AckNotReached, PartlySent, PostsFailed, SendOutcomeUnknown
+from reput_client.errors import AckNotReached, PartlySent, PostsFailed
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.fault_isolation import FaultIsolation
@@ -17,7 +17,14 @@ from reput_client.produce.placement import Placement
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
-from reput_client.produce.puts import RETRY_PAUSE_S, Putter, receipt_of, too_large, unknown_after
+from reput_client.produce.puts import (
+    RETRY_PAUSE_S,
+    MaybeStored,
+    Putter,
+    receipt_of,
+    too_large,
+    unknown_after,
+)
 from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.requests import REPLY_TIMEOUT_S, Requests, reply_to, send_reply
@@ -67,8 +74,9 @@ class Producer(Client):
         ack: the default acknowledgement level: `page_cache` (survives the broker process), `flushed` (survives the
             machine) or `replicated`.
         timeout_s: seconds a send may take, including connecting; each repetition has as many.
-        retries: how often a send is repeated when its outcome is unknown or the broker is busy. 0 by default, because a
-            repeated send can store a message twice, unless `deduplicate` is on.
+        retries: how often a send is repeated when its outcome is unknown or the broker is busy; with `deduplicate` also
+            when the ack level was not reached. 0 by default, because a repeated send can store a message twice, unless
+            `deduplicate` is on.
         deduplicate: make the broker store each message once, by topic and unique id, within its `dedup.window`; a
             duplicate is answered with the first receipt. Generated ids are checked only when a send is repeated, a
             message's own `unique_id` always.
@@ -223,7 +231,8 @@ class Producer(Client):
 
         Raises:
             SendOutcomeUnknown: the frame left and no answer came; the message may be stored.
-            AckNotReached: stored, but the level was not reached in time; carries the receipt.
+            AckNotReached: stored, but the level was not reached in time, so that a failover or a power cut may lose it;
+                carries the receipt. With `deduplicate` the send is repeated first, as often as `retries` says.
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
@@ -237,7 +246,7 @@ class Producer(Client):
         session = self._session
         deduplicates = self._putter.deduplicate
         topic = message.topic
-        unknown: SendOutcomeUnknown | None = None
+        unknown: MaybeStored | None = None
         attempt = 0
         place = self._place(topic, queue_id, key, timeout_s)
         while True:
@@ -256,7 +265,8 @@ class Producer(Client):
                 if await place.goes_on(error):
                     continue
                 attempt += 1
-                unknown = unknown_after(error, unknown, is_last=attempt > self._retries)
+                is_last = attempt > self._retries
+                unknown = unknown_after(error, unknown, is_last=is_last, deduplicates=deduplicates)
             await session.runtime.sleep(RETRY_PAUSE_S * attempt)
             place.repeat(session.deadline(timeout_s), same=unknown is not None and deduplicates)
 
@@ -409,7 +419,7 @@ class Producer(Client):
             RequesterGone: the requester is not connected any more.
             BrokerBusy: the requester has not answered, or accepts no more for now; `retryable`.
             BrokerError: refused for another reason, with the reason as the subclass.
-            ConnectFailed, ConnectionLost, RequestTimeout: it is unknown whether it has arrived.
+            ConnectFailed, RequestTimeout: it is unknown whether it has arrived.
         """
         message = reply_to(request, body, tag=tag, keys=keys, properties=properties, flag=flag)
         unique_id = None if self._ids is None else self._ids.next()

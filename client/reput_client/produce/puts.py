@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from reput_client.errors import (
     AckNotReached,
@@ -196,8 +196,11 @@ class Putter:
                 return call
             if call.sent:
                 raise outcome_unknown(queue, unique_ids, str(call.error)) from call.error
-            if not isinstance(call.error, ConnectionLost) or session.runtime.now() >= deadline:
+            if not isinstance(call.error, ConnectionLost):
                 raise call.error
+            if session.runtime.now() >= deadline:
+                what, waited_s = f"send to {queue.topic}/{queue.queue_id}", deadline - started_at
+                raise RequestTimeout(what, waited_s, call.error) from call.error
 
     async def put_oneway(
         self,
@@ -237,8 +240,11 @@ class Putter:
             if call.error is None:
                 session.routes.forget_template(queue.topic)
                 return
-            if not isinstance(call.error, ConnectionLost) or session.runtime.now() >= deadline:
+            if not isinstance(call.error, ConnectionLost):
                 raise call.error
+            if session.runtime.now() >= deadline:
+                what, waited_s = f"send to {queue.topic}/{queue.queue_id}", deadline - started_at
+                raise RequestTimeout(what, waited_s, call.error) from call.error
 
 
 def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reason: str) -> SendOutcomeUnknown:
@@ -246,23 +252,31 @@ def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reaso
     return SendOutcomeUnknown(queue.topic, queue.queue_id, [i for i in unique_ids if i is not None], reason)
 
 
+MaybeStored: TypeAlias = SendOutcomeUnknown | AckNotReached
+"""The error of an attempt that may have stored the messages, or has without reaching the ack level."""
+
+
 def unknown_after(
-    error: ReputError, unknown: SendOutcomeUnknown | None, *, is_last: bool
-) -> SendOutcomeUnknown | None:
-    """Return, for a send to be repeated after `error`, the unknown outcome so far, or None.
+    error: ReputError, unknown: MaybeStored | None, *, is_last: bool, deduplicates: bool
+) -> MaybeStored | None:
+    """Return, for a send to be repeated after `error`, the last attempt that may be stored, or None.
+
+    What is stored without reaching the ack level is repeated only if the broker deduplicates.
 
     Raises:
-        SendOutcomeUnknown: it is not repeated, and this or an earlier attempt may be stored.
+        SendOutcomeUnknown, AckNotReached: it is not repeated, and this or an earlier attempt may be stored.
         ReputError: `error`; it is not repeated, and no attempt can be stored.
     """
-    if isinstance(error, SendOutcomeUnknown):
+    if isinstance(error, MaybeStored):
         unknown = error
-    repeatable = isinstance(error, (SendOutcomeUnknown, ConnectionLost)) or (
-        isinstance(error, BrokerError) and error.retryable
+    repeatable = (
+        isinstance(error, SendOutcomeUnknown)
+        or (isinstance(error, BrokerError) and error.retryable)
+        or (isinstance(error, AckNotReached) and deduplicates)
     )
     if repeatable and not is_last:
         return unknown
-    if unknown is None or unknown is error or isinstance(error, AckNotReached):
+    if unknown is None or unknown is error:
         raise error
     raise unknown from error
 

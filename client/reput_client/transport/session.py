@@ -256,7 +256,7 @@ class Session:
             if now >= deadline:
                 return False
             try:
-                await self._look_up(topic, min(deadline, now + TRY_S))
+                await self.look_up(topic, min(deadline, now + TRY_S))
             except ClientClosed:
                 raise
             except ReputError as error:
@@ -266,7 +266,7 @@ class Session:
             del self._looking[topic]
             looking.set()
 
-    async def _look_up(self, topic: str, deadline: float) -> None:
+    async def look_up(self, topic: str, deadline: float) -> None:
         """Fetch the addresses of a topic's brokers, or of all, if there is no such topic: its broker may say so."""
         if topic:
             with suppress(TopicNotFound):
@@ -331,7 +331,7 @@ class Session:
 
         Raises:
             BrokerNotFound: the queue's broker cannot be found.
-            RequestTimeout, ConnectFailed, ConnectionLost: no answer before the deadline.
+            RequestTimeout, ConnectFailed: no answer before the deadline.
             ClientClosed: the client was closed.
         """
         started_at = self.runtime.now()
@@ -356,8 +356,10 @@ class Session:
                 if not await self.look_for_master(queue.topic, deadline):
                     return call
                 continue
-            if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
+            if not isinstance(call.error, ConnectionLost):
                 raise call.error
+            if self.runtime.now() >= deadline:
+                raise RequestTimeout(what, deadline - started_at, call.error) from call.error
             if ext_repeated is not None:
                 ext = ext_repeated
 
@@ -435,7 +437,7 @@ class Session:
         Its outcome is unknown. A frame that cannot have left completely is sent again on the next connection.
 
         Raises:
-            RequestTimeout, ConnectFailed, ConnectionLost: it did not leave before the deadline.
+            RequestTimeout, ConnectFailed: it did not leave before the deadline.
             ClientClosed: the client was closed.
         """
         started_at = self.runtime.now()
@@ -454,8 +456,10 @@ class Session:
                 raise RequestTimeout(what, deadline - started_at)
             if call.error is None:
                 return
-            if not isinstance(call.error, ConnectionLost) or self.runtime.now() >= deadline:
+            if not isinstance(call.error, ConnectionLost):
                 raise call.error
+            if self.runtime.now() >= deadline:
+                raise RequestTimeout(what, deadline - started_at, call.error) from call.error
 
     # -- routes ------------------------------------------------------------------------------------------------
 
@@ -484,7 +488,7 @@ class Session:
             try:
                 await self.connection_to(guide).open(until, patient=False)
                 return await self.ask(code, ext, what=what, address=guide, deadline=until), guide
-            except (ConnectFailed, ConnectionLost, RequestTimeout) as error:
+            except (ConnectFailed, RequestTimeout) as error:
                 log.info("%s: not from %s: %s", what, guide, error)
                 self._is_misled = True
         return await self.ask(code, ext, what=what, deadline=deadline), self.home
@@ -651,7 +655,7 @@ class Session:
         """
         address = self.brokers.master(queue.broker_name)
         if address is None:
-            await self._look_up(queue.topic, deadline)
+            await self.look_up(queue.topic, deadline)
             address = self.brokers.master(queue.broker_name)
         if address is None:
             raise BrokerNotFound(queue.broker_name, queue.topic)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from reput_client.blocking.bulk import BulkReader
-from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost, RequestTimeout
+from reput_client.errors import BrokerNotFound, ConnectFailed, RequestTimeout
 from reput_pipeline.option_reader import credentials_for
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
@@ -36,12 +36,12 @@ def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **
     """Call `ask`, again up to `fetchRetries` times if there is no answer or a retryable error.
 
     Raises:
-        BrokerNotFound, ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: of the last attempt.
+        BrokerNotFound, ConnectFailed, RequestTimeout, BrokerError: of the last attempt.
     """
     for _ in range(options.fetch_retries):
         try:
             return ask(*arguments, **named)
-        except (BrokerNotFound, ConnectFailed, ConnectionLost, RequestTimeout):
+        except (BrokerNotFound, ConnectFailed, RequestTimeout):
             pass
         except BrokerError as error:
             if not error.retryable:

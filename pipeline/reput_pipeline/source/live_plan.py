@@ -33,7 +33,7 @@ def plan_batch(options: SourceOptions, narrowing: Narrowing) -> list[InputPartit
 
     Raises:
         NoSuchTopic, DataLost, OptionError: the query cannot be answered.
-        ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+        ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
     """
     with LiveCluster(options) as cluster:
         ranges = [narrowed(cluster, part, narrowing) for part in batch_ranges(cluster, options)]

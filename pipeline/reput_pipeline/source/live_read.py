@@ -68,7 +68,7 @@ class LiveReading:
         Raises:
             DataLost: messages were deleted.
             DamagedStore: a message is damaged.
-            ConnectFailed, ConnectionLost, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+            ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
         """
         try:
             waiting: list[_Block] = []

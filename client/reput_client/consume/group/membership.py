@@ -145,7 +145,7 @@ class Membership:
 
         Raises:
             BrokerError: a broker refuses.
-            ConnectFailed, ConnectionLost, RequestTimeout: no broker can be reached.
+            ConnectFailed, RequestTimeout: no broker can be reached.
         """
         session = self._session
         places = self._places()
