@@ -88,6 +88,15 @@ def test_a_put_that_was_not_answered_may_be_there_or_not(story: Story) -> None:
     assert story.broken() == {"lost"}, "but what is there is to be handled"
 
 
+def test_a_producer_that_deduplicates_repeats_what_has_not_reached_its_level(story: Story) -> None:
+    for uid, deduplicated in (("a-o1", False), ("a-o2", True)):
+        story.put(uid, deduplicated=deduplicated)
+        story.handle("m1", uid)
+        assert story.broken() == set()
+        story.note("p1", "not-reached", uid=uid, error="")
+    assert story.broken() == {"not repeated"}
+
+
 def test_what_was_refused_is_not_there(story: Story) -> None:
     story.put("a-o1", deduplicated=True)
     story.handle("m1", "a-o1")
@@ -323,6 +332,23 @@ def test_an_offset_that_goes_back(story: Story) -> None:
     assert story.broken() == set()
     story.take("m2", 1)
     assert story.broken() == {"offset went back"}
+
+
+def test_an_offset_that_a_broker_has_lost_with_its_power_goes_back_once_it_leads(story: Story) -> None:
+    story.put("a-o1", bystander=False)
+    story.handle("m0", "a-o1")
+    story.handle("m1", "a-o1")
+    story.events = [event for event in story.events if event.what != "acked"]
+    story.commit("m1", 1)
+    story.note("runner", "may-lose", levels=["offsets"], of="b1")
+    story.note("b2", "leads", epoch=2, address="b2", wall_ms=0)
+    history = [*story.events]
+    story.take("m2", 0)
+    assert story.broken() == {"offset went back"}
+    story.events = history
+    story.note("b1", "leads", epoch=3, address="b1", wall_ms=0)
+    story.take("m2", 0)
+    assert "offset went back" not in story.broken()
 
 
 def test_an_offset_that_is_read_while_another_is_committed_may_be_either(story: Story) -> None:

@@ -115,6 +115,24 @@ def stays_where_it_is() -> None:
     Session._next_guide = none  # type: ignore[method-assign]
 
 
+def level_not_repeated() -> None:
+    """a producer that deduplicates does not repeat a send whose level was not reached"""
+    from reput_client.produce import link, producer, puts
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        return puts.unknown_after(*arguments, **{**options, "deduplicates": False})
+
+    for module in (link, producer):
+        module.unknown_after = careless  # type: ignore[attr-defined]
+
+
+def changes_answered_at_once() -> None:
+    """a master answers commits and changes of tables before the in-sync set has them"""
+    from reput_broker.ha.election.table_copies import TableCopies
+
+    TableCopies._counts = property(lambda _: False)  # type: ignore[method-assign,assignment]
+
+
 BUGS: Final = {
     bug.plant.__name__: bug
     for bug in (
@@ -125,6 +143,14 @@ BUGS: Final = {
         Bug(old_pop_positions, ("popped again",)),
         Bug(buffers_forgotten, ("popped again",), {"resets": 1}, has_pool=True),
         Bug(stays_where_it_is, ("stranded",), {}, "isolated-master"),
+        Bug(
+            level_not_repeated, ("not repeated",), {"kill-broker": 3, "stall-broker": 2, "isolate-master": 1}
+        ),
+        Bug(
+            changes_answered_at_once,
+            ("offset went back",),
+            {"lose-master": 6, "join": 3, "leave": 2},
+        ),
         Bug(restored_engine_believed, ("replicated lost", "taken back"), {}, "restored-engine"),
     )
 }

@@ -134,8 +134,8 @@ class Elected(Group):
 
 
 GROUPS: Final = {"alone": Group, "followed": Followed, "elected": Elected}
-TAKEN_BY_FAILOVER: Final = (AckLevel.PAGE_CACHE, AckLevel.FLUSHED, "offsets")
-"""What another master may not have of what was acknowledged. Answers may be on their way for a while."""
+TAKEN_BY_FAILOVER: Final = (AckLevel.PAGE_CACHE, AckLevel.FLUSHED)
+"""What another master may not have of what was acknowledged. Offsets are answered once the in-sync set has them."""
 
 
 def _address(number: int) -> str:
@@ -232,9 +232,7 @@ class World:
         self.history.note("may-lose", levels=levels, stored_by=time.time_ns() // 1_000_000, **facts)
 
     def calm(self, name: str) -> None:
-        """A disturbance has no effects any more; offsets that an earlier master answered have arrived."""
-        if self.failovers:
-            self.may_lose("offsets")
+        """A disturbance has no effects any more."""
         self.history.calm(name)
 
     def failed(self, name: str, error: BaseException) -> None:

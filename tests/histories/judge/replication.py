@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from histories.judge.facts import Facts, QueueKey, Span
+from histories.judge.facts import Facts, QueueKey
 from histories.judge.violation import Violation
 
 
@@ -23,9 +23,8 @@ def judge(facts: Facts) -> Iterator[Violation]:
 
 def _taken_back(facts: Facts) -> Iterator[Violation]:
     handed_out: dict[tuple[QueueKey, int], tuple[str, str]] = {}
-    overruled = _overruled(facts)
     for event in facts.events:
-        if event.what not in ("begun", "read") or any(span.meets(event.at, event.at) for span in overruled):
+        if event.what not in ("begun", "read") or facts.is_overruled(event.at):
             continue
         place, uid = ((event["topic"], event["queue"]), event["offset"]), event["uid"]
         before, where = handed_out.setdefault(place, (uid, str(event)))
@@ -36,17 +35,6 @@ def _taken_back(facts: Facts) -> Iterator[Violation]:
         found = stored.get(place)
         if found != uid and stored:
             yield Violation("taken back", f"{where}: in the end there is {found} at that place")
-
-
-def _overruled(facts: Facts) -> list[Span]:
-    """Return when masters led whose history an operator has given up."""
-    spans, since = [], dict[str, float]()
-    for event in facts.events:
-        if event.what == "leads":
-            since[event["address"]] = event.at
-        elif event.what == "overruled":
-            spans.append(Span(since.get(event["of"], event.at), event.at))
-    return spans
 
 
 def _two_masters(facts: Facts) -> Iterator[Violation]:
