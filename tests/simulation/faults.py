@@ -34,6 +34,7 @@ WEIGHTS: Final = {
     "duplicate-connection": 2,
     "engine-down": 2,
     "cut-off-engine": 3,
+    "cut-off-slaves": 2,
     "isolate-master": 3,
     "restore-engine": 2,
     "kill-name-server": 2,
@@ -272,6 +273,16 @@ class Faults:
             self._chance.choice((1.0, 4.0, 6.0)),
             self._cut_off(masters[0].address, [ENGINE_ADDRESS]),
         )
+        return True
+
+    def _cut_off_slaves(self) -> bool:
+        """The master and the other brokers hear nothing of each other, and everything of all others."""
+        masters = [broker for broker in self._world.brokers if broker.leads]
+        others = [broker.address for broker in self._world.brokers if broker not in masters]
+        if not masters or not others:
+            return False
+        seconds = self._chance.choice((1.0, 4.0, 6.0))
+        self._last("cut-off-slaves", seconds, self._cut_off(masters[0].address, others))
         return True
 
     def _cut_off(self, one: str, others: list[str]) -> Callable[[], None]:

@@ -143,9 +143,7 @@ BUGS: Final = {
         Bug(old_pop_positions, ("popped again",)),
         Bug(buffers_forgotten, ("popped again",), {"resets": 1}, has_pool=True),
         Bug(stays_where_it_is, ("stranded",), {}, "isolated-master"),
-        Bug(
-            level_not_repeated, ("not repeated",), {"kill-broker": 3, "stall-broker": 2, "isolate-master": 1}
-        ),
+        Bug(level_not_repeated, ("not repeated",), {"cut-off-slaves": 1}),
         Bug(
             changes_answered_at_once,
             ("offset went back",),
