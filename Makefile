@@ -59,7 +59,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 	&& build/uv/bin/python -m pip install --quiet uv; };
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format demo example example-java pipeline-demo bench bench-peers bench-stalls bench-delay
+.PHONY: help setup run test check figures format demo example example-java pipeline-demo bench bench-peers bench-stalls bench-delay
 .PHONY: bench-scaling bench-replication bench-security bench-groups bench-memory bench-store bench-console console-pictures bench-spark crash faults planted histories histories-planted
 .PHONY: simulate simulate-planted ops-check
 .PHONY: cluster cluster-faults filters fuzz fuzz-kernel scan hostile conformance image-check
@@ -135,6 +135,9 @@ check: $(DEV) ## check style, types and import rules; changes nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+figures: $(RUN) ## count the source's size and wiring, and the calls of one send and one pull; ARGS=--list names them
+	$(BIN)/python tools/source_figures.py $(ARGS)
 
 format: $(DEV) ## format the code as `make check` requires
 	$(BIN)/ruff check --fix .

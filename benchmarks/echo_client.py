@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from reput_cli.bench_clients import Payloads
-from reput_protocol.codes import AckLevel
+from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
@@ -43,7 +43,7 @@ class EchoClient:
         )
         header = PutMessageHeader(self._topic, 0, len(messages), AckLevel(ack))
         ext = header.to_ext(HeaderType.MSGPACK)
-        return encode_frame(Header(header.REQUEST_CODE, self._opaque, ext=ext), HeaderType.MSGPACK, block)
+        return encode_frame(Header(RequestCode.PUT_MESSAGE, self._opaque, ext=ext), HeaderType.MSGPACK, block)
 
     def one_in_flight(self, payloads: Payloads, count: int) -> list[float]:
         """Send one frame after the other; return the seconds of each round trip."""

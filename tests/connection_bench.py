@@ -139,7 +139,7 @@ class Bench:
             REFUSED: self._refused,
             BROKEN: self._broken,
             BIG: lambda _: Response(0, body=bytes(100_000)),
-            PutMessageHeader.REQUEST_CODE: self._put,
+            RequestCode.PUT_MESSAGE: self._put,
         }
         self.traffic.connection_opened()
         self.connection = Connection(
@@ -211,9 +211,7 @@ def ask(code: int, opaque: int, flag: int = 0, body: bytes = b"", kind: int = He
 
 def put(opaque: int, ack: AckLevel = AckLevel.PAGE_CACHE) -> bytes:
     ext = PutMessageHeader("t", 0, 1, ack).to_ext(HeaderType.MSGPACK)
-    return encode_frame(
-        Header(PutMessageHeader.REQUEST_CODE, 1 << 20 | opaque, ext=ext), HeaderType.MSGPACK, b"x"
-    )
+    return encode_frame(Header(RequestCode.PUT_MESSAGE, 1 << 20 | opaque, ext=ext), HeaderType.MSGPACK, b"x")
 
 
 @asynccontextmanager

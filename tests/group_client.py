@@ -31,6 +31,7 @@ from reput_protocol.names import retry_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
+from typed_headers import code_of
 
 
 class GroupClient(RawClient):
@@ -63,7 +64,7 @@ class GroupClient(RawClient):
 
     def ask(self, command: CommandHeader, body: bytes = b"", code: int | None = None) -> tuple[Header, bytes]:
         """Send a typed request and return any answer."""
-        return self.request(code or command.REQUEST_CODE, command.to_ext(self.header_type), body)  # type: ignore[attr-defined]
+        return self.request(code or code_of(type(command)), command.to_ext(self.header_type), body)
 
     def next_asked(self, code: int, timeout_s: float = TIMEOUT_S) -> tuple[Header, bytes]:
         """Return the next request of the broker with this code; raise TimeoutError if none comes in time."""

@@ -8,7 +8,9 @@ from zlib import crc32
 
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
-from reput_protocol.properties import decode_properties, ends_with_crc_property, properties_fault
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from reput_protocol.properties import decode_properties, ends_with_crc_property
+from reput_protocol.property_rules import properties_fault
 from reput_protocol.record.hashing import index_hash, index_keys, java_hash
 from reput_protocol.record.layout import MAGIC_V1, topic_field
 from reput_protocol.record.put_block import BlockLimits, RecordTooLarge
@@ -113,7 +115,7 @@ def _judge(
     rules.append(
         (crc == actual, f"BODYCRC is {crc & 0xFFFFFFFF:#010x}, but the body's CRC is {actual:#010x}")
     )
-    fault = properties_fault(data[properties:size])
+    fault = properties_fault(data[properties:size], in_retries=topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
     rules.append((fault is None, fault or ""))
     _refuse_first(rules, index, position)
     return size, ends_with_crc_property(data[properties:size])

@@ -46,8 +46,8 @@ from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.request import Handler
 from reput_broker.server.gate import Gate
-from reput_broker.server.http_server import App, serve_http
-from reput_broker.server.listener import address_of, bind
+from reput_broker.server.http_server import App, HttpListenFailed, serve_http
+from reput_broker.server.listener import ListenFailed, address_of, bind
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_broker.surroundings import Surroundings
@@ -69,7 +69,7 @@ class Broker:
 
     Args:
         config: the object is kept, and live options are read from it while the broker runs.
-        embedded: inside a program or a test. HTTP and the name port are then off unless the configuration names them.
+        embedded: inside a program or a test. HTTP is then off unless the configuration names its port.
         surroundings: clocks and disks; tests may replace the real ones.
         tenures: decides the broker's role; the configuration does by default.
         reload: reads the configuration's sources again, when an administrator asks for it; None: there are none.
@@ -312,21 +312,32 @@ class Broker:
 
     def _bind(self) -> None:
         config, base = self.config, self._base
-        others = {"name": config.name_port_to_open(), "fast": config.fast_port_to_open()}
-        ha_port = config.ha_port_to_open()
         try:
             base.listeners["main"] = bind(config.host, config.port)
-            for name, port in others.items():
-                if port is not None:
-                    base.listeners[name] = bind(config.host, port)
-            if ha_port is not None:
-                base.ha_listener = bind(config.host, ha_port)
+            for name in ("name", "fast"):
+                bound = self._bind_other(f"{name}_port")
+                if bound is not None:
+                    base.listeners[name] = bound
+            base.ha_listener = self._bind_other("ha_port")
         except ReputError:
             self._close_sockets()
             raise
         base.address = address_of(base.listeners["main"])
         if base.address[0] in ("0.0.0.0", "::"):
             base.address = ("127.0.0.1", base.address[1])
+
+    def _bind_other(self, option: str) -> socket.socket | None:
+        """Return a socket bound to one of the other ports; None if there is none, or it may be missing and is."""
+        port = self.config.port_to_open(option)
+        if port is None:
+            return None
+        try:
+            return bind(self.config.host, port)
+        except ListenFailed as error:
+            if not self.config.may_miss(option):
+                raise
+            _say_missing(option, port, error, "off")
+            return None
 
     def _close_sockets(self) -> None:
         base = self._base
@@ -352,7 +363,14 @@ class Broker:
             connections_max=self._base.open_files.http_connections,
             gate=self._base.gate,
         )
-        self._http_address = await nursery.start(serve, app, self.config.http_host, port)
+        host = self.config.http_host
+        try:
+            self._http_address = await nursery.start(serve, app, host, port)
+        except HttpListenFailed as error:
+            if not self.config.may_miss("http_port"):
+                raise
+            self._http_address = await nursery.start(serve, app, host, 0)
+            _say_missing("http_port", port, error, self.http_address)
 
     def _serving(self) -> Serving | None:
         """Return what the console uses of the present tenure."""
@@ -412,3 +430,14 @@ class Broker:
 
 def _ignore(_address: str, _ha_address: str) -> None:
     """An election says who the master is, not a name server."""
+
+
+def _say_missing(option: str, port: int, error: ReputError, instead: object) -> None:
+    log.warning(
+        "port_taken",
+        option=option,
+        port=port,
+        instead=instead,
+        error=str(error),
+        hint=f"it follows from port; set {option}, or choose a port 10 away from that of another broker",
+    )

@@ -13,7 +13,7 @@ It raises `Refusal` to refuse. No task is created per request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import trio
 from msgspec import Struct
@@ -22,7 +22,7 @@ from reput_broker.observe.counters import RequestTraffic
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
-from reput_protocol.commands.body import LargeBody
+from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
@@ -30,6 +30,8 @@ _MSGPACK: Final = HeaderType.MSGPACK.value
 _PYTHON: Final = LanguageCode.PYTHON.value
 _NO_EXT: Final[dict[str, Value]] = {}
 _NO_BODY: Final = memoryview(b"")
+
+B = TypeVar("B", bound=Body)
 
 
 class Response(Struct, gc=False):
@@ -189,6 +191,7 @@ class Request(Struct, eq=False):
     """Approximate memory while it waits for its answer, without its body."""
     principal: Principal | None = None
     """The user who sent it; None without access control."""
+    _content: Body | None = None
 
     @property
     def ext(self) -> Mapping[str, Value]:
@@ -207,6 +210,13 @@ class Request(Struct, eq=False):
         return self.header_type == _MSGPACK or (
             header.version == PROTOCOL_VERSION and header.language == _PYTHON
         )
+
+    def content(self, kind: type[B]) -> B:
+        """Return the JSON body, decoded once for the check of rights and for the handler. Raises BodyMalformed."""
+        if type(self._content) is not kind:
+            self._content = kind.from_json(self.body, is_trusted=False)
+        assert isinstance(self._content, kind), "just made"
+        return self._content
 
     def may(self, right: str, topic: str) -> bool:
         """Whether its user has a right on a topic."""
@@ -239,7 +249,7 @@ class Request(Struct, eq=False):
     def note_held(self) -> None:
         """Drop what the answer does not need; long polling holds the request and counts its memory."""
         self.is_held = True
-        self.header.ext, self.header.remark, self.body = _NO_EXT, None, _NO_BODY
+        self.header.ext, self.header.remark, self.body, self._content = _NO_EXT, None, _NO_BODY, None
 
     def wants_no_answer(self) -> None:
         """Treat it as oneway, whatever its header says."""

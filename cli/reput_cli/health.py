@@ -24,7 +24,9 @@ def _default_url() -> str:
     mode = next((mode for mode in modes if mode and mode != "auto"), "off")
     # A port that needs TLS would log each check that comes without.
     scheme = "http" if mode == "off" else "https"
-    return f"{scheme}://127.0.0.1:{variables.get('REPUT_HTTP_PORT', '10913')}/readyz"
+    main = variables.get("REPUT_PORT", "")
+    port = int(main) + 2 if main.isdigit() and main != "0" else 10913  # the default of http_port
+    return f"{scheme}://127.0.0.1:{variables.get('REPUT_HTTP_PORT', port)}/readyz"
 
 
 @click.command()

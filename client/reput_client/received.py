@@ -14,8 +14,8 @@ from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.properties import decode_properties, find_property, split_keys
 from reput_protocol.record.compression import compression_method, inflate
+from reput_protocol.record.head import born_host_in, store_host_in
 from reput_protocol.record.host import Host
-from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import offset_message_id_of
 from reput_protocol.record.row import (
@@ -240,9 +240,8 @@ class ReceivedMessage:
     @property
     def born_host(self) -> str:
         """The producer's address, `ip:port`."""
-        at = self._records.table[self._at + POSITION] + BORN_HOST_AT
-        size = 20 if self.sys_flag & BORN_HOST_IPV6 else 8
-        return str(Host.unpack(self._records.data[at : at + size]))
+        position = self._records.table[self._at + POSITION]
+        return str(Host.unpack(self._records.data[born_host_in(position, self.sys_flag)]))
 
     @property
     def store_host(self) -> str:
@@ -283,9 +282,7 @@ class ReceivedMessage:
             raise self._damaged(str(error)) from None
 
     def _store_host_bytes(self) -> bytes:
-        end = self._records.table[self._at + BODY] - BACK.size
-        size = 20 if self.sys_flag & STORE_HOST_IPV6 else 8
-        return self._records.data[end - size : end]
+        return self._records.data[store_host_in(self._records.table[self._at + BODY], self.sys_flag)]
 
 
 class DamagedRecord(ReceivedMessage):

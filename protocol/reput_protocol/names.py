@@ -1,13 +1,37 @@
-"""Names of topics and groups: valid ones, and the system's (RocketMQ: TopicValidator)."""
+"""Names of topics and groups: their types, valid ones, and the system's (RocketMQ: TopicValidator)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from enum import Enum
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 from reput_protocol.errors import InvalidName
+
+
+class Names(Enum):
+    """What the text in a field of a request names. The type of the field says so; rights are checked by it."""
+
+    TOPIC = "topic"
+    TOPICS = "topics, joined by `;`"
+    POPPED_TOPIC = "topic, or the retry topic of it and of the group in the same object"
+    GROUP = "group"
+    GROUPS = "groups, joined by `,`"
+    PRODUCER_GROUP = "producer group"
+    CLIENT = "client id"
+    BROKER = "broker"
+
+
+TopicName: TypeAlias = Annotated[str, Names.TOPIC]
+TopicNames: TypeAlias = Annotated[str, Names.TOPICS]
+PoppedTopicName: TypeAlias = Annotated[str, Names.POPPED_TOPIC]
+GroupName: TypeAlias = Annotated[str, Names.GROUP]
+GroupNames: TypeAlias = Annotated[str, Names.GROUPS]
+ProducerGroupName: TypeAlias = Annotated[str, Names.PRODUCER_GROUP]
+ClientId: TypeAlias = Annotated[str, Names.CLIENT]
+BrokerName: TypeAlias = Annotated[str, Names.BROKER]
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"

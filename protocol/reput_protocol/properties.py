@@ -68,6 +68,9 @@ PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 INSTANCE_ID: Final = "INSTANCE_ID"
 RETRY_REASON: Final = "RETRY_REASON"
 SEND_BACK_ID: Final = "SEND_BACK_ID"
+ORIGIN_UNPROVEN: Final = "REPUT_ORIGIN_UNPROVEN"
+"""Of a message in a retry topic: its client says where it is from, in RETRY_TOPIC, and the broker has found no proof;
+Reput's alone."""
 DLQ_REASON: Final = "DLQ_REASON"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
@@ -77,17 +80,17 @@ CRC32: Final = "__CRC32#"
 PROPERTIES_BYTES_MAX: Final = 32_767
 """The limit of the record's signed 16-bit length."""
 
+BROKER_ROOM: Final = 1024
+"""Bytes of properties that a broker adds to a message at most, while it delays, redelivers or gives up on it."""
+SENT_PROPERTIES_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - BROKER_ROOM
+"""What a client may send, which leaves that room."""
+
 CRC_PROPERTY_BYTES: Final = 20
 """`__CRC32#`, 0x01, ten decimal digits, 0x02: always a record's last bytes."""
-
-RESERVED_PREFIXES: Final = ("INNER_", "REAL_", "TIMER_")
-RESERVED_NAMES: Final = frozenset({TIMER_OUT_MS, POP_CK, DELAY, TRAN_MSG})
-"""With `RESERVED_PREFIXES`: properties that would make the broker treat a record as its own."""
 
 _NAME_END: Final = b"\x01"
 _VALUE_END: Final = b"\x02"
 _SEPARATORS: Final = re.compile("[\x01\x02]")
-_CRC_PROPERTY: Final = re.compile(rb"__CRC32#\x01[0-9]{10}\x02")
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -138,80 +141,18 @@ def find_property_in(buffer: bytes | bytearray, name: bytes, start: int, end: in
     return None
 
 
-def reserved_property(text: Buffer) -> str | None:
-    """Return the first name in `text` that only the broker may write, or None."""
-    for name in decode_properties(text):
-        if _is_reserved(name):
-            return name
-    return None
-
-
-def properties_fault(text: bytes) -> str | None:
-    """Return why a put block may not have the properties `text`, or None.
-
-    They must be canonical, UTF-8 and without reserved names. `__CRC32#` is allowed where RocketMQ writes it, as the
-    last unit with ten digits, which the broker fills in.
-    """
-    if _CRC_PROPERTY.fullmatch(text, max(0, len(text) - CRC_PROPERTY_BYTES)) and _starts_unit(text):
-        text = text[:-CRC_PROPERTY_BYTES]
-    if not text:
-        return None
-    try:
-        decoded = text.decode()
-    except UnicodeDecodeError as error:
-        return f"properties are not UTF-8 at their byte {error.start}"
-    if decoded[-1] != "\x02":
-        return "properties do not end with 0x02"
-    for unit in decoded[:-1].split("\x02"):
-        name, separator, value = unit.partition("\x01")
-        if not separator:
-            return f"property {_shown(unit)} has no 0x01 between name and value"
-        if not name:
-            return f"a property with the value {_shown(value)} has an empty name"
-        if not value:
-            return f"property {_shown(name)} has an empty value"
-        if "\x01" in value:
-            return f"the value of property {_shown(name)} holds 0x01"
-        if name == CRC32:
-            return f"property {CRC32!r} must be the last and have ten digits"
-        if _is_reserved(name):
-            return f"property {_shown(name)} is reserved for the broker"
-    return None
-
-
 def ends_with_crc_property(text: bytes) -> bool:
     """Return whether `text` ends with a whole-record checksum unit, even with damaged digits."""
     tail = text[-CRC_PROPERTY_BYTES:]
     return tail.startswith(b"__CRC32#\x01") and tail.endswith(_VALUE_END) and _starts_unit(text)
 
 
-def check_properties_size(size: int) -> None:
-    """Raise `InvalidMessage` if encoded properties of this size do not fit into a record."""
-    if size > PROPERTIES_BYTES_MAX:
+def check_properties_size(size: int, size_max: int = SENT_PROPERTIES_BYTES_MAX) -> None:
+    """Raise `InvalidMessage` if encoded properties of this size may not be sent, or exceed `size_max`."""
+    if size > size_max:
         raise InvalidMessage(
-            f"tag, keys and properties take {size} bytes, but at most {PROPERTIES_BYTES_MAX} fit; "
-            "move the rest into the body"
+            f"tag, keys and properties take {size} bytes, but at most {size_max} fit; move the rest into the body"
         )
-
-
-def check_property(name: str, value: str) -> None:
-    """Check one property that a caller sets.
-
-    Raises:
-        InvalidMessage: it is not text, is empty, contains 0x01 or 0x02, or is set by the broker or by an argument of
-            its own (`tag`, `keys`, `unique_id`, `delay_level`, `delay_s`, `deliver_at`).
-    """
-    if not isinstance(name, str) or not isinstance(value, str):
-        raise InvalidMessage(
-            f"property {name!r} and its value must be str, not {type(name).__name__} and {type(value).__name__}; "
-            "convert them to text"
-        )
-    if name in _OWN_ARGUMENT:
-        raise InvalidMessage(f"property {name!r} has an argument of its own; pass {_OWN_ARGUMENT[name]}")
-    if name == CRC32 or _is_reserved(name):
-        raise InvalidMessage(f"property {name!r} is reserved for the broker; choose another name")
-    check_text("property name", name)
-    check_text(f"value of property {name!r}", value)
 
 
 def check_text(what: str, text: str) -> None:
@@ -263,26 +204,7 @@ def check_key(key: str, what: str = "key") -> None:
         )
 
 
-_OWN_ARGUMENT: Final = {
-    TAGS: "tag=",
-    KEYS: "keys=",
-    UNIQ_KEY: "unique_id=",
-    DELAY: "delay_level=",
-    TIMER_DELAY_SEC: "delay_s=",
-    TIMER_DELAY_MS: "delay_s=",
-    TIMER_DELIVER_MS: "deliver_at=",
-}
-
-
-def _is_reserved(name: str) -> bool:
-    return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
-
-
 def _starts_unit(text: bytes) -> bool:
     """Return whether the last `CRC_PROPERTY_BYTES` of `text` start a unit."""
     before = len(text) - CRC_PROPERTY_BYTES
     return before == 0 or (before > 0 and text[before - 1] == 2)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:80] + "...")

@@ -21,7 +21,7 @@ class Right(StrEnum):
 
     `READ`: consume; of a group, be its member and commit its offsets. `WRITE`: send to a topic. `ADMIN`: create, alter
     and delete; of a group, set its offsets too. `DESCRIBE`: see queues, offsets, members, and figures; each of the
-    other three includes it. `REPLICATE`, of the cluster only: be one of its brokers.
+    others includes it. `REPLICATE`, of the cluster only: be one of its brokers.
     """
 
     READ = "read"
@@ -102,9 +102,8 @@ class Rule:
         """Whether it permits or denies a right."""
         if right in self.rights:
             return True
-        # To read, write or manage something, its user has to see it. A denial concerns what it names only.
-        implied = right is Right.DESCRIBE and not self.is_denial
-        return implied and bool(self.rights & {Right.READ, Right.WRITE, Right.ADMIN})
+        # To read, write, manage or copy something, its user has to see it. A denial concerns what it names only.
+        return right is Right.DESCRIBE and not self.is_denial
 
 
 def rule_of(

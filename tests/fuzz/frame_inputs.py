@@ -8,19 +8,18 @@ from random import Random
 
 from fuzz.mutations import mutated
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
-from typed_headers import typed_headers
 
 TOPICS = ("orders", "other")
 _CODES = tuple(map(int, RequestCode))
-_HEADERS = [kind for kind in typed_headers() if hasattr(kind, "REQUEST_CODE")]
 _FIELDS: dict[int, Sequence[str]] = {
-    int(kind.REQUEST_CODE): kind.__struct_encode_fields__ for kind in _HEADERS
+    code: () if row.header is None else row.header.__struct_encode_fields__ for code, row in REQUESTS.items()
 }
-_ALL_FIELDS = sorted({name for names in _FIELDS.values() for name in names}) + list("abcdefghijklmn")
+_ALL_FIELDS = sorted({name for names in _FIELDS.values() for name in names})
 _NAMES = (
     *TOPICS,
     "%RETRY%g",

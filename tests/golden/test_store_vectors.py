@@ -4,6 +4,7 @@ import struct
 
 import pytest
 
+from reput_protocol.kernel.records import patch_block
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.client_batch import BatchItem, decode_batch, encode_batch
 from reput_protocol.record.hashing import index_hash, java_hash, tags_code
@@ -11,7 +12,7 @@ from reput_protocol.record.host import Host
 from reput_protocol.record.layout import crc31, encode_blank
 from reput_protocol.record.message_id import decode_offset_message_id, offset_message_id
 from reput_protocol.record.record import Record, decode_record, encode_record
-from reput_protocol.record.scan import ScanStatus, patch_record, scan_record
+from reput_protocol.record.scan import ScanStatus, scan_record
 
 BORN_AT = 1_700_000_000_000
 TAG_AND_KEYS = bytes.fromhex("544147530154616741024b455953014b31204b3202")
@@ -91,15 +92,8 @@ def test_record_with_checksum_property() -> None:
     # And so does patching: the same fields give the same bytes, from any state.
     buffer = bytearray(encoded)
     for queue_offset, store_timestamp_ms in ((77, 1), (5, BORN_AT + 123)):
-        patch_record(
-            buffer,
-            0,
-            queue_offset=queue_offset,
-            physical_offset=4096,
-            store_timestamp_ms=store_timestamp_ms,
-            born_host=V1.born_host.packed(),
-            store_host=V1.store_host.packed(),
-        )
+        hosts = V1.born_host.packed() + V1.store_host.packed()
+        patch_block(buffer, 0, len(buffer), queue_offset, 1, 4096, store_timestamp_ms, hosts, True)
         assert (
             scan_record(buffer, 0, 146, check_crc=True, check_properties_crc=True).status is ScanStatus.RECORD
         )

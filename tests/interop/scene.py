@@ -16,6 +16,7 @@ from interop.guards import Guard
 from interop.proxy import Proxy
 from raw_client import RawClient
 from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import CreateTopicHeader
 from reput_protocol.wire.header import HeaderType, Value
 
@@ -109,7 +110,7 @@ class Scene:
         """A new topic. By its attribute RocketMQ's proxy takes messages of a type, or of all."""
         topic = self.name(prefix)
         header = CreateTopicHeader(topic, queues, queues, attributes=f"+message.type={kind}")
-        self.ask(header.REQUEST_CODE, header.to_ext(HeaderType.MSGPACK))
+        self.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(HeaderType.MSGPACK))
         return topic
 
     def ask(self, code: int, ext: Mapping[str, Value] | None = None, body: bytes = b"") -> None:

@@ -34,6 +34,13 @@ from reput_client import Consumer, Message, Producer, ReceivedMessage, Transacti
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_protocol.commands.group import (
+    ConsumerData,
+    ConsumerList,
+    ConsumerListHeader,
+    HeartbeatData,
+    SubscriptionData,
+)
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader
 from reput_protocol.commands.offset import (
     OffsetResult,
@@ -461,6 +468,52 @@ async def test_a_slave_follows_a_master_of_an_earlier_version(
         await until(lambda: readable(first) == 1)
         assert (await commit(first, 1)).code == 0
         await until(lambda: tables_of(second).offsets.query("g", TOPIC, 0) == 1)
+
+
+async def heartbeat(client: RemotingClient, client_id: str) -> None:
+    consumer = ConsumerData("g", subscriptions=[SubscriptionData(TOPIC, "*")])
+    body = HeartbeatData(client_id, [consumer]).to_json()
+    answer = await client.call(RequestCode.HEART_BEAT, {}, body, timeout_s=10.0)
+    assert answer.code == 0, answer.remark
+
+
+async def members(client: RemotingClient) -> list[str]:
+    ext = ConsumerListHeader("g").to_ext(HeaderType.MSGPACK)
+    answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, timeout_s=10.0)
+    return ConsumerList.from_json(answer.body).consumer_ids
+
+
+@pytest.mark.trio
+async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path) -> None:
+    """With a list of those that have come, they would consume the queues of the others, which still do so too."""
+    group = Group(tmp_path)
+    clients = []
+
+    def connect(broker: Broker) -> RemotingClient:
+        clients.append(RemotingClient(broker.address, header_type=HeaderType.MSGPACK))
+        return clients[-1]
+
+    async with group.member(0) as first, group.member(1) as second:
+        await group.in_sync(0, 1)
+        one, two = connect(first), connect(first)
+        await heartbeat(one, "one")
+        await heartbeat(two, "two")
+        copied = tmp_path / "1" / "config" / "groupMembers.json"
+        await until(lambda: copied.exists() and b"two" in copied.read_bytes())
+        assert (await promote(first, 1)).code == 0
+        assert await group.in_sync(0, 1) is second
+        again = connect(second)
+        await heartbeat(again, "one")
+        assert await members(again) == ["one", "two"]
+        assert not copied.exists(), "another start would await members of long ago"
+        assert second._served is not None
+        assert second._served.parts is not None
+        membership = second._served.parts.groups.membership
+        membership.awaited.expect({"g": {"two": 0.0}}, trio.current_time())  # its time is over
+        membership.expire()
+        assert await members(again) == ["one"], "it did not come"
+    for client in clients:
+        client.close()
 
 
 @pytest.mark.trio

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import PROPERTIES_BYTES_MAX
+from reput_protocol.properties import SENT_PROPERTIES_BYTES_MAX
 from reput_protocol.record.message_id import IdRun
 from reput_protocol.record.put_block import check_put_block, encode_block
 from reput_protocol.record.record import Record, encode_record
@@ -61,10 +61,10 @@ def test_a_block_is_its_records_back_to_back(
 
 @pytest.mark.parametrize("ids", [None, IDS])
 def test_the_first_text_that_does_not_fit_is_refused(ids: IdRun | None) -> None:
-    room = PROPERTIES_BYTES_MAX - (0 if ids is None else len(f"UNIQ_KEY_{ids[0]}_"))
+    room = SENT_PROPERTIES_BYTES_MAX - (0 if ids is None else len(f"UNIQ_KEY_{ids[0]}_"))
     block, _ = encode_block([b""] * 2, [b"x" * room], "t", 0, 0, ids=ids)
     assert block.count(b"x" * room) == 2
-    with pytest.raises(InvalidMessage, match="take 32769 bytes, but at most 32767 fit"):
+    with pytest.raises(InvalidMessage, match="take 31745 bytes, but at most 31743 fit"):
         encode_block([b""] * 3, [b"", b"x" * (room + 2), b"x" * 40_000], "t", 0, 0, ids=ids)
 
 

@@ -25,7 +25,7 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 
 from cluster_faults.network import Network, Unavailable, address_of, enter, inside
 from raw_client import RawClient, in_letters
-from reput_broker.ha.admission import proof_frame
+from reput_broker.ha.admission import old_proof_frame
 from reput_client import Credentials
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import read_json
@@ -187,7 +187,7 @@ def _handshake(port: int, *, is_offered: bool) -> Finding:
 def _slave(connect: Connect, how: str = "") -> Finding:
     """Begin as RocketMQ's slaves do, and as Reput's do with a number that the master has not given."""
     finding = Finding(_LOG, f"the beginning of a slave{how}, RocketMQ's and Reput's")
-    for data in (bytes(8), (1 << 20).to_bytes(8, "big"), proof_frame("00" * 16, "some-secret-or-other")):
+    for data in (bytes(8), (1 << 20).to_bytes(8, "big"), old_proof_frame("00" * 16, "some-secret-or-other")):
         answer = first_line(connect, data, ends=False)
         finding.expect(answer in ("closed", "reset"), answer)
     return finding

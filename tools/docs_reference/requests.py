@@ -14,7 +14,9 @@ from docs_reference.markdown import cell
 from reput_broker import Broker, BrokerConfig
 from reput_broker.access.requests import requirement_of
 from reput_broker.request import Handler
-from reput_protocol.codes import OWN_REQUEST_CODE_MIN, RequestCode
+from reput_protocol.codes import OWN_REQUEST_CODE_MIN
+from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.table import NOT_SERVED, REQUESTS
 
 HEAD = """\
 # Request codes
@@ -23,6 +25,7 @@ What a broker serves, with RocketMQ's numbers and names. Any other request gets 
 (`REQUEST_CODE_NOT_SUPPORTED`), and its connection stays open. [Protocol](../protocol.md) has the
 fields of each request, [Compatibility](../compatibility.md) has the clients that send them.
 
+*From* is who sends it. *Slave* is what a slave does with it, if it does not serve it as a master does.
 *Right* is what the user of a request needs with [access control](../security.md). Names in `code`
 are fields of its header. The retry and dead-letter topics of a group are checked as the group,
 system topics as the cluster. Requests marked * are administrative: they are logged, and while access
@@ -32,8 +35,26 @@ control is off they are taken from the broker's own machine only.
 TABLE = """
 ## {title}
 
-| Code | Name | What the broker does | Right |
-|---|---|---|---|
+| Code | Name | From | What the broker does | Slave | Right |
+|---|---|---|---|---|---|
+"""
+
+TO_CLIENTS = """
+## Requests to clients
+
+A broker sends these. A client that does not serve them answers with response code 3.
+
+| Code | Name | Answered |
+|---|---|---|
+"""
+
+REFUSED = """
+## Not served
+
+RocketMQ has these requests, and brokers of Reput refuse them by name.
+
+| Code | Name | Why |
+|---|---|---|
 """
 
 
@@ -44,11 +65,26 @@ def page() -> str:
     for title, is_own in (("RocketMQ's", False), ("Reput's", True)):
         parts.append(TABLE.format(title=title))
         parts += [
-            f"| {code} | `{RequestCode(code).name}` | {cell(what)} | {_right(code)} |\n"
+            _line(REQUESTS[code], what)
             for code, what in sorted(served.items())
             if (code >= OWN_REQUEST_CODE_MIN) is is_own
         ]
+    to_clients = (row for row in REQUESTS.values() if row.sender is Sender.TO_CLIENTS)
+    parts.append(TO_CLIENTS)
+    parts += [
+        f"| {row.code} | `{row.code.name}` | {'no' if row.is_oneway else 'yes'} |\n"
+        for row in sorted(to_clients, key=lambda row: row.code)
+    ]
+    parts.append(REFUSED)
+    parts += [f"| {code} | `{name}` | {cell(reason)} |\n" for code, name, reason in NOT_SERVED.values()]
     return "".join(parts)
+
+
+def _line(row: RequestType, what: str) -> str:
+    slave = "" if row.slave is Slave.SERVES else cell(row.slave.value)
+    return (
+        f"| {row.code} | `{row.code.name}` | {row.sender} | {cell(what)} | {slave} | {_right(row.code)} |\n"
+    )
 
 
 def _right(code: int) -> str:

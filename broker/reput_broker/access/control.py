@@ -171,7 +171,7 @@ class AccessControl:
         if user.is_admin:
             return
         for need in requirement.needs(request):
-            if not user.permits(*need):
+            if not user.may(need):
                 raise self._forbidden(request, user, str(need), need)
         if requirement.writes_something and not user.may_write_something():
             raise self._forbidden(request, user, requirement.text, None)

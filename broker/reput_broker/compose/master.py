@@ -6,6 +6,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import msgspec
+import structlog
 import trio
 
 from reput_broker.access.control import AccessControl
@@ -16,13 +18,15 @@ from reput_broker.compose.parts import CommonParts, Processor, handlers_of
 from reput_broker.compose.pop import PopParts
 from reput_broker.compose.retry import RetryParts
 from reput_broker.compose.storage import Storage
+from reput_broker.groups.awaited_members import AwaitedGroups
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.reply_push import ReplyPusher
-from reput_broker.ha.admission import SlaveAdmission
+from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
-from reput_broker.ha.election.table_copies import TableCopies
+from reput_broker.ha.election.table_copies import TableCopies, not_announced
+from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
@@ -36,7 +40,7 @@ from reput_broker.processors.put_once import PutOnce
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
-from reput_broker.processors.slave_refusals import CHANGES_OF_TABLES, fenced, once_confirmed
+from reput_broker.processors.slave_refusals import fenced, once_confirmed
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
@@ -45,10 +49,14 @@ from reput_broker.server.gate import Gate
 from reput_broker.server.listener import address_of
 from reput_broker.staging.parts import StagingParts
 from reput_broker.surroundings import Surroundings
+from reput_broker.tables.config_file import ConfigFile
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
+
+log = structlog.get_logger(__name__)
 
 
 class MasterParts:
@@ -100,7 +108,7 @@ class MasterParts:
             fence=Fence() if leadership is None else leadership.fence,
             ids_to_pull_from=self._slave_ids,
         )
-        self._admission = SlaveAdmission(access) if isinstance(access, AccessControl) else None
+        self._admission = self._admission_of(access, epoch) if isinstance(access, AccessControl) else None
         common.statistics.timer_totals = storage.schedule.timer_totals
         self._is_elected = leadership is not None
         self.groups, self.puts = common.groups, common.puts
@@ -188,10 +196,14 @@ class MasterParts:
             storage.schedule,
             self.staging.batches_version,
             handlers,
+            common.groups.membership,
             storage.clock_ms,
             revive_topic=revive_topic(config.cluster),
         )
-        handlers = {**handlers, **sync.handlers()}
+        handlers = {**handlers, **sync.handlers(), RequestCode.AWAIT_TABLE_CHANGES: not_announced}
+        names = config.cluster, config.broker_name
+        if self._admission is not None:
+            handlers = proving(handlers, names)
         if leadership is not None:
             self._table_copies = TableCopies(
                 config.broker_id,
@@ -200,11 +212,11 @@ class MasterParts:
                 config.ha,
                 leadership.fence,
                 sync.versions,
+                partial(prove, group=names),
                 epoch=epoch,
                 timeout_s=config.election.in_sync_timeout,
             )
-            handlers = self._table_copies.handlers(handlers, CHANGES_OF_TABLES)
-            handlers[RequestCode.AWAIT_TABLE_CHANGES] = self._table_copies.wait
+            handlers = self._table_copies.handlers(handlers)
         self.server = common.server(handlers, connections_max)
 
     def _member_asks(self, header: QueryReplicaStateHeader) -> None:
@@ -214,6 +226,20 @@ class MasterParts:
         if header.member is not None and header.is_fit is not None:
             self._leadership.in_sync.fitness(header.member, header.is_fit)
         self._table_copies.introduced(header)
+
+    def _admission_of(self, access: AccessControl, epoch: int) -> SlaveAdmission:
+        config = self._common.config
+
+        def addresses() -> tuple[str, ...]:
+            advertised = config.advertise
+            return (self.own.ha_address(advertised),) if advertised else ()
+
+        return SlaveAdmission(
+            access,
+            Group(config.cluster, config.broker_name, epoch),
+            addresses,
+            needs_mutual_proof=config.ha.mutual_proof,
+        )
 
     def _serve_log(self, epoch: int) -> HAService:
         """Return the service for slaves, whose reports answer the puts that wait for copies."""
@@ -343,13 +369,15 @@ class MasterParts:
             *self.pop.tasks(),
             self._run_slaves,
             *(() if self._table_copies is None else (self._table_copies.expire,)),
-            self._progress.run,
+            *(() if self.slaves is None else (self._progress.run,)),
             partial(self._common.show_replication, self._replication_health),
         )
 
     async def before_serving(self) -> None:
-        """Read which batches of sinks are committed."""
+        """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
+        file = ConfigFile(self._common.storage.store.options.data_dir / "config" / "groupMembers.json")
+        self.groups.membership.expect(await trio.to_thread.run_sync(_members_before, file))
 
     @property
     def begun(self) -> str | None:
@@ -423,3 +451,23 @@ class MasterParts:
                 for slave in slaves
             ],
         )
+
+
+class _Members(msgspec.Struct):
+    members: dict[str, dict[str, float]] = {}
+
+
+def _members_before(file: ConfigFile) -> AwaitedGroups:
+    """Return the members that the groups had at the master before, by group, and remove the file: it is true only
+    now.
+    """
+    try:
+        text = file.load().data
+        file.remove()
+        found = msgspec.json.decode(text, type=_Members).members if text else {}
+    except (ReputError, OSError, msgspec.MsgspecError) as error:
+        log.warning(
+            "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
+        )
+        return {}
+    return found

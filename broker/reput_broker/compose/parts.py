@@ -276,7 +276,7 @@ class CommonParts:
                 _keep_topics if store.options.is_replica else tables.make_retry_topic,
                 storage.hold.leave,
             ),
-            LockProcessor(groups.locks, access, tables.topics),
+            LockProcessor(groups.locks, groups.membership.clients, access, tables.topics),
             GroupSettingsProcessor(
                 tables.groups, tables.group_saver, access, tables.offsets, storage.hold, groups.forget_group
             ),

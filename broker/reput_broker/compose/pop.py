@@ -135,9 +135,7 @@ class PopParts:
             ),
             tables.request_modes,
             tables.mode_saver,
-            groups.online,
-            topic_access,
-            group_access,
+            groups.membership,
         )
         looks = PopLookProcessor(
             store,

@@ -117,7 +117,7 @@ class ServedTenure:
         self.storage: Storage | None = None
         self.parts: MasterParts | SlaveParts | None = None
         self._base = base
-        self._store_health = StoreHealth(base.health)
+        self._store_health = StoreHealth(base.health, is_replica=not self.tenure.is_master)
         self._token = trio.lowlevel.current_trio_token()
         self._end = trio.Event()
         self._next_follows = False

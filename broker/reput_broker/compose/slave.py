@@ -8,12 +8,14 @@ from typing import Final
 
 import trio
 
+from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access
 from reput_broker.compose.parts import CommonParts, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.roles import Master, Role, TenureSource
 from reput_broker.ha.synchronize import SlaveSynchronize
@@ -25,7 +27,6 @@ from reput_broker.processors.ha_status import HAStatusProcessor
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.slave_refusals import SlaveRefusals
 from reput_broker.put.fence import Fence
-from reput_broker.remoting_client import RemotingClient
 from reput_broker.server.gate import Gate
 from reput_broker.surroundings import Surroundings
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
@@ -95,7 +96,7 @@ class SlaveParts:
             self.master_log,
             self._accepted,
             self._forget_topic,
-            partial(RemotingClient, tls=sources.config.tls, credentials=sources.config.access.credentials()),
+            partial(MasterClient, config=sources.config),
             member=sources.config.broker_id if isinstance(tenures, Elector) else None,
             on_confirmed=lambda epoch, offset: self.copying.note_confirmed(epoch, offset),
         )
@@ -124,6 +125,8 @@ class SlaveParts:
             tenures.before_taking_over(self.tables.complete)
         status = HAStatusProcessor(self._ha_status, storage.store.set_master_flushed_offset)
         handlers = refusals.handlers(handlers_of((*common.processors(), replica, status)))
+        if isinstance(access, AccessControl):
+            handlers = proving(handlers, (config.cluster, config.broker_name))
         self.server = common.server(handlers, connections_max)
         sources.replication = self._figures
 

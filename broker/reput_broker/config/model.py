@@ -66,10 +66,8 @@ from reput_protocol.names import check_topic
 from reput_protocol.units import format_duration, format_size
 
 DEFAULT_PORT = 10911
-DEFAULT_NAME_PORT = 9876
-DEFAULT_HTTP_PORT = 10913
-DEFAULT_HA_PORT = 10912
-DEFAULT_FAST_PORT = 10909
+_OTHER_PORTS = {"name_port": -1035, "fast_port": -2, "ha_port": 1, "http_port": 2}
+"""What each of these is by default, counted from `port`: 9876, 10909, 10912 and 10913 with port 10911."""
 
 FRAME_OVERHEAD_BYTES = 65_536
 """Room for the rest of a frame: 32 KiB of properties, the topic, the fields of record and header."""
@@ -92,21 +90,20 @@ class BrokerConfig(Section):
     host: str = option("127.0.0.1", "address that the broker's ports listen on")
     port: Port = option(DEFAULT_PORT, "port for clients; 0 picks a free one")
     name_port: PortChoice = option(
-        "auto", "the same under the name server's port; auto: 9876 with port 10911, otherwise off"
+        "auto", "the same under the name server's port; auto: port - 1035 (9876 with 10911), off with port 0"
     )
     fast_port: PortChoice = option(
         "auto",
-        "the same under port - 2, which RocketMQ's clients with the VIP channel and its slaves use; "
-        "auto: 10909 with port 10911, otherwise off",
+        "the same under the port that RocketMQ's clients with the VIP channel and its slaves use; "
+        "auto: port - 2, off with port 0",
     )
     ha_port: PortChoice = option(
-        "auto", "port that slaves connect to; auto: 10912 with port 10911, otherwise off; 0 picks a free one"
+        "auto", "port that slaves connect to; auto: port + 1, off with port 0; 0 picks a free one"
     )
     http_host: str = option("127.0.0.1", "address that metrics, health and status are served on")
     http_port: PortChoice = option(
         "auto",
-        "port of metrics, health and status; auto: 10913 with port 10911, otherwise a free one "
-        "(embedded: off)",
+        "port of metrics, health and status; auto: port + 2, a free one with port 0 (embedded: off)",
     )
     http_allowed_hosts: HostNames = option(
         (),
@@ -214,31 +211,36 @@ class BrokerConfig(Section):
         """Whether other machines can reach a port of this broker."""
         return not (is_loopback(self.host) and is_loopback(self.http_host))
 
-    def name_port_to_open(self) -> int | None:
-        """Return the port of the second listener (0 = any free one), or None for no such listener."""
-        if self.name_port == "auto":
-            return DEFAULT_NAME_PORT if self.port == DEFAULT_PORT else None
-        return self.name_port if isinstance(self.name_port, int) else None
+    def may_miss(self, option: str) -> bool:
+        """Tell whether the broker starts without this port of its own choice if another process has it.
 
-    def fast_port_to_open(self) -> int | None:
-        """Return the port of the listener for RocketMQ's slaves (0 = any free one), or None for no such listener."""
-        if self.fast_port == "auto":
-            return DEFAULT_FAST_PORT if self.port == DEFAULT_PORT else None
-        return self.fast_port if isinstance(self.fast_port, int) else None
+        Beside port 10911 the others are those that every client expects, and copies need `ha_port`.
+        """
+        copies = self.election.is_on or self.ha.role == "SYNC_MASTER" or self.ha.in_sync_replicas > 1
+        needed = option == "ha_port" and copies
+        return getattr(self, option) == "auto" and self.port != DEFAULT_PORT and not needed
 
-    def ha_port_to_open(self) -> int | None:
-        """Return the port of the listener for slaves (0 = any free one), or None for no such listener."""
-        if self.ha_port == "auto":
-            return DEFAULT_HA_PORT if self.port == DEFAULT_PORT else None
-        return self.ha_port if isinstance(self.ha_port, int) else None
+    def port_to_open(self, option: str) -> int | None:
+        """Return the port of a listener besides that of `port` (0 = any free one), or None for no such listener.
+
+        A port that follows from `port` makes way for one that another option names, except beside port 10911.
+
+        Args:
+            option: `name_port`, `fast_port`, `ha_port` or `http_port`.
+        """
+        chosen = getattr(self, option)
+        if chosen != "auto":
+            return chosen if isinstance(chosen, int) else None
+        number = self.port + _OTHER_PORTS[option]
+        is_named = self.port != DEFAULT_PORT and number in (getattr(self, other) for other in _OTHER_PORTS)
+        return number if self.port and 0 < number < 1 << 16 and not is_named else None
 
     def http_port_to_open(self, *, embedded: bool) -> int | None:
         """Return the port of the HTTP listener (0 = any free one), or None for no such listener."""
-        if self.http_port == "auto":
-            if self.port == DEFAULT_PORT:
-                return DEFAULT_HTTP_PORT
-            return None if embedded else 0
-        return self.http_port if isinstance(self.http_port, int) else None
+        port = self.port_to_open("http_port")
+        if self.http_port != "auto":
+            return port
+        return None if embedded else port or 0
 
 
 def is_loopback(host: str) -> bool:
@@ -316,17 +318,11 @@ def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:
 
 def _places(config: BrokerConfig) -> list[_Place]:
     places = [_Place("port", config.host, config.port, is_auto=False)]
-    name_port, http_port = config.name_port_to_open(), config.http_port_to_open(embedded=True)
-    ha_port = config.ha_port_to_open()
-    if name_port is not None:
-        places.append(_Place("name_port", config.host, name_port, config.name_port == "auto"))
-    fast_port = config.fast_port_to_open()
-    if fast_port is not None:
-        places.append(_Place("fast_port", config.host, fast_port, config.fast_port == "auto"))
-    if ha_port is not None:
-        places.append(_Place("ha_port", config.host, ha_port, config.ha_port == "auto"))
-    if http_port is not None:
-        places.append(_Place("http_port", config.http_host, http_port, config.http_port == "auto"))
+    for key in _OTHER_PORTS:
+        port = config.port_to_open(key)
+        if port is not None:
+            host = config.http_host if key == "http_port" else config.host
+            places.append(_Place(key, host, port, getattr(config, key) == "auto"))
     return places
 
 
@@ -362,7 +358,7 @@ def _roles(config: BrokerConfig) -> list[ConfigProblem]:
         key = "ha.master" if ha.master else "ha.master_ha_address"
         text = f'a broker with ha.role = "{ha.role}" follows no master; set ha.role = "SLAVE" or remove this'
         found.append((key, text))
-    if not is_slave and config.ha_port_to_open() is None:
+    if not is_slave and config.port_to_open("ha_port") is None:
         if ha.in_sync_replicas > 1:
             text = (
                 f"{ha.in_sync_replicas} copies cannot be reached: ha_port is off, so that no slave can connect; "
@@ -407,6 +403,15 @@ def _tls(config: BrokerConfig) -> list[ConfigProblem]:
                 'no client shows a certificate while tls.mode is "off"; set "required" or "permissive" there'
             )
             found.append(("tls.client_cert", text))
+    if tls.connect and not (tls.ca or tls.server_name) and config.access.credentials() is None:
+        found.append(
+            (
+                "tls.connect",
+                "any host with a certificate of a public authority could be a master or name server: set tls.ca to the "
+                "authority of your brokers, or tls.server_name to the name in their certificates, or give this broker "
+                "a user (access.broker_user), to which its master then proves itself",
+            )
+        )
     if tls.server_name and not tls.connect:
         found.append(
             ("tls.server_name", "it is for tls.connect, which is false; set that too, or remove this")
@@ -444,7 +449,7 @@ def _election(config: BrokerConfig) -> list[ConfigProblem]:
     if config.ha.role == "SLAVE":
         text = "the election decides who is a slave; choose ASYNC_MASTER or SYNC_MASTER, which is for when it is master"
         found.append(("ha.role", text))
-    if config.ha_port_to_open() is None:
+    if config.port_to_open("ha_port") is None:
         text = "the other members copy from this port when this one is the master; set it"
         found.append(("ha_port", text))
     if config.advertise is None and config.host.strip("[]") in ("0.0.0.0", "::"):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic.config import JsonDict
 
 from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size, Url, Urls
-from reput_broker.store.options import physical_memory_bytes
+from reput_broker.store.memory_limit import memory_limit_bytes
 from reput_protocol.signature import Credentials, check_secret, check_user_name
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
@@ -273,7 +273,7 @@ class StoreConfig(Section):
     @classmethod
     def _fits_into_memory(cls, value: bool, info: ValidationInfo) -> bool:
         size = info.data.get("transient_store_pool_size", 0) * info.data.get("commit_log_file_size", 0)
-        memory = physical_memory_bytes()
+        memory = memory_limit_bytes()
         if value and size > memory:
             raise ValueError(
                 f"the buffers take {size} bytes and there are {memory} bytes of memory; lower "
@@ -339,6 +339,11 @@ class HAConfig(Section):
     )
     slave_read_enabled: bool = option(
         False, "serve pulls as a slave; as a master, send consumers that are far behind to a slave", live=True
+    )
+    mutual_proof: bool = option(
+        True,
+        "with access control: a slave and its master prove to each other that they know the secret of the slave's "
+        "user; false accepts brokers of earlier versions, and masters without access control",
     )
 
     @property

@@ -2,14 +2,26 @@
 
 One connection is one client. Its groups refer to it by the connection too, so that everything about it is removed with
 that.
+
+An id belongs to the user of its open connections; without access control, to their address. So a client may have
+several connections, and reconnect before the end of the first is noticed; but no other user receives what is sent to
+the id: replies, checks of transactions, changes of its groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reput_broker.request import Client
+from reput_broker.request import Client, Refusal
 from reput_protocol.codes import LanguageCode
+from reput_protocol.errors import ErrorCode
+
+
+def owner_of(client: Client) -> str:
+    """Return whose the ids of a connection are: its user's; without access control, its address's."""
+    if client.principal is not None:
+        return f"user {client.principal.name!r}"
+    return "this machine" if client.is_local else f"address {client.peer.rpartition(':')[0]}"
 
 
 class ClientChannel:
@@ -63,7 +75,8 @@ class ClientTable:
 
     def __init__(self) -> None:
         self._by_client: dict[Client, ClientChannel] = {}
-        self._by_id: dict[str, ClientChannel] = {}
+        self._by_id: dict[str, dict[Client, None]] = {}
+        self._requesters: dict[Client, str] = {}
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -71,11 +84,34 @@ class ClientTable:
     def __iter__(self) -> Iterator[ClientChannel]:
         return iter(list(self._by_client.values()))
 
+    def check_owner(self, client: Client, client_id: str) -> None:
+        """Check that no open connection of another user, or address, has an id.
+
+        Raises:
+            Refusal: NO_PERMISSION, or INVALID_ARGUMENT without access control. It does not name the other one.
+        """
+        if self.is_of_another(client, client_id):
+            whose = owner_of(client)
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT if client.principal is None else ErrorCode.NO_PERMISSION,
+                f"client id {client_id!r} belongs to an open connection that is not of {whose}; "
+                "give each client an id of its own, or close the other one",
+            )
+
+    def is_of_another(self, client: Client, client_id: str) -> bool:
+        """Whether an open connection of another user, or address, has an id."""
+        holders = self._by_id.get(client_id)
+        if holders is None or holders.keys() == {client}:
+            return False
+        owner = owner_of(client)
+        return any(
+            other is not client and not other.is_closed and owner_of(other) != owner for other in holders
+        )
+
     def heard(self, client: Client, client_id: str, language: int, version: int, now: float) -> ClientChannel:
         """Record a heartbeat and return the client.
 
-        The connection must not belong to another client id: `gone` is called first. An id on a second connection
-        belongs to that one: the client has reconnected before the end of the first was noticed.
+        The connection must not belong to another client id: `gone` is called first.
         """
         channel = self._by_client.get(client)
         if channel is None:
@@ -83,8 +119,35 @@ class ClientTable:
         else:
             assert channel.client_id == client_id, "`gone` is called first"
             channel.language, channel.version, channel.last_heartbeat = language, version, now
-        self._by_id[client_id] = channel
+        self._hold(client, client_id)
         return channel
+
+    def requested(self, client: Client, client_id: str) -> None:
+        """Record that a connection has sent a request message, whose reply goes to an id.
+
+        One connection is one client, so its last id counts.
+        """
+        if self._requesters.get(client) != client_id:
+            self._release(client, self._requesters.pop(client, None))
+            self._requesters[client] = client_id
+        self._hold(client, client_id)
+
+    def _hold(self, client: Client, client_id: str) -> None:
+        """Make a connection the latest one with an id."""
+        holders = self._by_id.setdefault(client_id, {})
+        holders.pop(client, None)
+        holders[client] = None
+
+    def _release(self, client: Client, client_id: str | None) -> None:
+        """Take an id from a connection that is neither its client's nor its requester's any more."""
+        channel = self._by_client.get(client)
+        is_clients = channel is not None and channel.client_id == client_id
+        if client_id is None or is_clients or self._requesters.get(client) == client_id:
+            return
+        holders = self._by_id.get(client_id, {})
+        holders.pop(client, None)
+        if not holders:
+            self._by_id.pop(client_id, None)
 
     def get(self, client: Client) -> ClientChannel | None:
         """Return the client of a connection; None before its first heartbeat."""
@@ -92,11 +155,33 @@ class ClientTable:
 
     def find(self, client_id: str) -> ClientChannel | None:
         """Return the connected client with this id, the latest of several; None if there is none."""
-        return self._by_id.get(client_id)
+        for client in reversed(self._by_id.get(client_id, {})):
+            channel = self._by_client.get(client)
+            if channel is not None and channel.client_id == client_id:
+                return channel
+        return None
+
+    def requester(self, client_id: str) -> Client | None:
+        """Return the connection to which replies for this id are sent; None if there is none.
+
+        A client that sends a request before its first heartbeat as a producer is known by that request.
+        """
+        for client in reversed(self._by_id.get(client_id, {})):
+            channel = self._by_client.get(client)
+            if channel is not None and channel.client_id == client_id and channel.producer_groups:
+                return client
+        return next(
+            (
+                client
+                for client in reversed(self._by_id.get(client_id, {}))
+                if self._requesters.get(client) == client_id
+            ),
+            None,
+        )
 
     def gone(self, client: Client) -> ClientChannel | None:
         """Remove a closed connection; return its client, if any."""
-        channel = self._by_client.pop(client, None)
-        if channel is not None and self._by_id.get(channel.client_id) is channel:
-            del self._by_id[channel.client_id]
+        channel, requester = self._by_client.pop(client, None), self._requesters.pop(client, None)
+        self._release(client, requester)
+        self._release(client, None if channel is None else channel.client_id)
         return channel

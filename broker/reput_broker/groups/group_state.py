@@ -65,7 +65,6 @@ class GroupState:
     def client_gone(self, client: Client) -> None:
         """Forget a closed connection."""
         self.membership.gone(client)
-        self.requesters.gone(client)
 
     def when_forgotten(self, call: Callable[..., None]) -> None:
         """Call `call` with `topic=` or `group=` when one was deleted."""
@@ -87,5 +86,6 @@ class GroupState:
         self.resets.forget_group(group)
         self.progress.forget_group(group)
         self.locks.forget_group(group)
+        self.membership.awaited.forget_group(group)
         self.lag.figures.forget_group(group)
         self._counters.forget_group(group)

@@ -19,12 +19,11 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetStatus
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.errors import ReputError
-from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, I32, I64, SYS_FLAG_AT
+from reput_protocol.record.head import STORE_TIME_BYTES, store_timestamp_at
 
 log = structlog.get_logger(__name__)
 
 _QUEUES_A_STEP = 64
-_HEAD_BYTES = BORN_HOST_AT + 20 + I64.size
 _READS_AT_ONCE = 2
 
 QueuePlace = tuple[str, str, int]
@@ -78,7 +77,7 @@ class StoreTimes:
             return -1
         physical_offset, size = found.extents[0]
         try:
-            held = store.hold_extents([Extent(physical_offset, min(size, _HEAD_BYTES))])
+            held = store.hold_extents([Extent(physical_offset, min(size, STORE_TIME_BYTES))])
         except FileMissing:
             return -1
 
@@ -90,9 +89,7 @@ class StoreTimes:
             head = await trio.to_thread.run_sync(read, limiter=self._cold_reads)
         finally:
             held.release()
-        (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
-        (timestamp_ms,) = I64.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8))
-        return int(timestamp_ms)
+        return store_timestamp_at(head)
 
 
 class LagService:

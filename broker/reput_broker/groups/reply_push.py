@@ -17,7 +17,7 @@ from typing import Final
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.groups.client_table import ClientTable
+from reput_broker.groups.client_table import ClientTable, owner_of
 from reput_broker.request import Client, ClientBusy, ClientGone, ClientSilent, Refusal
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -36,14 +36,15 @@ class Requesters:
 
     def __init__(self, clients: ClientTable) -> None:
         self._clients = clients
-        self._by_id: dict[str, Client] = {}
-        self._ids: dict[Client, str] = {}
 
     def sent(self, client: Client, topic: str, properties: str) -> None:
         """Record the requester that a message names, if any.
 
-        Messages in retry topics are ignored, since a consumer sent them. One connection is one client, so its last id
-        counts.
+        Messages in retry topics are ignored, since a consumer sent them. Without access control, so is the id of a
+        client at another address, since a program that copies messages keeps it.
+
+        Raises:
+            Refusal: NO_PERMISSION: the id belongs to a client of another user, who would receive the reply.
         """
         if names.REPLY_TO_CLIENT not in properties or topic.startswith(RETRY_PREFIX):
             return
@@ -51,23 +52,14 @@ class Requesters:
         client_id = found.get(names.REPLY_TO_CLIENT)
         if not client_id or found.get(names.MSG_TYPE) == names.MSG_TYPE_REPLY or client.is_closed:
             return
-        if self._ids.get(client) != client_id:
-            self.gone(client)
-            self._ids[client] = client_id
-        self._by_id[client_id] = client
+        if client.principal is not None:
+            self._clients.check_owner(client, client_id)
+        if not self._clients.is_of_another(client, client_id):
+            self._clients.requested(client, client_id)
 
     def find(self, client_id: str) -> Client | None:
         """Return the connection of the requester with this id; None if there is none."""
-        channel = self._clients.find(client_id)
-        if channel is not None and channel.producer_groups:
-            return channel.client
-        return self._by_id.get(client_id)
-
-    def gone(self, client: Client) -> None:
-        """Forget a closed connection; it need not be a requester's."""
-        client_id = self._ids.pop(client, None)
-        if client_id is not None and self._by_id.get(client_id) is client:
-            del self._by_id[client_id]
+        return self._clients.requester(client_id)
 
 
 PUSH_TIMEOUT_S: Final = 10.0
@@ -147,8 +139,13 @@ class ReplyPusher:
                 del self._lanes[client_id]
 
     async def _push(self, client_id: str, header: PushReplyHeader, body: bytes, deadline: float) -> None:
+        owner: str | None = None
         while True:
             client = self._requesters.find(client_id)
+            if client is not None:
+                owner = owner or owner_of(client)
+            if client is not None and owner_of(client) != owner:
+                client = None  # another user has taken the id that became free
             if client is None and self._clock() >= self._settled_at:
                 raise Refusal(
                     ErrorCode.REQUESTER_GONE,

@@ -21,15 +21,16 @@ import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.admission import proof_frame
+from reput_broker.ha.admission import Group, old_proof_frame, prove
 from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
 from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
+from reput_broker.ha.master_proof import MasterClient, MasterNotProven
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.roles import Master, TenureSource
 from reput_broker.put.put_lock import PutLock
-from reput_broker.remoting_client import RemoteUnreachable, RemotingClient, dial
+from reput_broker.remoting_client import RemoteUnreachable, dial
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -130,6 +131,8 @@ class HAClient:
                 nursery.start_soon(self._until_changed, nursery.cancel_scope)
                 try:
                     await self._follow(tenure.master)
+                except* MasterNotProven as group:
+                    pause_s, reason = _REFUSED_RETRY_S, _reason(group)
                 except* _BROKEN as group:
                     reason = _reason(group) or "the connection broke"
                 except* ReputError as group:
@@ -158,9 +161,7 @@ class HAClient:
     async def _follow(self, master: Master) -> None:
         """Compare histories and copy the log until the connection ends."""
         self.state = f"asks master {master.address} for its history"
-        remote = RemotingClient(
-            master.address, header_type=HeaderType.JSON, tls=self._config.tls, credentials=self._credentials
-        )
+        remote = MasterClient(master.address, self._config)
         try:
             last = await self._last_record()
             self._admission = None
@@ -184,7 +185,7 @@ class HAClient:
         raise RemoteUnreachable(address, f"has not accepted a connection within {_ASK_TIMEOUT_S:g} s")
 
     async def _ask(
-        self, remote: RemotingClient, record_offset: int = -1, *, proves_user: bool = False
+        self, remote: MasterClient, record_offset: int = -1, *, proves_user: bool = False
     ) -> ReplicaState | None:
         """Return the master's description of its log, and of one record; None from a RocketMQ broker.
 
@@ -212,7 +213,7 @@ class HAClient:
             return store.last_record_offset
         return await trio.to_thread.run_sync(store.last_record_before, store.max_physical_offset)
 
-    async def _decide(self, state: ReplicaState, last: int, remote: RemotingClient) -> None:
+    async def _decide(self, state: ReplicaState, last: int, remote: MasterClient) -> None:
         """Return if the log can be continued; have the store reopened if it must be changed before."""
         config, store = self._config, self._store
         if not state.is_master:
@@ -253,7 +254,7 @@ class HAClient:
         if record is None or crc32(record) != crc:
             raise MasterRefused(_OTHER_RECORD.format(offset))
 
-    async def _check_last_record(self, offset: int, remote: RemotingClient) -> None:
+    async def _check_last_record(self, offset: int, remote: MasterClient) -> None:
         """Check that a RocketMQ broker has the last record of this log at the same place."""
         record = self._store.record_at(offset) if offset >= 0 else None
         if record is None:
@@ -292,12 +293,13 @@ class HAClient:
     # -- the connection --------------------------------------------------------------------------------------
 
     async def _copy(
-        self, stream: trio.abc.Stream, state: ReplicaState | None, address: str, remote: RemotingClient
+        self, stream: trio.abc.Stream, state: ReplicaState | None, address: str, remote: MasterClient
     ) -> None:
         end = self._store.max_physical_offset
         await self._sync_to(end)
+        await self._prove(stream, state, address, remote)
         hello = b"" if state is None else encode_hello(Hello(self._member, state.epoch))
-        await stream.send_all(self._proof() + hello + REPORT.pack(self._durable_end()))
+        await stream.send_all(hello + REPORT.pack(self._durable_end()))
         self.is_connected = True
         self.state = f"copies the log of {address}"
         log.info("replication_begins", master=address, offset=end)
@@ -328,12 +330,24 @@ class HAClient:
                     received.add(piece)
                 await self._append(received)
 
-    def _proof(self) -> bytes:
-        """Return what proves this slave's user, empty if the master does not need it. Raises MasterRefused."""
-        if self._admission is None or self._credentials is None:
-            return b""
+    async def _prove(
+        self, stream: trio.abc.Stream, state: ReplicaState | None, address: str, remote: MasterClient
+    ) -> None:
+        """Prove this slave's user, and have the master prove itself, if the master has access control.
+
+        Raises:
+            MasterRefused: what it has sent cannot be used.
+            HAProtocolError: it has not proved itself.
+        """
+        credentials = self._credentials
+        if self._admission is None or credentials is None or state is None:
+            return
         try:
-            return proof_frame(self._admission, self._credentials.secret)
+            if remote.is_proven:
+                group = Group(self._config.cluster, self._config.broker_name, state.epoch)
+                await prove(stream, self._admission, credentials.user, credentials.secret, group, address)
+            else:
+                await stream.send_all(old_proof_frame(self._admission, credentials.secret))
         except ValueError as error:
             raise MasterRefused(f"it sent something that cannot be proved: {error}") from None
 
@@ -358,7 +372,7 @@ class HAClient:
             if not self._is_sync:
                 self._progress.set()
 
-    async def _follow_confirmed(self, remote: RemotingClient, state: ReplicaState) -> None:
+    async def _follow_confirmed(self, remote: MasterClient, state: ReplicaState) -> None:
         """Let consumers of this slave read what every member of the in-sync set has.
 
         An earlier answer stays true under any later master, so that a failure to ask only delays consumers.

@@ -47,8 +47,9 @@ from reput_protocol.wire.header import HeaderType
 
 log = structlog.get_logger(__name__)
 
-_TICK_S: Final = 0.1
-"""Longest time between two looks at what is due."""
+_LONGEST_S: Final = 0.5
+_LEAST_S: Final = 0.05
+"""Bounds of the time between two looks at what is due."""
 _HURRY_S: Final = 0.005
 """Interval at which held tables are looked at, for which the log may arrive at any time."""
 _TOLD_S: Final = 10.0
@@ -201,6 +202,11 @@ class SlaveSynchronize:
                 RequestCode.GET_SINK_BATCHES,
                 partial(_write, ConfigFile(config / "sinkBatches.json")),
             ),
+            _Table(
+                "groupMembers",
+                RequestCode.GET_GROUP_MEMBERS,
+                partial(_write, ConfigFile(config / "groupMembers.json")),
+            ),
         )
 
         self._announced = [table for code in ANNOUNCED_TABLES for table in self._all if table.code is code]
@@ -293,8 +299,14 @@ class SlaveSynchronize:
                 assert self._wanted is not None, "only this resets it"
                 self._wanted.set()
                 self._wanted, is_wanted = None, False
-            is_due_soon = is_wanted or any(table.held is not None for table in self._all)
-            await self._pause(_HURRY_S if is_due_soon else _TICK_S)
+            await self._pause(_HURRY_S if is_wanted else self._quiet_s())
+
+    def _quiet_s(self) -> float:
+        """Return how long there is nothing to do, unless `_wake` is set."""
+        if any(table.held is not None for table in self._all):
+            return _HURRY_S
+        due_at = min(self._figures_due_at, *(table.due_at for table in self._all))
+        return min(_LONGEST_S, max(_LEAST_S, due_at - trio.current_time()))
 
     def _make_due(self, tables: Iterable[_Table]) -> None:
         for table in tables:

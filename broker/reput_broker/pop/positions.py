@@ -210,7 +210,7 @@ class PopPositions:
                 self._offsets.commit(*place, offset, increase_only=True)
                 self._on_commit()
         except JournalWriteFailed as error:
-            log.warning("offset_not_committed", group=place.group, detail=str(error), hint="free disk space")
+            log.warning("offset_not_committed", group=place.group, detail=str(error))
             position.uncommitted.appendleft((None, offset))  # with the next pop
             return
         if not position.uncommitted:

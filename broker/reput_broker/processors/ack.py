@@ -102,7 +102,7 @@ class AckProcessor:
 
     def ack_batch(self, request: Request) -> Result:
         """Acknowledge messages of several check points; those outside of their queues are left out."""
-        body = BatchAckBody.from_json(request.body)
+        body = request.content(BatchAckBody)
         if not body.acks:
             return Response(_NO_MESSAGE, remark="the request names no message")
         request.client.note_role("consumer")

@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 import trio
 
-from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.pop.allocation import STRATEGIES, allocate_for_pop
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.message_request_modes import MessageRequestModes
@@ -28,7 +26,7 @@ from reput_protocol.commands.pop import (
 )
 from reput_protocol.commands.topic import RouteHeader, TopicRoute
 from reput_protocol.errors import BodyMalformed, ErrorCode
-from reput_protocol.names import RETRY_PREFIX
+from reput_protocol.names import RETRY_PREFIX, check_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
@@ -111,16 +109,12 @@ class AssignmentProcessor:
         queues: TopicQueues,
         modes: MessageRequestModes,
         saver: TableSaver,
-        online: ConsumerGroups,
-        topics: TopicAccess,
-        groups: GroupAccess,
+        membership: Membership,
     ) -> None:
         self._queues = queues
         self._modes = modes
         self._saver = saver
-        self._online = online
-        self._topics = topics
-        self._groups = groups
+        self._membership = membership
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -135,7 +129,7 @@ class AssignmentProcessor:
 
     async def query(self, request: Request) -> Response:
         """Answer with the queues of a member; with none at all if the member should keep what it has."""
-        body = QueryAssignmentBody.from_json(request.body)
+        body = request.content(QueryAssignmentBody)
         request.client.note_role("consumer")
         mode = self._modes.get(body.topic, body.consumer_group)
         if mode is None or body.topic.startswith(RETRY_PREFIX):
@@ -151,8 +145,7 @@ class AssignmentProcessor:
             return None
         if body.message_model is MessageModel.BROADCASTING:
             return queues
-        group = self._online.get(body.consumer_group)
-        members = [] if group is None else sorted(group.client_ids())
+        members = self._membership.client_ids(body.consumer_group)
         strategy = STRATEGIES.get(body.strategy_name)
         if strategy is None:
             log.warning(
@@ -169,8 +162,8 @@ class AssignmentProcessor:
         return strategy(queues, members, body.client_id)
 
     async def set_mode(self, request: Request) -> Response:
-        """Set how a group consumes a topic; it is saved before the answer."""
-        mode = MessageRequestMode.from_json(request.body)
+        """Set how a group consumes a topic, which may both be created later; it is saved before the answer."""
+        mode = request.content(MessageRequestMode)
         request.client.note_role("admin")
         if mode.topic.startswith(RETRY_PREFIX):
             raise Refusal(
@@ -178,8 +171,8 @@ class AssignmentProcessor:
             )
         if mode.mode not in (PULL, POP):
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"mode {mode.mode[:40]!r} is neither PULL nor POP")
-        self._topics.existing(mode.topic)
-        self._groups.existing(mode.consumer_group)
+        check_topic(mode.topic)
+        check_group(mode.consumer_group)
         self._modes.put(mode)
         await self._saver.save()
         return Response()

@@ -108,13 +108,14 @@ class ClientProcessor:
         return refused
 
     def _read(self, request: Request) -> HeartbeatData:
-        data = HeartbeatData.from_json(request.body)
+        data = request.content(HeartbeatData)
         self._membership.check_entries(data.entries)
         if not 0 < len(data.client_id) <= _NAME_BYTES_MAX:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
                 f"a client id of {len(data.client_id)} characters; it has 1 to {_NAME_BYTES_MAX}",
             )
+        self._membership.clients.check_owner(request.client, data.client_id)
         if data.without_sub:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
@@ -142,7 +143,7 @@ class ClientProcessor:
                 raise Refusal(ErrorCode.NOT_FOUND, f"group {group!r} has no member", response_code=1)
             # RocketMQ's wording: its clients and tools show it as it is.
             return Response(1, remark=f"no consumer for this group, {group}")
-        return Response(0, body=ConsumerList(online.client_ids()).to_json())
+        return Response(0, body=ConsumerList(self._membership.client_ids(group)).to_json())
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -119,7 +119,7 @@ class FetchProcessor:
 
     async def bounds(self, request: Request) -> Response:
         """Answer with the bounds of the queues of topics. Unknown topics are left out."""
-        asked = QueueBoundsRequest.from_json(request.body)
+        asked = request.content(QueueBoundsRequest)
         found: dict[str, list[QueueBounds]] = {}
         generations: dict[str, str] = {}
         queues_done = 0

@@ -42,7 +42,7 @@ class FilterCheck:
 
     async def check_client_config(self, request: Request) -> Response:
         """Check a subscription before its consumer starts. A refusal keeps the consumer from starting."""
-        subscription = CheckClientBody.from_json(request.body).subscription
+        subscription = request.content(CheckClientBody).subscription
         if self.takes_long(subscription.expression_type, subscription.sub_string):
             await self.prepare(subscription.sub_string)
         self.filter_of(subscription.expression_type, subscription.sub_string)

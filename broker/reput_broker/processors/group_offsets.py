@@ -12,7 +12,6 @@ from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
@@ -314,10 +313,7 @@ class GroupOffsetsProcessor:
                     )
 
         if not dry_run:
-            try:
-                await self._setting.set(group, targets, timestamp_ms, check=check)
-            except JournalWriteFailed as error:
-                raise Refusal(ErrorCode.DISK_FULL, f"no offset was set: {error}") from error
+            await self._setting.set(group, targets, timestamp_ms, check=check)
         return Response(0, body=await write_in_turns(ResetOffsetBody(targets)))
 
     def _queues_of(self, topic: str) -> list[MessageQueue]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import trio
+from msgspec.structs import replace
 
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.table_saver import TableSaver
@@ -68,25 +70,30 @@ class GroupSettingsProcessor:
 
     async def create(self, request: Request) -> Response:
         """Create or change a group; it is on disk when this is answered."""
-        return await self._put(request, [SubscriptionGroupConfig.from_json(request.body)])
+        return await self._put(request, [request.content(SubscriptionGroupConfig)])
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
-        return await self._put(request, SubscriptionGroupList.from_json(request.body).groups)
+        return await self._put(request, request.content(SubscriptionGroupList).groups)
 
     async def _put(self, request: Request, configs: list[SubscriptionGroupConfig]) -> Response:
         request.client.note_role("admin")
+        changed = []
         for number, config in enumerate(configs, start=1):
             if number % _GROUPS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
-            check_group(config.group_name)
+            before = self._settings.get(check_group(config.group_name))
+            attributes = changed_attributes(
+                GROUP_ATTRIBUTES, before.attributes if before else None, config.attributes
+            )
+            changed.append(replace(config, attributes=attributes))
             if not 0 <= config.retry_queue_nums <= _QUEUES_MAX:
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,
                     f"{config.retry_queue_nums} retry queues; a group has 0 to {_QUEUES_MAX} of them",
                 )
         self._settings.check_room(config.group_name for config in configs)
-        for number, config in enumerate(configs, start=1):
+        for number, config in enumerate(changed, start=1):
             if number % _GROUPS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             if config != self._settings.get(config.group_name):

@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from reput_broker.groups.client_table import ClientTable
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
@@ -22,8 +23,11 @@ _QUEUES_A_TURN: Final = 256
 class LockProcessor:
     """Grants and releases locks."""
 
-    def __init__(self, locks: QueueLocks, access: GroupAccess, topics: TopicConfigManager) -> None:
+    def __init__(
+        self, locks: QueueLocks, clients: ClientTable, access: GroupAccess, topics: TopicConfigManager
+    ) -> None:
         self._locks = locks
+        self._clients = clients
         self._access = access
         self._topics = topics
 
@@ -59,9 +63,10 @@ class LockProcessor:
         return Response()
 
     def _read(self, request: Request) -> LockBatchBody:
-        body = LockBatchBody.from_json(request.body)
+        body = request.content(LockBatchBody)
         if not body.client_id:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, "a lock belongs to a client id; name one")
+        self._clients.check_owner(request.client, body.client_id)
         request.client.note_role("consumer")
         return body
 

@@ -10,7 +10,6 @@ from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.offset import (
@@ -98,12 +97,9 @@ class OffsetProcessor:
         else:
             self._groups.existing(group)
         self._access.check_queue(topic, queue_id)
-        try:
-            self._commits.commit(
-                group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
-            )
-        except JournalWriteFailed as error:
-            raise Refusal(ErrorCode.DISK_FULL, f"the offset was not committed: {error}") from error
+        self._commits.commit(
+            group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
+        )
         request.client.note_role("consumer")
         return Response()
 

@@ -31,19 +31,15 @@ from reput_protocol.commands.operation import (
     SetConfigBody,
     SetIntakeHeader,
 )
+from reput_protocol.commands.request import Content
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
 
 log = structlog.get_logger(__name__)
 
 _CLIENTS_A_TURN = 64
-_NEW_MESSAGES = (
-    RequestCode.SEND_MESSAGE,
-    RequestCode.SEND_MESSAGE_V2,
-    RequestCode.SEND_BATCH_MESSAGE,
-    RequestCode.PUT_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.STAGE_RECORDS,
+_NEW_MESSAGES = tuple(
+    code for code, row in REQUESTS.items() if row.content in (Content.PUT, Content.MESSAGES)
 )
 """Requests that bring messages of producers. Those that end what has begun (a transaction, a batch, a retry) do not."""
 _REFUSALS = {

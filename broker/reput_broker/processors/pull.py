@@ -22,7 +22,6 @@ from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.log.walk import store_timestamp_in
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -31,6 +30,7 @@ from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.tags import MessageFilter
+from reput_protocol.record.head import store_timestamp_at
 from reput_protocol.wire.header import HeaderType, Value
 
 log = structlog.get_logger(__name__)
@@ -176,9 +176,7 @@ class PullProcessor:
             )
         except JournalWriteFailed as error:
             # The member commits again with a later pull; messages continue to flow.
-            log.warning(
-                "offset_not_committed", group=header.consumer_group, detail=str(error), hint="free disk space"
-            )
+            log.warning("offset_not_committed", group=header.consumer_group, detail=str(error))
 
     def _reset_to(self, header: PullMessageHeader) -> int | None:
         """Return the offset that an administrator has set, once, if the pull has another one."""
@@ -325,7 +323,7 @@ class PullProcessor:
 
     def _note_latency(self, topic: str, body: bytes) -> None:
         """Count how old the first message of an answer is."""
-        stored_ms = store_timestamp_in(memoryview(body), 0)
+        stored_ms = store_timestamp_at(body)
         seconds = self._counters.topic(topic).deliver_seconds
         seconds.observe(max(0, self._clock_ms() - stored_ms) / 1000)
 

@@ -19,7 +19,8 @@ from reput_protocol.codes import Dedup
 from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.properties import UNIQ_KEY, find_property_in
-from reput_protocol.record.layout import HEAD_BYTES, I32, topic_field
+from reput_protocol.record.head import body_size_at, size_at
+from reput_protocol.record.layout import HEAD_BYTES, topic_field
 from reput_protocol.record.record import Record
 
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
@@ -39,8 +40,7 @@ def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], lis
     sizes: list[int] = []
     position, end = 0, len(data)
     while position + HEAD_BYTES <= end and len(unique_ids) < count:
-        (size,) = I32.unpack_from(data, position)
-        (body_size,) = I32.unpack_from(data, position + HEAD_BYTES - 4)
+        size, body_size = size_at(data, position), body_size_at(data, position)
         properties_at = position + HEAD_BYTES + max(0, body_size) + after_body
         if not properties_at <= position + size <= end:
             break

@@ -27,7 +27,8 @@ from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, Response
 from reput_protocol.commands.reply import PushReplyHeader
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode, ReputError
-from reput_protocol.properties import decode_properties, encode_properties, reserved_property
+from reput_protocol.properties import decode_properties, encode_properties
+from reput_protocol.property_rules import reserved_property
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id
 from reput_protocol.record.record import Record, encode_record

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from itertools import chain
 from typing import Final
 
 from reput_broker.config.sections import HAConfig
@@ -20,93 +19,16 @@ from reput_broker.put.appender import not_master
 from reput_broker.put.fence import Fence
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.request import Content, Slave
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
 
 _BUSY: Final = int(ResponseCode.SYSTEM_BUSY)
-_NOT_AVAILABLE: Final = int(ResponseCode.SLAVE_NOT_AVAILABLE)
-_ERROR: Final = int(ResponseCode.SYSTEM_ERROR)
 
-_CHANGES: Final = {
-    _BUSY: (
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.PUT_MESSAGE,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.CANCEL_DELAYED_MESSAGE,
-        RequestCode.POP_MESSAGE,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.BATCH_ACK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.STAGE_RECORDS,
-        RequestCode.END_STAGING,
-        RequestCode.COMMIT_STAGED,
-        RequestCode.ABORT_STAGED,
-    ),
-    _NOT_AVAILABLE: (RequestCode.END_TRANSACTION, RequestCode.RECALL_MESSAGE),
-    _ERROR: (
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.RESUME_CHECK_HALF_MESSAGE,
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
-    ),
-}
-CHANGES_OF_TABLES: Final = frozenset(
-    {
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        *(code for code in _CHANGES[_ERROR] if code is not RequestCode.RESUME_CHECK_HALF_MESSAGE),
-    }
-)
-"""These change tables that slaves take over, not the log."""
-_OF_A_MASTER: Final = {
-    _BUSY: (
-        RequestCode.LIST_DELAYED_MESSAGES,
-        RequestCode.PEEK_MESSAGE,
-        RequestCode.NOTIFICATION,
-        RequestCode.POLLING_INFO,
-        RequestCode.QUERY_ASSIGNMENT,
-        RequestCode.QUERY_STAGED,
-        RequestCode.GET_ALL_CONSUMER_OFFSET,
-        RequestCode.GET_SINK_BATCHES,
-        RequestCode.AWAIT_TABLE_CHANGES,
-    ),
-    _ERROR: (RequestCode.GET_ALL_DELAY_OFFSET,),
-}
-"""Questions that only a master can answer."""
 NOT_WHILE_COMPLETING: Final = frozenset(
-    {*chain.from_iterable(_CHANGES.values()), RequestCode.QUERY_STAGED, RequestCode.SET_INTAKE}
+    code for code, row in REQUESTS.items() if row.changes or row.completes_first
 )
 """What a master refuses while it completes what an earlier run began."""
-_NEWEST_ONLY: Final = (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.QUERY_STAGED)
-"""Questions that a master does not answer any more once it may have been replaced."""
-_APPENDED: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.PUT_MESSAGE,
-    }
-)
-"""These only put messages, and the put lock asks the fence."""
-_READS: Final = (
-    RequestCode.PULL_MESSAGE,
-    RequestCode.LITE_PULL_MESSAGE,
-    RequestCode.FETCH_RECORDS,
-    RequestCode.QUERY_QUEUE_BOUNDS,
-)
 
 
 class SlaveRefusals:
@@ -135,14 +57,13 @@ class SlaveRefusals:
     def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return the handlers of a slave by request code: those of `served`, as far as they are not refused."""
         handlers = dict(served)
-        for refused in (_CHANGES, _OF_A_MASTER):
-            for response_code, codes in refused.items():
-                for code in codes:
-                    handlers[code] = partial(self._refuse, response_code)
-        for code in _READS:
-            handlers[code] = partial(self._read, served[code])
-        query = RequestCode.QUERY_CONSUMER_OFFSET
-        handlers[query] = partial(self._query_offset, served[query])
+        for code, row in REQUESTS.items():
+            if row.slave in (Slave.REFUSES, Slave.KNOWS_NOT):
+                handlers[code] = partial(self._refuse, row.refusal)
+            elif row.slave is Slave.READS:
+                handlers[code] = partial(self._read, served[code])
+            elif row.slave is Slave.KNOWS_OFFSETS:
+                handlers[code] = partial(self._query_offset, served[code])
         return handlers
 
     def _query_offset(self, handler: Handler, request: Request) -> Result:
@@ -199,7 +120,8 @@ def once_confirmed(served: Mapping[int, Handler], is_confirmed: Callable[[], boo
         return handler(request)
 
     pops = (RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE)
-    return {**served, **{code: partial(read, served[code]) for code in (*_READS, *pops)}}
+    reads = [code for code in served if REQUESTS[code].slave is Slave.READS or code in pops]
+    return {**served, **{code: partial(read, served[code]) for code in reads}}
 
 
 def fenced(served: Mapping[int, Handler], fence: Fence) -> dict[int, Handler]:
@@ -210,9 +132,11 @@ def fenced(served: Mapping[int, Handler], fence: Fence) -> dict[int, Handler]:
     only after the end of the tenure is answered with TIMEOUT.
     """
     handlers = dict(served)
-    for response_code, codes in (*_CHANGES.items(), (_BUSY, _NEWEST_ONLY)):
-        for code in set(codes) & served.keys() - _APPENDED:
-            handlers[code] = partial(_unless_fenced, served[code], fence, response_code)
+    for code, handler in served.items():
+        row = REQUESTS[code]
+        # The put lock asks the fence for those that only put messages.
+        if row.newest_only or (row.changes and row.content is not Content.PUT):
+            handlers[code] = partial(_unless_fenced, handler, fence, row.refusal)
     return handlers
 
 

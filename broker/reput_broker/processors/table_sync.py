@@ -1,4 +1,6 @@
-"""What a slave takes over from its master: 21, 43, 45, 60, 61, 201, 402, 700060 (RocketMQ: AdminBrokerProcessor).
+"""What a slave takes over from its master: 21, 43, 45, 60, 61, 201, 402, 700060, 700062.
+
+(RocketMQ: AdminBrokerProcessor.)
 
 An answer says which end of the log its table belongs to: the slave keeps it until it has the log up to there, so that
 its tables never name what it does not have.
@@ -12,6 +14,7 @@ from functools import partial
 from zlib import crc32
 
 from reput_broker.delay.schedule import Schedule
+from reput_broker.groups.membership import Membership
 from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
@@ -46,6 +49,7 @@ class TableSyncProcessor:
         schedule: Schedule,
         batches_version: Callable[[], DataVersion],
         handlers: Mapping[int, Handler],
+        membership: Membership,
         clock_ms: Callable[[], int],
         *,
         revive_topic: str,
@@ -56,6 +60,7 @@ class TableSyncProcessor:
         self._offsets_version, self._until = "", 0
         self._request_modes = tables.request_modes
         self._schedule = schedule
+        self._membership = membership
         self._clock_ms = clock_ms
         self._run = secrets.token_hex(4)
         versions: dict[int, Callable[[], str]] = {
@@ -69,6 +74,7 @@ class TableSyncProcessor:
         }
         versions[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda: self._offsets.changes_version
         versions[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes_version
+        versions[RequestCode.GET_GROUP_MEMBERS] = self._members_version
         self._announced = [versions[code] for code in ANNOUNCED_TABLES]
 
     def handlers(self) -> dict[int, Handler]:
@@ -81,6 +87,7 @@ class TableSyncProcessor:
                 self._modes_version,
                 self.request_modes,
             ),
+            RequestCode.GET_GROUP_MEMBERS: partial(self._answer, self._members_version, self.group_members),
             RequestCode.GET_TIMER_CHECK_POINT: partial(
                 self._answer,
                 self._timer_version,
@@ -109,6 +116,14 @@ class TableSyncProcessor:
 
     def _modes_version(self) -> str:
         return f"{crc32(encode_json(self._request_modes.members())):x}"
+
+    def _members_version(self) -> str:
+        return f"{crc32(encode_json(self._membership.to_await())):x}"
+
+    def group_members(self, request: Request) -> Response:
+        """Answer with the members of groups, for the list of a slave that becomes the master."""
+        request.client.note_role("admin")
+        return Response(0, body=encode_json({"members": self._membership.to_await()}))
 
     def _timer_version(self) -> str:
         is_used = self._schedule.timers.is_used

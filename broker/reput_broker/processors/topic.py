@@ -13,6 +13,7 @@ from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from reput_broker.tables.tables import Tables
 from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import RequestCode
@@ -104,21 +105,22 @@ class TopicProcessor:
             header.perm,
             header.topic_sys_flag,
             header.order,
+            parse_changes(header.attributes),
             topic_filter_type=header.topic_filter_type,
         )
-        return await self._put(request, [config], header.attributes)
+        return await self._put(request, [config])
 
     async def create_list(self, request: Request) -> Response:
-        """Create or change several topics, all or none. Their attributes stay as they are."""
-        return await self._put(request, TopicConfigList.from_json(request.body).topics, None)
+        """Create or change several topics, all or none."""
+        return await self._put(request, request.content(TopicConfigList).topics)
 
-    async def _put(self, request: Request, wanted: list[TopicConfig], attributes: str | None) -> Response:
+    async def _put(self, request: Request, wanted: list[TopicConfig]) -> Response:
         request.client.note_role("admin")
         configs = []
         for number, config in enumerate(wanted, start=1):
             if number % _TOPICS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
-            configs.append(self._checked(config, attributes))
+            configs.append(self._checked(config))
         for number, config in enumerate(configs, start=1):
             if number % _TOPICS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
@@ -127,8 +129,8 @@ class TopicProcessor:
         await self._saver.save()
         return Response()
 
-    def _checked(self, config: TopicConfig, attributes: str | None) -> TopicConfig:
-        """Return the settings of a topic with the changed attributes."""
+    def _checked(self, config: TopicConfig) -> TopicConfig:
+        """Return the settings of a topic; its attributes in a request are changes."""
         topic = check_topic(config.topic_name)
         if self._topics.is_system(topic):
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{topic!r} belongs to the system; choose another name")
@@ -143,13 +145,13 @@ class TopicProcessor:
                 ErrorCode.INVALID_ARGUMENT, f"permission {config.perm}; it is a sum of 1, 2, 4 and 8"
             )
         before = self._topics.get(topic)
-        changed = replace(
-            config, attributes=_changed_attributes(before.attributes if before else {}, attributes)
+        attributes = changed_attributes(
+            TOPIC_ATTRIBUTES, before.attributes if before else None, config.attributes
         )
-        reason = why_not_kept(topic, changed.attributes)
+        reason = why_not_kept(topic, attributes)
         if reason is not None:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
-        return changed
+        return replace(config, attributes=attributes)
 
     async def delete(self, request: Request) -> Response:
         """Delete a topic with its queues, every group's offsets in it, and its retry topics of groups that pop.
@@ -252,19 +254,3 @@ def _without_generation(config: TopicConfig) -> TopicConfig:
     attributes = {**config.attributes}
     del attributes[GENERATION_ATTRIBUTE]
     return replace(config, attributes=attributes)
-
-
-def _changed_attributes(before: dict[str, str], text: str | None) -> dict[str, str]:
-    """Apply `+key=value,-key` to a topic's attributes (RocketMQ: AttributeParser)."""
-    attributes = dict(before)
-    for part in filter(None, (text or "").split(",")):
-        name, equals, value = part[1:].partition("=")
-        if part[0] == "+" and equals:
-            attributes[name] = value
-        elif part[0] == "-" and not equals:
-            attributes.pop(name, None)
-        else:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT, f"attribute {part!r} is not understood; write +key=value or -key"
-            )
-    return attributes

@@ -53,7 +53,9 @@ class GroupTransfer:
         self._config = config
         self._replicas: Replicas = NoReplicas()
         self._wake: Callable[[], None] | None = None
-        self._waiters = PendingPutQueue(counters.produce_seconds["replicated"], ErrorCode.REPLICA_TIMEOUT)
+        self._waiters = PendingPutQueue(
+            counters.produce_seconds["replicated"], ErrorCode.REPLICA_TIMEOUT, lambda: store.flushed_offset
+        )
         self._waiting = trio.Event()
         self._advanced: trio.Event | None = None
 
@@ -86,7 +88,8 @@ class GroupTransfer:
         """Answer a stored put once the log is replicated up to `end_offset`, or that it is not."""
         reason = self._replicas.refusal()
         if reason is not None and self._replicas.position < end_offset:
-            put.admit(reason, ErrorCode.REPLICA_MISSING)
+            is_flushed = end_offset <= self._store.flushed_offset
+            put.admit(reason, ErrorCode.REPLICA_MISSING, is_flushed=is_flushed)
             flush_clients([put])
             return
         self._waiters.add(end_offset, put, self._config.slave_timeout)

@@ -15,12 +15,13 @@ import trio
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_broker.server.unsupported import why_unsupported
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.commands.header import I32, CommandHeader
+from reput_protocol.commands.request import Content
+from reput_protocol.commands.table import REQUESTS, why_not_served
 from reput_protocol.errors import (
     BodyMalformed,
     ErrorCode,
@@ -31,23 +32,10 @@ from reput_protocol.errors import (
 
 log = structlog.get_logger(__name__)
 
-PUTS: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.PUT_MESSAGE,
-    }
-)
+PUTS: Final = frozenset(code for code, row in REQUESTS.items() if row.content is Content.PUT)
 """Requests that store messages and do not depend on the puts just before them."""
-_MESSAGES = PUTS | {
-    RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2,
-    RequestCode.STAGE_RECORDS,
-}
+_MESSAGES = PUTS | {code for code, row in REQUESTS.items() if row.content is Content.MESSAGES}
 """Requests with messages; limits of their own bound their size."""
-_TABLES = frozenset({RequestCode.REGISTER_BROKER})
-"""Requests with a whole table, which may be as large as a frame."""
 _LARGE_BODY: Final = 4096
 """Bodies above this size are parsed one at a time, and other tasks run in between."""
 _BYTES_A_COMMA: Final = 11
@@ -77,6 +65,9 @@ class RequestDispatcher:
         after_puts: called with the connection once the puts of a read are stored and their answers written.
         before_look: called before a request that may read what was put; the argument: whether it is a pull that can
             wait.
+
+    Raises:
+        ValueError: a request has no row in the table of requests.
     """
 
     def __init__(
@@ -89,7 +80,8 @@ class RequestDispatcher:
         access: Access | None = None,
     ) -> None:
         self._access = access
-        self._served = dict(handlers)
+        self._served: dict[int, Handler] = {}
+        self.serve(handlers)
         self._handlers = self._served
         self._append = append
         self.after_puts = after_puts
@@ -98,7 +90,11 @@ class RequestDispatcher:
         self._large_body_turn = trio.Lock()
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
-        """Serve more requests."""
+        """Serve more requests. Raises ValueError for one that is not in the table of requests."""
+        for code in handlers.keys() - REQUESTS.keys():
+            raise ValueError(
+                f"request {code} has no row in reput_protocol.commands.table; add it to its family"
+            )
         self._served.update(handlers)
 
     @property
@@ -130,7 +126,7 @@ class RequestDispatcher:
                 return self._refused(request, error)
         handler = self._handlers.get(code)
         if handler is None:
-            return Response(int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=why_unsupported(code))
+            return Response(int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=why_not_served(code))
         if len(request.body) > _LARGE_BODY and code not in _MESSAGES:
             if len(request.body) > self._body_limit(code):
                 return self._too_large(request)
@@ -145,7 +141,8 @@ class RequestDispatcher:
             return self._refused(request, error)
 
     def _body_limit(self, code: int) -> int:
-        return self._limits.frame_size if code in _TABLES else self._limits.body_size
+        is_table = code in REQUESTS and REQUESTS[code].content is Content.TABLE
+        return self._limits.frame_size if is_table else self._limits.body_size
 
     def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
         """Append puts and answer them in order; return None if that is done, otherwise something to await."""

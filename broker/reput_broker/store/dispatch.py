@@ -17,7 +17,7 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.tables import columns_of_runs
 from reput_protocol.record.dispatch_rows import SEEN, DispatchRows
-from reput_protocol.record.layout import properties_of
+from reput_protocol.record.head import properties_of
 
 Column: TypeAlias = "array[int]"
 """64-bit integers of one field, one per record."""

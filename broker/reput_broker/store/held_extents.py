@@ -13,13 +13,8 @@ from types import TracebackType
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.results import Extent
-from reput_protocol.record.layout import (
-    HEAD_BYTES_MAX,
-    SIZE_MAGIC,
-    properties_of,
-    properties_of_tail,
-    tail_position,
-)
+from reput_protocol.record.head import properties_of, properties_of_tail, read_head, tail_position
+from reput_protocol.record.layout import HEAD_BYTES_MAX
 
 _READ_WHOLE_BYTES_MAX = 16_384
 """Records up to this size are read completely: a second read costs more than the body."""
@@ -101,7 +96,7 @@ class HeldExtents:
         if tail is None:
             return None
         rest = file.read_held(position + tail, size - tail)
-        return properties_of_tail(rest, 0, len(rest), SIZE_MAGIC.unpack_from(head)[1])
+        return properties_of_tail(rest, 0, len(rest), read_head(head).magic)
 
     def _close_view(self) -> None:
         view, self._view = self._view, None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reput_broker.store.memory_limit import memory_limit_bytes
 from reput_protocol.record.host import Host
 
 if TYPE_CHECKING:
@@ -28,14 +28,6 @@ EventHandler = Callable[[str, Mapping[str, object]], None]
 
 def ignore_event(event: str, facts: Mapping[str, object]) -> None:
     """Ignore an event."""
-
-
-def physical_memory_bytes() -> int:
-    """Return the machine's memory, or 1 GiB if the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 1 << 30
 
 
 def _always() -> bool:
@@ -84,7 +76,7 @@ class StoreOptions:
     """End every record with Apache's whole-record checksum property."""
     host: Host = field(default_factory=_default_host)
     """The IPv4 address of the store in records and offset message ids."""
-    memory_bytes: int = field(default_factory=physical_memory_bytes)
+    memory_bytes: int = field(default_factory=memory_limit_bytes)
     """Memory by which "still in memory" is estimated."""
     consume_queue_ext: bool = False
     """Keep extended queue entries (RocketMQ: enableConsumeQueueExt)."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from reput_broker.request import Refusal
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.pop import MessageRequestMode
-from reput_protocol.errors import BodyMalformed
+from reput_protocol.errors import BodyMalformed, ErrorCode
 
 _TABLE = "messageRequestModeMap"
+_MODES_MAX = 20_000
+"""Neither group nor topic need exist, so that their limits do not bound the table."""
 
 
 class MessageRequestModes:
@@ -46,7 +49,16 @@ class MessageRequestModes:
         return self._table.get((topic, group))
 
     def put(self, mode: MessageRequestMode) -> None:
-        """Set a mode. Not in the file before the next save."""
+        """Set a mode. Not in the file before the next save.
+
+        Raises:
+            Refusal: QUOTA; there are too many.
+        """
+        if (mode.topic, mode.consumer_group) not in self._table and len(self._table) >= _MODES_MAX:
+            raise Refusal(
+                ErrorCode.QUOTA,
+                f"{_MODES_MAX} modes are set, which is the most; delete groups or topics that are not used",
+            )
         self._table[mode.topic, mode.consumer_group] = mode
         self._unsaved = True
 

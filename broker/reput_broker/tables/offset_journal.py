@@ -107,7 +107,7 @@ class JournalWriteFailed(ReputError):
         reason = (
             "an earlier write left it torn; it is replaced at the next save"
             if error is None
-            else error.strerror
+            else error.strerror or error
         )
         super().__init__(f"{path} cannot be written: {reason}; the offset is not committed")
         self.path = path

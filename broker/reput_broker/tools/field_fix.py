@@ -14,10 +14,8 @@ from reput_broker.store.log.walk import can_be_topic
 from reput_broker.tools.layout import Stream
 from reput_broker.tools.log_reader import Damage
 from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
+from reput_protocol.record.head import body_size_at, head_bytes, physical_offset_at, read_head
 from reput_protocol.record.layout import (
-    BORN_HOST_IPV6,
-    FRONT,
-    HEAD_BYTES,
     I16,
     I32,
     I64,
@@ -25,7 +23,6 @@ from reput_protocol.record.layout import (
     MAGIC_V2,
     QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
-    STORE_HOST_IPV6,
     crc31,
 )
 from reput_protocol.record.scan import locate
@@ -86,7 +83,7 @@ def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
     if extent is None:
         return
     body = data[extent.body : extent.body + extent.body_size]
-    actual, stored = crc31(body), I32.unpack_from(data, 8)[0]
+    actual, stored = crc31(body), read_head(data).body_crc
     # A wrong byte of the body changes about half of the checksum's bits; a single changed bit is in
     # the checksum itself. A checksum of the whole record makes this certain.
     text = data[extent.properties : scan.size]
@@ -95,15 +92,15 @@ def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
 
 
 def _sum_of_parts(data: bytes) -> int | None:
-    _, magic, *_, sys_flag, _ = FRONT.unpack_from(data)
-    body = HEAD_BYTES + (12 if sys_flag & BORN_HOST_IPV6 else 0) + (12 if sys_flag & STORE_HOST_IPV6 else 0)
+    head = read_head(data)
+    body = head_bytes(head.sys_flag)
     if body > len(data):
         return None
-    (body_size,) = I32.unpack_from(data, body - 4)
+    body_size = body_size_at(data, 0, body)
     at = body + body_size
     if body_size < 0 or at + 4 > len(data):
         return None
-    if magic == MAGIC_V1:
+    if head.magic == MAGIC_V1:
         at += 1 + data[at]
     else:
         at += 2 + max(0, I16.unpack_from(data, at)[0])
@@ -112,7 +109,7 @@ def _sum_of_parts(data: bytes) -> int | None:
 
 def _is_valid(data: bytes, place: int, damage: Damage) -> bool:
     scan, extent = locate(data, 0, len(data), check_crc=True)
-    if extent is None or FRONT.unpack_from(data)[6] != place:
+    if extent is None or physical_offset_at(data) != place:
         return False
     topic = data[extent.topic : extent.topic + extent.topic_size]
     return scan.size == damage.size and can_be_topic(topic)

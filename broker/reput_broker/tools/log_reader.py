@@ -16,7 +16,8 @@ from typing import NamedTuple
 from reput_broker.store.file_io import end_of_data, is_all_zero
 from reput_broker.tools.layout import Stream, StreamFile
 from reput_protocol.kernel.records import scan_records
-from reput_protocol.record.layout import FRONT, RECORD_BYTES_MIN
+from reput_protocol.record.head import physical_offset_at
+from reput_protocol.record.layout import RECORD_BYTES_MIN
 from reput_protocol.record.row import POSITION, SIZE, TOPIC, WIDTH
 from reput_protocol.record.scan import RecordScan, ScanStatus, locate
 
@@ -231,7 +232,7 @@ class _FileReading:
     def _judge(self, data: bytes, position: int) -> tuple[RecordScan, str]:
         scan, extent = locate(data, 0, len(data), check_crc=False)
         if extent is not None:
-            claimed = FRONT.unpack_from(data)[6]
+            claimed = physical_offset_at(data)
             return scan, f"PHYSICALOFFSET is {claimed}, but the record is at {self._file.start + position}"
         if scan.status is ScanStatus.BLANK:
             left = self._file_size - position
@@ -262,5 +263,5 @@ class _FileReading:
     def _is_sound(self, view: memoryview, position: int) -> bool:
         scan, extent = locate(view, position, self._file.size, check_crc=False)
         if extent is not None:
-            return bool(FRONT.unpack_from(view, position)[6] == self._file.start + position)
+            return physical_offset_at(view, position) == self._file.start + position
         return scan.status is ScanStatus.BLANK and scan.size == self._file_size - position

@@ -20,7 +20,7 @@ from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
 from reput_protocol.printable import counted
 from reput_protocol.record.dispatch_rows import topic_text
-from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64
+from reput_protocol.record.head import physical_offset_at, store_timestamp_at
 from reput_protocol.record.row import POSITION
 from reput_protocol.record.scan import ScanStatus, scan_record
 
@@ -54,10 +54,9 @@ def _file_by(verification: Verification, offset: int | None, time_ms: int | None
         with file.path.open("rb") as reader:
             data = reader.read(min(_RECORD_BYTES_MAX, file.size))
         is_record = scan_record(data, 0, len(data), check_crc=True).status is ScanStatus.RECORD
-        if not is_record or FRONT.unpack_from(data)[6] != file.start:
+        if not is_record or physical_offset_at(data) != file.start:
             continue
-        born_host_bytes = 20 if FRONT.unpack_from(data)[7] & BORN_HOST_IPV6 else 8
-        (stored_ms,) = I64.unpack_from(data, BORN_HOST_AT + born_host_bytes)
+        stored_ms = store_timestamp_at(data)
         if stored_ms > 0 and (time_ms is None or stored_ms <= time_ms):
             return file.start
     return files[0].start if files else 0

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
-from reput_protocol.record.layout import I32, RECORD_BYTES_MIN
+from reput_protocol.record.head import size_at
+from reput_protocol.record.layout import RECORD_BYTES_MIN
 from reput_protocol.record.row import QUEUE_ID, QUEUE_OFFSET, TOPIC, WIDTH
 
 _MAGIC: Final = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
@@ -167,7 +168,7 @@ def _next_record(records: bytes, position: int, pulled: Pulled) -> int:
     end = len(records)
     for match in _MAGIC.finditer(records, position + 4):
         start = match.start() - 4
-        (size,) = I32.unpack_from(records, start)
+        size = size_at(records, start)
         if not RECORD_BYTES_MIN <= size <= end - start:
             continue
         row = scan_records(records, start, start + size)[0]

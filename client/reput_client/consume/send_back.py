@@ -22,7 +22,8 @@ from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
-from reput_protocol.properties import PROPERTIES_BYTES_MAX, RESERVED_PREFIXES, encode_properties
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from reput_protocol.property_rules import is_reserved
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
@@ -33,9 +34,6 @@ _ANY_QUEUE: Final = -1
 _REASON_CHARACTERS_MAX: Final = 500
 _DROPPED: Final = frozenset(
     {
-        names.TRAN_MSG,
-        names.DELAY,
-        names.POP_CK,
         names.CRC32,
         names.MIN_OFFSET,
         names.MAX_OFFSET,
@@ -142,7 +140,7 @@ def resend_header(
     properties = {
         name: value
         for name, value in message.properties.items()
-        if name not in _DROPPED and not name.startswith(RESERVED_PREFIXES)
+        if name not in _DROPPED and not is_reserved(name)
     }
     properties.setdefault(names.RETRY_TOPIC, message.topic)
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)

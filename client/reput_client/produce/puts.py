@@ -35,7 +35,7 @@ from reput_protocol.errors import (
     ReputError,
     error_from_response,
 )
-from reput_protocol.properties import PROPERTIES_BYTES_MAX
+from reput_protocol.properties import SENT_PROPERTIES_BYTES_MAX
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
@@ -133,7 +133,7 @@ class Putter:
             InvalidMessage: larger than a block may be.
         """
         size = record_bytes(body_size, queue.topic, len(text))
-        if size > BLOCK_BYTES_MAX or len(text) > PROPERTIES_BYTES_MAX:
+        if size > BLOCK_BYTES_MAX or len(text) > SENT_PROPERTIES_BYTES_MAX:
             raise too_large(size)
         header = SendMessageHeader(
             producer_group=self._group,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT
@@ -21,9 +21,7 @@ from reput_protocol.commands.body import read_json
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic
-from reput_protocol.record.layout import BORN_HOST_AT, BORN_HOST_IPV6, FRONT, I64, MAGIC_V1, MAGIC_V2
-
-_HEAD_BYTES: Final = BORN_HOST_AT + 20 + 8
+from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
 
 
 def directory_of(path: str) -> Path:
@@ -157,15 +155,13 @@ class OfflineStore:
     def _stored_at(self, queue: QueueKey, offset: int) -> int:
         at, _ = self.physical_offset(queue, offset)
         file = self.log.find(at)
-        data = b"" if file is None else os.pread(self._files.fd(file.path), _HEAD_BYTES, at - file.start)
-        if len(data) < _HEAD_BYTES or FRONT.unpack_from(data)[1] not in (MAGIC_V1, MAGIC_V2):
+        data = b"" if file is None else os.pread(self._files.fd(file.path), STORE_TIME_BYTES, at - file.start)
+        if len(data) < STORE_TIME_BYTES or not read_head(data).is_message:
             path, position = self.log.place(at)
             raise DamagedStore(
                 str(path), position, f"message {offset} of {queue} should be here, but there is no record"
             )
-        host_bytes = 20 if FRONT.unpack_from(data)[7] & BORN_HOST_IPV6 else 8
-        (stored_at,) = I64.unpack_from(data, BORN_HOST_AT + host_bytes)
-        return int(stored_at)
+        return store_timestamp_at(data)
 
 
 def _clusters(configured: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -5,7 +5,7 @@ The lists of connections are RocketMQ's, those of groups Reput's.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Final
 
 from msgspec import field
 
@@ -13,6 +13,9 @@ from reput_protocol.codes import ConsumeFromWhere, ConsumeType, LanguageCode, Me
 from reput_protocol.commands.body import LargeBody, Members
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.request import RequestType
+from reput_protocol.names import BrokerName, ClientId, GroupName, ProducerGroupName, TopicName
+from reput_protocol.rights import Right
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
@@ -24,11 +27,11 @@ class GroupSummary(Members):
     broker's last check. `exists` is False for a group with offsets or members but no settings.
     """
 
-    group: str = ""
+    group: GroupName = ""
     exists: bool = True
     consume_enable: bool = True
     members: I64 = 0
-    topics: list[str] = []
+    topics: list[TopicName] = []
     lag: I64 = 0
     lag_age_millis: I64 = 0
     has_conflict: bool = False
@@ -43,16 +46,14 @@ class GroupSummaries(LargeBody):
 class DescribeGroupHeader(CommandHeader):
     """Header of DESCRIBE_GROUP: a group's members, and its progress in all queues or those of one topic."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DESCRIBE_GROUP
-
-    group: str
-    topic: str | None = None
+    group: GroupName
+    topic: TopicName | None = None
 
 
 class GroupMember(Members):
     """One member. `silent_millis` is the time since its last heartbeat, `locks` the number of queues it has locked."""
 
-    client_id: str = ""
+    client_id: ClientId = ""
     client_addr: str = ""
     language: str = LanguageCode.OTHER.name
     version: I64 = 0
@@ -70,16 +71,16 @@ class GroupQueue(Members):
     combines the answers of several brokers.
     """
 
-    topic: str = ""
+    topic: TopicName = ""
     queue_id: I64 = 0
     start_offset: I64 = 0
     end_offset: I64 = 0
     committed_offset: I64 = -1
     lag_age_millis: I64 = 0
     in_flight: I64 = 0
-    client_id: str = ""
+    client_id: ClientId = ""
     last_commit_timestamp: I64 = -1
-    broker_name: str = ""
+    broker_name: BrokerName = ""
 
     @property
     def lag(self) -> int:
@@ -105,7 +106,7 @@ class GroupDescription(LargeBody):
 class ClientConnection(Members):
     """One client's connection: `language` is a `LanguageCode` name, `client_addr` is `ip:port`."""
 
-    client_id: str = ""
+    client_id: ClientId = ""
     client_addr: str = ""
     language: str = LanguageCode.OTHER.name
     version: I64 = 0
@@ -114,16 +115,14 @@ class ClientConnection(Members):
 class ConsumerConnectionHeader(CommandHeader):
     """Header of 203: a group's members with their connections and subscriptions."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_CONNECTION_LIST
-
-    consumer_group: str
+    consumer_group: GroupName
 
 
 class ConsumerConnection(LargeBody):
     """Answer body of 203: members, how they consume, and subscriptions by topic."""
 
     connections: list[ClientConnection] = field(default_factory=list, name="connectionSet")
-    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict, name="subscriptionTable")
+    subscriptions: dict[TopicName, SubscriptionData] = field(default_factory=dict, name="subscriptionTable")
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
@@ -132,9 +131,7 @@ class ConsumerConnection(LargeBody):
 class ProducerConnectionHeader(CommandHeader):
     """Header of 204: the connections of a producer group."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_PRODUCER_CONNECTION_LIST
-
-    producer_group: str
+    producer_group: ProducerGroupName
 
 
 class ProducerConnection(LargeBody):
@@ -146,7 +143,7 @@ class ProducerConnection(LargeBody):
 class ProducerInfo(Members):
     """One producer in the answer to 328. `remote_ip` is `/ip:port`, Java's form."""
 
-    client_id: str = ""
+    client_id: ClientId = ""
     remote_ip: str = field(default="", name="remoteIP")
     language: str = LanguageCode.OTHER.name
     version: I64 = 0
@@ -156,4 +153,17 @@ class ProducerInfo(Members):
 class ProducerTable(LargeBody):
     """Answer body of 328: all producers by group (RocketMQ: ProducerTableInfo)."""
 
-    producers: dict[str, list[ProducerInfo]] = field(default_factory=dict, name="data")
+    producers: dict[ProducerGroupName, list[ProducerInfo]] = field(default_factory=dict, name="data")
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(RequestCode.LIST_GROUPS, cluster=Right.DESCRIBE),
+    RequestType(
+        RequestCode.DESCRIBE_GROUP, DescribeGroupHeader, topics=Right.DESCRIBE, groups=Right.DESCRIBE
+    ),
+    RequestType(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnectionHeader, groups=Right.DESCRIBE),
+    RequestType(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerConnectionHeader, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_ALL_PRODUCER_INFO, cluster=Right.DESCRIBE),
+)  # fmt: skip

@@ -13,7 +13,10 @@ from reput_protocol.codes import ConsumeResult, RequestCode
 from reput_protocol.commands.body import Body, LargeBody, Members, Number
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.names import BrokerName, ClientId, GroupName, TopicName, TopicNames
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.rights import Right
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 
@@ -21,11 +24,9 @@ from reput_protocol.record.message import MessageQueue
 class ConsumeStatsHeader(CommandHeader):
     """Header of 208: a group's progress; `topic_list` is separated by `;`."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUME_STATS
-
-    consumer_group: str
-    topic: str | None = None
-    topic_list: str | None = None
+    consumer_group: GroupName
+    topic: TopicName | None = None
+    topic_list: TopicNames | None = None
 
     def topics(self) -> list[str]:
         """Return the given topics; none means all in which the group has offsets."""
@@ -78,10 +79,8 @@ class ConsumeStats(LargeBody):
 class ConsumeTimeSpanHeader(CommandHeader):
     """Header of 303: times of the first and last message of a topic's queues, and a group's progress."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_TIME_SPAN
-
-    topic: str
-    group: str
+    topic: TopicName
+    group: GroupName
 
 
 class QueueTimeSpan(Members):
@@ -109,10 +108,8 @@ class ConsumeTimeSpan(LargeBody):
 class ConsumerRunningInfoHeader(CommandHeader):
     """Header of 307, which the broker passes on to the member: what is it doing?"""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_RUNNING_INFO
-
-    consumer_group: str
-    client_id: str
+    consumer_group: GroupName
+    client_id: ClientId
     jstack_enable: bool = False
 
 
@@ -163,7 +160,7 @@ class ConsumerRunningInfo(LargeBody):
     properties: dict[str, str] = {}
     subscriptions: list[SubscriptionData] = field(default_factory=list, name="subscriptionSet")
     queues: dict[MessageQueue, ProcessQueueInfo] = field(default_factory=dict, name="mqTable")
-    statuses: dict[str, ConsumeStatus] = field(default_factory=dict, name="statusTable")
+    statuses: dict[TopicName, ConsumeStatus] = field(default_factory=dict, name="statusTable")
     user_consumer_info: dict[str, str] = {}
     jstack: str | None = None
 
@@ -175,13 +172,11 @@ class ConsumerRunningInfo(LargeBody):
 class ConsumeDirectlyHeader(CommandHeader):
     """Header of 309, sent to the broker with `msg_id`, passed on to the member with the record as body."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUME_MESSAGE_DIRECTLY
-
-    consumer_group: str
-    client_id: str | None = None
+    consumer_group: GroupName
+    client_id: ClientId | None = None
     msg_id: str | None = None
-    broker_name: str | None = None
-    topic: str | None = None
+    broker_name: BrokerName | None = None
+    topic: TopicName | None = None
     topic_sys_flag: I32 | None = None
     group_sys_flag: I32 | None = None
 
@@ -208,15 +203,32 @@ class SendBackHeader(CommandHeader):
     `is_repeated`, it was sent before.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CONSUMER_SEND_MSG_BACK
-
     offset: I64
-    group: str
+    group: GroupName
     delay_level: I32
     origin_msg_id: str | None = None
-    origin_topic: str | None = None
+    origin_topic: TopicName | None = None
     unit_mode: bool | None = None
     max_reconsume_times: I32 | None = None
     reason: str | None = None
     send_back_id: str | None = None
     is_repeated: bool | None = None
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, topics=Right.DESCRIBE, groups=Right.DESCRIBE
+    ),
+    RequestType(
+        RequestCode.QUERY_CONSUME_TIME_SPAN, ConsumeTimeSpanHeader, topics=Right.DESCRIBE, groups=Right.DESCRIBE
+    ),
+    RequestType(RequestCode.GET_CONSUMER_RUNNING_INFO, ConsumerRunningInfoHeader, groups=Right.ADMIN),
+    RequestType(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, cluster=Right.ADMIN),
+    RequestType(
+        RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, sender=Sender.CONSUMER, groups=Right.READ,
+        fields={"originTopic": "that of the message counts"},
+        handler_checks="read on the topic of the message", slave=Slave.REFUSES, pool="send",
+    ),
+)  # fmt: skip

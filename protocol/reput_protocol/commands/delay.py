@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 from enum import StrEnum
-from typing import ClassVar, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from msgspec import field
 
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
+from reput_protocol.rights import Right
 
 
 class ListDelayedHeader(CommandHeader):
@@ -20,9 +23,7 @@ class ListDelayedHeader(CommandHeader):
     previous answer. There may be fewer than `max_num`.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.LIST_DELAYED_MESSAGES
-
-    topic: str | None = None
+    topic: TopicName | None = None
     key: str | None = None
     max_num: I32 = 64
     cursor: str | None = None
@@ -35,7 +36,7 @@ class DelayedMessage(Members):
     ms since 1970. `delay_level` is 0 for a message with a time of its own.
     """
 
-    topic: str = ""
+    topic: TopicName = ""
     queue_id: I64 = 0
     offset_message_id: str = field(default="", name="offsetMsgId")
     deliver_timestamp: I64 = 0
@@ -60,9 +61,7 @@ class CancelDelayedHeader(CommandHeader):
     The answer's body has the outcome for each; without any, the answer is NOT_FOUND.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CANCEL_DELAYED_MESSAGE
-
-    topic: str
+    topic: TopicName
     key: str
 
 
@@ -102,8 +101,8 @@ class CancelResult(Body):
 class RecallHandle(NamedTuple):
     """By what a producer recalls a message with a deliver time (RocketMQ: RecallMessageHandle.HandleV1)."""
 
-    topic: str
-    broker_name: str
+    topic: TopicName
+    broker_name: BrokerName
     timestamp_ms: int
     """The second of the timer in which it waits, plus 1 ms."""
     unique_id: str
@@ -131,17 +130,30 @@ class RecallHandle(NamedTuple):
 class RecallMessageHeader(CommandHeader):
     """Header of 370: cancel the message that a send stored for `topic`."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.RECALL_MESSAGE
-
-    topic: str
+    topic: TopicName
     recall_handle: str
-    producer_group: str | None = None
+    producer_group: ProducerGroupName | None = None
 
 
 class RecallMessageResult(CommandHeader):
     """Answer to 370: the message's unique id."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.RECALL_MESSAGE
-
     msg_id: str
     msg_region: str | None = field(default="DefaultRegion", name="MSG_REGION")
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.LIST_DELAYED_MESSAGES, ListDelayedHeader, topics=Right.READ, unnamed=Right.ADMIN,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.CANCEL_DELAYED_MESSAGE, CancelDelayedHeader, topics=Right.WRITE, slave=Slave.REFUSES
+    ),
+    RequestType(
+        RequestCode.RECALL_MESSAGE, RecallMessageHeader, sender=Sender.PRODUCER, topics=Right.WRITE,
+        slave=Slave.REFUSES, refusal=ResponseCode.SLAVE_NOT_AVAILABLE,
+    ),
+)  # fmt: skip

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Final
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body
 from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.request import RequestType
+from reput_protocol.rights import Right
 
 
 class PromoteBrokerHeader(CommandHeader):
@@ -15,8 +17,6 @@ class PromoteBrokerHeader(CommandHeader):
     With `force`, also a member that is not in sync; what it does not have is lost. Without a master, the named member
     answers a forced request itself.
     """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PROMOTE_BROKER
 
     broker_id: I64
     force: bool = False
@@ -34,3 +34,8 @@ class Promotion(Body):
     broker_id: I64
     end_offset: I64
     kept_offset: I64
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (RequestType(RequestCode.PROMOTE_BROKER, PromoteBrokerHeader, cluster=Right.ADMIN),)

@@ -8,15 +8,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from msgspec import UNSET, UnsetType, convert, field
 
-from reput_protocol.codes import ConsumeFromWhere, ConsumeType, ExpressionType, MessageModel, RequestCode
+from reput_protocol.codes import (
+    ConsumeFromWhere,
+    ConsumeType,
+    ExpressionType,
+    MessageModel,
+    RequestCode,
+    ResponseCode,
+)
 from reput_protocol.commands.body import Body, LargeBody, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
 from reput_protocol.filter.tags import ALL, TagFilter
+from reput_protocol.names import ClientId, GroupName, ProducerGroupName, TopicName
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.rights import Right
 
 # -- subscriptions and heartbeats --------------------------------------------------------------------------------------
 
@@ -29,7 +39,7 @@ class SubscriptionData(Members):
     a tag expression; a broker parses it itself. RocketMQ's Go client writes codes as texts, which become numbers.
     """
 
-    topic: str = ""
+    topic: TopicName = ""
     sub_string: str = ALL
     sub_version: I64 = 0
     expression_type: str = ExpressionType.TAG.value
@@ -67,7 +77,7 @@ class SubscriptionData(Members):
 class ConsumerData(Members):
     """A client's membership of one consumer group. Subscriptions include the retry topic."""
 
-    group_name: str = ""
+    group_name: GroupName = ""
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
@@ -78,7 +88,7 @@ class ConsumerData(Members):
 class ProducerData(Members):
     """One producer group of a client."""
 
-    group_name: str = ""
+    group_name: ProducerGroupName = ""
 
 
 _ENUMERATIONS: Final[Mapping[str, type[StrEnum]]] = {
@@ -96,7 +106,7 @@ class HeartbeatData(Body):
     `without_sub`: the subscriptions are those of the previous heartbeat.
     """
 
-    client_id: str = field(default="", name="clientID")
+    client_id: ClientId = field(default="", name="clientID")
     consumers: list[ConsumerData] = field(default_factory=list, name="consumerDataSet")
     producers: list[ProducerData] = field(default_factory=list, name="producerDataSet")
     fingerprint: I64 = field(default=0, name="heartbeatFingerprint")
@@ -134,18 +144,16 @@ def _objects(value: object) -> list[dict[Any, Any]]:
 class UnregisterClientHeader(CommandHeader):
     """Header of 35: a client leaves a producer group, a consumer group, or one of each."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UNREGISTER_CLIENT
-
-    client_id: str = field(name="clientID")
-    producer_group: str | None = None
-    consumer_group: str | None = None
+    client_id: ClientId = field(name="clientID")
+    producer_group: ProducerGroupName | None = None
+    consumer_group: GroupName | None = None
 
 
 class CheckClientBody(Body):
     """Body of 46: a subscription to validate before the client starts (RocketMQ: CheckClientRequestBody)."""
 
-    client_id: str
-    group: str
+    client_id: ClientId
+    group: GroupName
     subscription: SubscriptionData = field(name="subscriptionData")
     namespace: str | None = None
 
@@ -156,23 +164,19 @@ class CheckClientBody(Body):
 class ConsumerListHeader(CommandHeader):
     """Header of 38: the ids of a group's members."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
-    consumer_group: str
+    consumer_group: GroupName
 
 
 class ConsumerList(Body):
     """Answer body of 38: the client ids of a group's members."""
 
-    consumer_ids: list[str] = field(default_factory=list, name="consumerIdList")
+    consumer_ids: list[ClientId] = field(default_factory=list, name="consumerIdList")
 
 
 class ConsumerIdsChangedHeader(CommandHeader):
     """Header of 40, sent by the broker: a group's members or topics have changed, so rebalance."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-
-    consumer_group: str
+    consumer_group: GroupName
 
 
 # -- queue locks -------------------------------------------------------------------------------------------------------
@@ -184,8 +188,8 @@ class LockBatchBody(Body):
     `only_this_broker` is for RocketMQ's locks by a majority of brokers; its Go client omits it.
     """
 
-    client_id: str = ""
-    consumer_group: str = ""
+    client_id: ClientId = ""
+    consumer_group: GroupName = ""
     queues: list[MessageQueue] = field(default_factory=list, name="mqSet")
     only_this_broker: bool = False
 
@@ -209,7 +213,7 @@ class SubscriptionGroupConfig(Body):
     `retry_queue_nums` 0 drops messages given back. `group_retry_policy` and `subscription_data_set` are kept unchanged.
     """
 
-    group_name: str = ""
+    group_name: GroupName = ""
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
@@ -229,8 +233,6 @@ class SubscriptionGroupConfig(Body):
 class SubscriptionGroupTableHeader(CommandHeader):
     """Header of 201: all groups' settings. RocketMQ 5.3 asks for pages; an answer may have everything."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-
     group_seq: I32 | None = None
     max_group_num: I32 | None = None
     data_version: str | None = None
@@ -238,8 +240,6 @@ class SubscriptionGroupTableHeader(CommandHeader):
 
 class SubscriptionGroupTableResult(CommandHeader):
     """Answer to 201: the number of groups."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
     total_group_num: I32 | None = None
 
@@ -251,17 +251,17 @@ class SubscriptionGroupTable(LargeBody):
     timestamp.
     """
 
-    groups: dict[str, SubscriptionGroupConfig] = field(default_factory=dict, name="subscriptionGroupTable")
+    groups: dict[GroupName, SubscriptionGroupConfig] = field(
+        default_factory=dict, name="subscriptionGroupTable"
+    )
     data_version: dict[str, I64] = {}
-    forbidden: dict[str, dict[str, I64]] = field(default_factory=dict, name="forbiddenTable")
+    forbidden: dict[GroupName, dict[TopicName, I64]] = field(default_factory=dict, name="forbiddenTable")
 
 
 class SubscriptionGroupHeader(CommandHeader):
     """Header of 352: one group's settings."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-
-    group: str
+    group: GroupName
 
 
 class SubscriptionGroupList(Body):
@@ -273,27 +273,23 @@ class SubscriptionGroupList(Body):
 class DeleteSubscriptionGroupHeader(CommandHeader):
     """Header of 207: delete a group, with `clean_offset` its offsets too."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_SUBSCRIPTIONGROUP
-
-    group_name: str
+    group_name: GroupName
     clean_offset: bool = False
 
 
 class GroupForbiddenHeader(CommandHeader):
     """Header of 353: allow or forbid a group to read a topic; without `readable`, query it."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
-
-    group: str
-    topic: str
+    group: GroupName
+    topic: TopicName
     readable: bool | None = None
 
 
 class GroupForbidden(Body):
     """Answer body of 353: whether a group may read a topic."""
 
-    group: str = ""
-    topic: str = ""
+    group: GroupName = ""
+    topic: TopicName = ""
     readable: bool = True
 
 
@@ -303,32 +299,26 @@ class GroupForbidden(Body):
 class TopicConsumersHeader(CommandHeader):
     """Header of 300: the groups that consume a topic."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-
-    topic: str
+    topic: TopicName
 
 
 class GroupList(Body):
     """Answer body of 300: names of groups."""
 
-    groups: list[str] = field(default_factory=list, name="groupList")
+    groups: list[GroupName] = field(default_factory=list, name="groupList")
 
 
 class ConsumerTopicsHeader(CommandHeader):
     """Header of 343: the topics in which a group has offsets."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_TOPICS_BY_CONSUMER
-
-    group: str
+    group: GroupName
 
 
 class ConsumerSubscriptionHeader(CommandHeader):
     """Header of 345: an online group's subscription to a topic."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
-
-    group: str
-    topic: str | None = None
+    group: GroupName
+    topic: TopicName | None = None
 
 
 class QuerySubscriptionBody(Body):
@@ -337,6 +327,65 @@ class QuerySubscriptionBody(Body):
     (RocketMQ: QuerySubscriptionResponseBody.)
     """
 
-    group: str = ""
-    topic: str = ""
+    group: GroupName = ""
+    topic: TopicName = ""
     subscription: SubscriptionData | None = field(default=None, name="subscriptionData")
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.HEART_BEAT, body=HeartbeatData, sender=Sender.CLIENT, topics=Right.READ, groups=Right.READ,
+        pool="heartbeat",
+    ),
+    RequestType(
+        RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, sender=Sender.CLIENT, groups=Right.READ,
+        pool="client_manager",
+    ),
+    RequestType(
+        RequestCode.CHECK_CLIENT_CONFIG, body=CheckClientBody, sender=Sender.CONSUMER, topics=Right.READ,
+        groups=Right.READ, pool="client_manager",
+    ),
+    RequestType(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerListHeader, sender=Sender.CONSUMER, groups=Right.READ,
+        pool="consumer_manager",
+    ),
+    RequestType(
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ConsumerIdsChangedHeader, sender=Sender.TO_CLIENTS, is_oneway=True
+    ),
+    RequestType(
+        RequestCode.LOCK_BATCH_MQ, body=LockBatchBody, sender=Sender.CONSUMER, topics=Right.READ,
+        groups=Right.READ, slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.UNLOCK_BATCH_MQ, body=LockBatchBody, sender=Sender.CONSUMER, topics=Right.READ,
+        groups=Right.READ, slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=SubscriptionGroupConfig, groups=Right.ADMIN,
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=SubscriptionGroupList, groups=Right.ADMIN,
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(
+        RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupHeader, groups=Right.ADMIN,
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, GroupForbiddenHeader, topics=Right.DESCRIBE,
+        groups=Right.ADMIN, slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTableHeader, cluster=Right.DESCRIBE
+    ),
+    RequestType(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupHeader, groups=Right.DESCRIBE),
+    RequestType(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicConsumersHeader, topics=Right.DESCRIBE),
+    RequestType(RequestCode.QUERY_TOPICS_BY_CONSUMER, ConsumerTopicsHeader, groups=Right.DESCRIBE),
+    RequestType(
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, ConsumerSubscriptionHeader, topics=Right.DESCRIBE,
+        groups=Right.DESCRIBE,
+    ),
+)  # fmt: skip

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Final
 
 from msgspec import field
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.request import RequestType
+from reput_protocol.rights import Right
 
 
 class ResetMasterFlushOffsetHeader(CommandHeader):
     """Header of RESET_MASTER_FLUSH_OFFSET."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.RESET_MASTER_FLUSH_OFFSET
 
     master_flush_offset: I64 | None = None
 
@@ -54,3 +54,13 @@ class HARuntimeInfo(Body):
     in_sync_slave_nums: I64 = 0
     connections: list[HAConnectionRuntimeInfo] = field(default_factory=list, name="haConnectionInfo")
     client: HAClientRuntimeInfo | None = field(default=None, name="haClientRuntimeInfo")
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(RequestCode.GET_BROKER_HA_STATUS, cluster=Right.DESCRIBE),
+    RequestType(
+        RequestCode.RESET_MASTER_FLUSH_OFFSET, ResetMasterFlushOffsetHeader, cluster=Right.ADMIN
+    ),
+)  # fmt: skip

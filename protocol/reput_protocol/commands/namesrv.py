@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from msgspec import field
 
@@ -16,8 +16,11 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, LargeBody, read_json, read_members
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.topic import BrokerData, TopicConfig, TopicConfigTable
+from reput_protocol.commands.request import Content, RequestType, Sender
+from reput_protocol.commands.topic import BrokerData, TopicConfig, TopicConfigTable, TopicRoute
 from reput_protocol.errors import BodyMalformed
+from reput_protocol.names import BrokerName, TopicName
+from reput_protocol.rights import Right
 
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the fixed numbers of queues of ordered topics, by topic: `broker-a:4;broker-b:4`."""
@@ -32,9 +35,7 @@ class RegisterBrokerHeader(CommandHeader):
     and whether topics that are not in the body do not exist.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.REGISTER_BROKER
-
-    broker_name: str
+    broker_name: BrokerName
     broker_addr: str
     cluster_name: str
     ha_server_addr: str
@@ -152,9 +153,7 @@ def body_crc32(body: Buffer) -> int:
 class UnregisterBrokerHeader(CommandHeader):
     """Header of 104: a broker leaves."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UNREGISTER_BROKER
-
-    broker_name: str
+    broker_name: BrokerName
     broker_addr: str
     cluster_name: str
     broker_id: I64
@@ -163,19 +162,15 @@ class UnregisterBrokerHeader(CommandHeader):
 class BrokerHeartbeatHeader(CommandHeader):
     """Header of 904: a registered broker is alive."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.BROKER_HEARTBEAT
-
     cluster_name: str
     broker_addr: str
-    broker_name: str
+    broker_name: BrokerName
 
 
 class QueryDataVersionHeader(CommandHeader):
     """Header of 322: whether the topics of a registered broker are known in the version of the body."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_DATA_VERSION
-
-    broker_name: str
+    broker_name: BrokerName
     broker_addr: str
     cluster_name: str
     broker_id: I64
@@ -184,18 +179,14 @@ class QueryDataVersionHeader(CommandHeader):
 class RegisterTopicHeader(CommandHeader):
     """Header of 217: the body is a `TopicRoute` with the queues of the topic on registered brokers."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.REGISTER_TOPIC_IN_NAMESRV
-
-    topic: str
+    topic: TopicName
 
 
 class MemberGroupHeader(CommandHeader):
     """Header of 901: the members of one broker's group."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_BROKER_MEMBER_GROUP
-
     cluster_name: str
-    broker_name: str
+    broker_name: BrokerName
 
 
 class MemberGroup(Body):
@@ -213,15 +204,11 @@ class MemberGroup(Body):
 class BrokerPermissionHeader(CommandHeader):
     """Header of 205 and 327: take write permission from every topic of a broker, or give it back."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.WIPE_WRITE_PERM_OF_BROKER
-
-    broker_name: str
+    broker_name: BrokerName
 
 
 class TopicsByClusterHeader(CommandHeader):
     """Header of 224: the topics of a cluster."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPICS_BY_CLUSTER
 
     cluster: str
 
@@ -232,8 +219,6 @@ class TopicsByClusterHeader(CommandHeader):
 class PutKVConfigHeader(CommandHeader):
     """Header of 100: set a value."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_KV_CONFIG
-
     namespace: str
     key: str
     value: str
@@ -242,8 +227,6 @@ class PutKVConfigHeader(CommandHeader):
 class KVConfigHeader(CommandHeader):
     """Header of 101 and 102: get or delete a value."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_KV_CONFIG
-
     namespace: str
     key: str
 
@@ -251,6 +234,39 @@ class KVConfigHeader(CommandHeader):
 class KVListHeader(CommandHeader):
     """Header of 219: all values of a namespace."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_KVLIST_BY_NAMESPACE
-
     namespace: str
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBrokerBody, sender=Sender.BROKER,
+        cluster=Right.REPLICATE, content=Content.TABLE,
+    ),
+    RequestType(
+        RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader, sender=Sender.BROKER, cluster=Right.REPLICATE
+    ),
+    RequestType(
+        RequestCode.BROKER_HEARTBEAT, BrokerHeartbeatHeader, sender=Sender.BROKER, cluster=Right.REPLICATE
+    ),
+    RequestType(
+        RequestCode.QUERY_DATA_VERSION, QueryDataVersionHeader, sender=Sender.BROKER, cluster=Right.REPLICATE
+    ),
+    RequestType(
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV, RegisterTopicHeader, TopicRoute, topics=Right.ADMIN
+    ),
+    RequestType(RequestCode.GET_BROKER_MEMBER_GROUP, MemberGroupHeader, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerPermissionHeader, cluster=Right.ADMIN),
+    RequestType(RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerPermissionHeader, cluster=Right.ADMIN),
+    RequestType(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_TOPICS_BY_CLUSTER, TopicsByClusterHeader, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_UNIT_TOPIC_LIST, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.PUT_KV_CONFIG, PutKVConfigHeader, cluster=Right.ADMIN),
+    RequestType(RequestCode.GET_KV_CONFIG, KVConfigHeader, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.DELETE_KV_CONFIG, KVConfigHeader, cluster=Right.ADMIN),
+    RequestType(RequestCode.GET_KVLIST_BY_NAMESPACE, KVListHeader, cluster=Right.DESCRIBE),
+)  # fmt: skip

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from msgspec import field
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import BoundaryType, RequestCode
+from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, LargeBody, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
 from reput_protocol.errors import BodyMalformed
+from reput_protocol.names import BrokerName, ClientId, GroupName, GroupNames, TopicName
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.rights import Right
 
 # -- committed offsets -------------------------------------------------------------------------------------------------
 
@@ -20,10 +23,8 @@ from reput_protocol.record.message import MessageQueue
 class QueryConsumerOffsetHeader(CommandHeader):
     """Header of 14: a group's committed offset. `set_zero_if_not_found` false: none is an error, not 0."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: I32
     set_zero_if_not_found: bool | None = None
 
@@ -35,10 +36,8 @@ class UpdateConsumerOffsetHeader(CommandHeader):
     still while its queue moved on cannot lower the offset.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_CONSUMER_OFFSET
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: I32
     commit_offset: I64
     increase_only: bool | None = None
@@ -46,8 +45,6 @@ class UpdateConsumerOffsetHeader(CommandHeader):
 
 class OffsetResult(CommandHeader):
     """Answer to 14, 29, 30 and 31: a queue offset."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUMER_OFFSET
 
     offset: I64
 
@@ -58,18 +55,14 @@ class OffsetResult(CommandHeader):
 class QueueHeader(CommandHeader):
     """Header of 30 (next offset to be assigned), 31 (first offset) and 32 (store time of the first message)."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_MAX_OFFSET
-
-    topic: str
+    topic: TopicName
     queue_id: I32
 
 
 class SearchOffsetHeader(CommandHeader):
     """Header of 29: the first message stored at or after `timestamp` (ms), or the last up to it."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-
-    topic: str
+    topic: TopicName
     queue_id: I32
     timestamp: I64
     boundary_type: BoundaryType = BoundaryType.LOWER
@@ -77,8 +70,6 @@ class SearchOffsetHeader(CommandHeader):
 
 class EarliestTimeResult(CommandHeader):
     """Answer to 32: milliseconds, -1 for an empty queue."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_EARLIEST_MSG_STORETIME
 
     timestamp: I64
 
@@ -97,10 +88,8 @@ class ResetOffsetHeader(CommandHeader):
     messages; `dry_run` sets nothing and answers with what would be.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-
-    topic: str
-    group: str
+    topic: TopicName
+    group: GroupName
     timestamp: I64
     is_force: bool = False
     queue_id: I32 = -1
@@ -114,11 +103,9 @@ class CorrectionOffsetHeader(CommandHeader):
     left out.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CORRECTION_OFFSET
-
-    topic: str
-    compare_group: str
-    filter_groups: str | None = None
+    topic: TopicName
+    compare_group: GroupName
+    filter_groups: GroupNames | None = None
 
 
 class CorrectionOffsets(Body):
@@ -152,9 +139,9 @@ class ResetOffsetBody(LargeBody):
 
 
 class _QueueOffset(Members):
-    broker_name: str
+    broker_name: BrokerName
     queue_id: I64
-    topic: str
+    topic: TopicName
     offset: I64
 
 
@@ -183,11 +170,9 @@ class CloneGroupOffsetHeader(CommandHeader):
     sets nothing; the answer's body has the offsets in any case.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CLONE_GROUP_OFFSET
-
-    src_group: str
-    dest_group: str
-    topic: str | None = None
+    src_group: GroupName
+    dest_group: GroupName
+    topic: TopicName | None = None
     offline: bool = False
     dry_run: bool | None = None
 
@@ -198,11 +183,9 @@ class CloneGroupOffsetHeader(CommandHeader):
 class ConsumerStatusHeader(CommandHeader):
     """Header of 223 (to the broker) and 221 (to members): the offsets that members have reached."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
-
-    topic: str
-    group: str
-    client_addr: str | None = None
+    topic: TopicName
+    group: GroupName
+    client_addr: ClientId | None = None
 
 
 class ConsumerStatusBody(LargeBody):
@@ -214,4 +197,43 @@ class ConsumerStatusBody(LargeBody):
     IS_TRUSTED: ClassVar[bool] = True
 
     offsets: dict[MessageQueue, I64] = field(default_factory=dict, name="messageQueueTable")
-    members: dict[str, dict[MessageQueue, I64]] = field(default_factory=dict, name="consumerTable")
+    members: dict[ClientId, dict[MessageQueue, I64]] = field(default_factory=dict, name="consumerTable")
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, sender=Sender.CONSUMER, topics=Right.READ,
+        groups=Right.READ, slave=Slave.KNOWS_OFFSETS, newest_only=True, pool="consumer_manager",
+    ),
+    RequestType(
+        RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, sender=Sender.CONSUMER, topics=Right.READ,
+        groups=Right.READ, slave=Slave.REFUSES, changes_tables=True, pool="consumer_manager",
+    ),
+    RequestType(RequestCode.GET_MAX_OFFSET, QueueHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE),
+    RequestType(RequestCode.GET_MIN_OFFSET, QueueHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE),
+    RequestType(
+        RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE
+    ),
+    RequestType(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE
+    ),
+    RequestType(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, ResetOffsetBody, topics=Right.DESCRIBE,
+        groups=Right.ADMIN, fields={"offsetTable.topic": "another topic than the header's is refused"},
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(
+        RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader, topics=Right.DESCRIBE, groups=Right.ADMIN,
+        fields={"srcGroup": Right.DESCRIBE}, slave=Slave.REFUSES,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, cluster=Right.DESCRIBE),
+    RequestType(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ResetOffsetHeader, sender=Sender.TO_CLIENTS, is_oneway=True
+    ),
+    RequestType(
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusHeader, sender=Sender.TO_CLIENTS
+    ),
+)  # fmt: skip

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, Final
 
 from msgspec import Struct, field
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, LargeBody, Members
 from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.request import RequestType
+from reput_protocol.names import ClientId
+from reput_protocol.rights import Right
 
 
 class BrokerDescription(Body):
@@ -27,7 +30,7 @@ class ClientDescription(Members):
 
     address: str = ""
     role: str = ""
-    client_id: str | None = None
+    client_id: ClientId | None = None
     groups: list[str] = []
     language: str | None = None
     version: I64 | None = None
@@ -104,15 +107,11 @@ class Intake(StrEnum):
 class SetIntakeHeader(CommandHeader):
     """Header of SET_INTAKE. The answer comes when all messages taken before are on disk."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SET_INTAKE
-
     intake: Intake
 
 
 class ReadAheadHeader(CommandHeader):
     """Header of SET_COMMITLOG_READ_MODE: 0 or 1, MADV_NORMAL or MADV_RANDOM of the operating system."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SET_COMMITLOG_READ_MODE
 
     mode: str = field(name="READ_AHEAD_MODE")
 
@@ -123,3 +122,29 @@ class FlushedBody(Body):
     flushed_offset: I64
     was: Intake = Intake.OPEN
     """The state before."""
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(RequestCode.DESCRIBE_BROKER, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.LIST_CLIENTS, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_CONFIG, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.SET_CONFIG, body=SetConfigBody, cluster=Right.ADMIN),
+    RequestType(RequestCode.RELOAD_CONFIG, cluster=Right.ADMIN),
+    RequestType(RequestCode.SET_INTAKE, SetIntakeHeader, cluster=Right.ADMIN, completes_first=True),
+    RequestType(RequestCode.FLUSH_LOG, cluster=Right.ADMIN),
+    RequestType(RequestCode.GET_BROKER_CONFIG, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.UPDATE_BROKER_CONFIG, cluster=Right.ADMIN),
+    RequestType(RequestCode.GET_NAMESRV_CONFIG, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.UPDATE_NAMESRV_CONFIG, cluster=Right.ADMIN),
+    RequestType(RequestCode.GET_BROKER_RUNTIME_INFO, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.TRIGGER_DELETE_FILES, cluster=Right.ADMIN),
+    RequestType(RequestCode.DELETE_EXPIRED_COMMITLOG, cluster=Right.ADMIN),
+    RequestType(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cluster=Right.ADMIN),
+    RequestType(RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, cluster=Right.ADMIN),
+    RequestType(RequestCode.SET_COMMITLOG_READ_MODE, ReadAheadHeader, cluster=Right.ADMIN),
+    RequestType(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, cluster=Right.ADMIN),
+    RequestType(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, cluster=Right.ADMIN),
+)  # fmt: skip

@@ -16,16 +16,27 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from msgspec import field
 
-from reput_protocol.codes import MessageModel, RequestCode
+from reput_protocol.codes import MessageModel, RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
 from reput_protocol.errors import BodyMalformed
-from reput_protocol.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
+from reput_protocol.names import (
+    RETRY_PREFIX,
+    BrokerName,
+    ClientId,
+    GroupName,
+    PoppedTopicName,
+    TopicName,
+    pop_retry_topic,
+    pop_retry_topic_v2,
+)
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.rights import Right
 
 POP_MESSAGES_MAX: Final = 32
 """Messages in one answer, and in one check point."""
@@ -65,7 +76,7 @@ class PopHandle(NamedTuple):
     invisible_time: int
     revive_queue_id: int
     mark: str
-    broker_name: str
+    broker_name: BrokerName
     queue_id: int
     queue_offset: int
 
@@ -145,10 +156,8 @@ class PopMessageHeader(CommandHeader):
     group without an offset begins: 0 at the first message, 1 at the last. `exp` and `exp_type` are the filter.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.POP_MESSAGE
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: I32
     max_msg_nums: I32
     invisible_time: I64
@@ -164,8 +173,6 @@ class PopMessageHeader(CommandHeader):
 class PopMessageResult(CommandHeader):
     """Answer to a pop, for the codes 0, 209 and 210; the body of a 0 is records back to back."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.POP_MESSAGE
-
     pop_time: I64 = 0
     invisible_time: I64 = 0
     revive_qid: I32 = 0
@@ -178,21 +185,17 @@ class PopMessageResult(CommandHeader):
 class PeekMessageHeader(CommandHeader):
     """Header of 200052: look at what a pop would return. The answer is a `PopMessageResult` with code 0 or 19."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PEEK_MESSAGE
-
-    topic: str
+    topic: TopicName
     queue_id: I32
     max_msg_nums: I32
-    consumer_group: str
+    consumer_group: GroupName
 
 
 class NotificationHeader(CommandHeader):
     """Header of 200054: wait until there is something to pop."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.NOTIFICATION
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: I32
     poll_time: I64
     born_time: I64 = 0
@@ -203,8 +206,6 @@ class NotificationHeader(CommandHeader):
 class NotificationResult(CommandHeader):
     """Answer to 200054."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.NOTIFICATION
-
     has_msg: bool = False
     polling_full: bool = False
 
@@ -212,17 +213,13 @@ class NotificationResult(CommandHeader):
 class PollingInfoHeader(CommandHeader):
     """Header of 200055: how many pops wait?"""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.POLLING_INFO
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: I32
 
 
 class PollingInfoResult(CommandHeader):
     """Answer to 200055."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.POLLING_INFO
 
     polling_num: I32 = 0
 
@@ -233,10 +230,8 @@ class PollingInfoResult(CommandHeader):
 class AckMessageHeader(CommandHeader):
     """Header of 200051. `topic` is that of the record's queue: of a retried message its retry topic."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.ACK_MESSAGE
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: PoppedTopicName
     queue_id: I32
     extra_info: str
     offset: I64
@@ -245,10 +240,8 @@ class AckMessageHeader(CommandHeader):
 class ChangeInvisibleTimeHeader(CommandHeader):
     """Header of 200053: as that of 200051, with the new time in ms from now."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: PoppedTopicName
     queue_id: I32
     extra_info: str
     offset: I64
@@ -258,8 +251,6 @@ class ChangeInvisibleTimeHeader(CommandHeader):
 class ChangeInvisibleTimeResult(CommandHeader):
     """Answer to 200053: what the message's new handle has."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
-
     pop_time: I64 = 0
     invisible_time: I64 = 0
     revive_qid: I32 = 0
@@ -268,8 +259,8 @@ class ChangeInvisibleTimeResult(CommandHeader):
 class BatchAck(Members):
     """Acknowledged messages of one check point. `topic` is the consumer's; bit i of `bits` is `start_offset` + i."""
 
-    consumer_group: str = field(name="c")
-    topic: str = field(name="t")
+    consumer_group: GroupName = field(name="c")
+    topic: PoppedTopicName = field(name="t")
     mark: str = field(default=_NORMAL, name="r")
     start_offset: I64 = field(default=0, name="so")
     queue_id: I32 = field(default=0, name="q")
@@ -305,7 +296,7 @@ class BatchAck(Members):
 class BatchAckBody(Body):
     """Body of 200151."""
 
-    broker_name: str = ""
+    broker_name: BrokerName = ""
     acks: list[BatchAck] = []
 
 
@@ -315,9 +306,9 @@ class BatchAckBody(Body):
 class QueryAssignmentBody(Body):
     """Body of 400: which queues does this member consume, and how?"""
 
-    topic: str
-    consumer_group: str
-    client_id: str
+    topic: TopicName
+    consumer_group: GroupName
+    client_id: ClientId
     strategy_name: str = "AVG"
     message_model: MessageModel = MessageModel.CLUSTERING
 
@@ -341,7 +332,49 @@ class MessageRequestMode(Body):
     A member that pops shares the queues of the `pop_share_queue_num` members that follow it; 0 or less: all queues.
     """
 
-    topic: str
-    consumer_group: str
+    topic: TopicName
+    consumer_group: GroupName
     mode: str = "PULL"
     pop_share_queue_num: I32 = 0
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.POP_MESSAGE, PopMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
+        slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.PEEK_MESSAGE, PeekMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.NOTIFICATION, NotificationHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.POLLING_INFO, PollingInfoHeader, topics=Right.READ, groups=Right.READ, slave=Slave.KNOWS_NOT
+    ),
+    RequestType(
+        RequestCode.ACK_MESSAGE, AckMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
+        slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.BATCH_ACK_MESSAGE, body=BatchAckBody, sender=Sender.CONSUMER, topics=Right.READ,
+        groups=Right.READ, slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeHeader, sender=Sender.CONSUMER,
+        topics=Right.READ, groups=Right.READ, slave=Slave.REFUSES,
+    ),
+    RequestType(RequestCode.POP_ROLLBACK, cluster=Right.ADMIN),
+    RequestType(
+        RequestCode.QUERY_ASSIGNMENT, body=QueryAssignmentBody, sender=Sender.CONSUMER, topics=Right.READ,
+        groups=Right.READ, slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.SET_MESSAGE_REQUEST_MODE, body=MessageRequestMode, cluster=Right.ADMIN, slave=Slave.REFUSES,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+)  # fmt: skip

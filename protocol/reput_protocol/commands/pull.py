@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.names import BrokerName, GroupName, TopicName
+from reput_protocol.rights import Right
 
 # -- pulls -------------------------------------------------------------------------------------------------------------
 
@@ -19,10 +22,8 @@ class PullMessageHeader(CommandHeader):
     the request) and `subscription` (the filter). A non-empty answer has at least one message, whatever the limits.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
-
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: I32
     queue_offset: I64
     max_msg_nums: I32
@@ -40,8 +41,6 @@ class PullMessageResult(CommandHeader):
 
     `next_begin_offset` is where to pull next in any case; `max_offset` is the last message's + 1.
     """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PULL_MESSAGE
 
     next_begin_offset: I64
     min_offset: I64
@@ -64,9 +63,7 @@ class FetchRecordsHeader(CommandHeader):
     not existing.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.FETCH_RECORDS
-
-    topic: str
+    topic: TopicName
     queue_id: I32
     start_offset: I64
     end_offset: I64
@@ -81,8 +78,6 @@ class FetchRecordsResult(CommandHeader):
     All wanted messages before `next_offset` are in it. `max_offset` is the end of the durable messages.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.FETCH_RECORDS
-
     next_offset: I64
     min_offset: I64
     max_offset: I64
@@ -91,13 +86,11 @@ class FetchRecordsResult(CommandHeader):
 class QueryQueueBoundsHeader(CommandHeader):
     """Header of QUERY_QUEUE_BOUNDS; the topics are in its body."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_QUEUE_BOUNDS
-
 
 class QueueBoundsRequest(Body):
     """Body of QUERY_QUEUE_BOUNDS."""
 
-    topics: list[str] = []
+    topics: list[TopicName] = []
 
 
 class QueueBounds(NamedTuple):
@@ -111,10 +104,31 @@ class QueueBounds(NamedTuple):
 class QueueBoundsTable(LargeBody):
     """Answer body of QUERY_QUEUE_BOUNDS: the readable queues of all existing topics."""
 
-    broker_name: str = ""
-    topics: Mapping[str, list[QueueBounds]] = {}
-    generations: Mapping[str, str] = {}
+    broker_name: BrokerName = ""
+    topics: Mapping[TopicName, list[QueueBounds]] = {}
+    generations: Mapping[TopicName, str] = {}
     """By topic; changes when it is deleted and created again, empty if the topic is older than generations.
 
     An old broker sends none at all.
     """
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.PULL_MESSAGE, PullMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
+        slave=Slave.READS, pool="pull",
+    ),
+    RequestType(
+        RequestCode.LITE_PULL_MESSAGE, PullMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
+        slave=Slave.READS, pool="lite_pull",
+    ),
+    RequestType(
+        RequestCode.FETCH_RECORDS, FetchRecordsHeader, sender=Sender.CONSUMER, topics=Right.READ, slave=Slave.READS
+    ),
+    RequestType(
+        RequestCode.QUERY_QUEUE_BOUNDS, QueryQueueBoundsHeader, QueueBoundsRequest, sender=Sender.CONSUMER,
+        topics=Right.DESCRIBE, slave=Slave.READS,
+    ),
+)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Final
 
 from msgspec import field
 
@@ -10,6 +10,9 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import LargeBody, Members
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.names import GroupName, TopicName
+from reput_protocol.rights import Right
 
 
 class QueryMessageHeader(CommandHeader):
@@ -18,9 +21,7 @@ class QueryMessageHeader(CommandHeader):
     The key is a unique id or one of the keys; RocketMQ's clients say which, without effect here.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
-
-    topic: str
+    topic: TopicName
     key: str
     max_num: I32
     begin_timestamp: I64
@@ -33,8 +34,6 @@ class QueryMessageResult(CommandHeader):
     `index_complete` is Reput's: false while the index is rebuilt after a crash.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_MESSAGE
-
     index_last_update_timestamp: I64
     index_last_update_phyoffset: I64
     index_complete: bool | None = None
@@ -43,22 +42,18 @@ class QueryMessageResult(CommandHeader):
 class ViewMessageHeader(CommandHeader):
     """Header of 33: the one record at a physical offset."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.VIEW_MESSAGE_BY_ID
-
     offset: I64
-    topic: str | None = None
+    topic: TopicName | None = None
 
 
 class QueryConsumeQueueHeader(CommandHeader):
     """Header of 321: entries of a queue from `index` on, and what a group's subscription makes of them."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_CONSUME_QUEUE
-
-    topic: str
+    topic: TopicName
     queue_id: I32
     index: I64
     count: I32
-    consumer_group: str | None = None
+    consumer_group: GroupName | None = None
 
 
 class ConsumeQueueData(Members):
@@ -85,3 +80,20 @@ class ConsumeQueueBody(LargeBody):
     max_queue_index: I64 = 0
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.QUERY_MESSAGE, QueryMessageHeader, sender=Sender.CLIENT, topics=Right.READ, pool="query_message"
+    ),
+    RequestType(
+        RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, sender=Sender.CLIENT,
+        fields={"topic": "that of the message counts"}, handler_checks="read on the topic of the message",
+        pool="query_message",
+    ),
+    RequestType(
+        RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueueHeader, topics=Right.READ, groups=Right.DESCRIBE
+    ),
+)  # fmt: skip

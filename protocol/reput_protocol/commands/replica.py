@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Final
 
 from msgspec import field
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.names import BrokerName
+from reput_protocol.rights import Right
 
 
 class QueryReplicaStateHeader(CommandHeader):
     """Header of QUERY_REPLICA_STATE."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_REPLICA_STATE
 
     record_offset: I64 = -1
     """Where the last record of the slave's log starts, to be compared; -1: none."""
@@ -31,8 +32,6 @@ class QueryReplicaStateHeader(CommandHeader):
 class ReplicaAdmission(CommandHeader):
     """Header of the answer: what the slave proves its user with; absent without access control."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_REPLICA_STATE
-
     admission: str | None = None
     """A number in hexadecimal digits, valid once."""
 
@@ -41,7 +40,7 @@ class ReplicaState(Body):
     """The body of an answer to QUERY_REPLICA_STATE: the history of a master's log."""
 
     cluster: str
-    broker_name: str
+    broker_name: BrokerName
     is_master: bool
     epoch: int
     """The current epoch; 0 for a slave."""
@@ -59,3 +58,12 @@ class ReplicaState(Body):
     """Its number in a group that elects its master; None without an election."""
     record_crc: int | None = None
     """CRC-32 of the whole record at the requested offset; None if none starts there."""
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.QUERY_REPLICA_STATE, QueryReplicaStateHeader, sender=Sender.BROKER, cluster=Right.REPLICATE
+    ),
+)  # fmt: skip

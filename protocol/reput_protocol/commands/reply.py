@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Final, Self
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.send import SendMessageHeader
+from reput_protocol.commands.request import Content, RequestType, Sender, Slave
+from reput_protocol.commands.send import SendMessageHeader, SendMessageV2Header
+from reput_protocol.names import ProducerGroupName, TopicName
+from reput_protocol.rights import Right
 
 
 class PushReplyHeader(CommandHeader):
@@ -16,11 +19,9 @@ class PushReplyHeader(CommandHeader):
     requester finds its request by the property `CORRELATION_ID`, and always answers 0.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-
-    producer_group: str
-    topic: str
-    default_topic: str
+    producer_group: ProducerGroupName
+    topic: TopicName
+    default_topic: TopicName
     default_topic_queue_nums: I32
     queue_id: I32
     sys_flag: I32
@@ -60,3 +61,20 @@ class PushReplyHeader(CommandHeader):
             reply.reconsume_times,
             reply.unit_mode,
         )
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+_TEMPLATE: Final = "no topic is created"
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, sender=Sender.CONSUMER, topics=Right.WRITE,
+        fields={"defaultTopic": _TEMPLATE}, content=Content.MESSAGES, slave=Slave.REFUSES, pool="reply",
+    ),
+    RequestType(
+        RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, sender=Sender.CONSUMER, topics=Right.WRITE,
+        fields={"c": _TEMPLATE}, content=Content.MESSAGES, slave=Slave.REFUSES, pool="reply",
+    ),
+    RequestType(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, PushReplyHeader, sender=Sender.TO_CLIENTS),
+)  # fmt: skip

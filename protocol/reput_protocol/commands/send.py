@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from msgspec import defstruct, field
 from msgspec.structs import astuple, fields
 
 from reput_protocol.codes import AckLevel, Dedup, RequestCode
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.names import DEFAULT_TOPIC
+from reput_protocol.commands.request import Content, RequestType, Sender, Slave
+from reput_protocol.names import DEFAULT_TOPIC, BrokerName, ProducerGroupName, TopicName
+from reput_protocol.rights import Right
 from reput_protocol.wire.header import Value
 
 
@@ -21,33 +23,31 @@ class SendMessageHeader(CommandHeader):
     the property `WAIT`. With `dedup` the message has a unique id and is not stored twice within the broker's window.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
-
-    producer_group: str
-    topic: str
+    producer_group: ProducerGroupName
+    topic: TopicName
     queue_id: I32
     sys_flag: I32 = 0
     born_timestamp: I64 = 0
     flag: I32 = 0
     properties: str = ""
-    default_topic: str = DEFAULT_TOPIC
+    default_topic: TopicName = DEFAULT_TOPIC
     default_topic_queue_nums: I32 = 4
     reconsume_times: I32 | None = None
     unit_mode: bool | None = None
     max_reconsume_times: I32 | None = None
     batch: bool | None = None
-    broker_name: str | None = field(default=None, name="bname")
+    broker_name: BrokerName | None = field(default=None, name="bname")
     ack: AckLevel | None = None
     dedup: Dedup | None = None
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, Value]) -> Self:
         """Read the one-letter form; raises like `from_ext`, naming the letter."""
-        return cls(*astuple(_V2.from_ext(ext)))
+        return cls(*astuple(SendMessageV2Header.from_ext(ext)))
 
     def to_ext_v2(self, header_type: int) -> dict[str, Value]:
         """Return the one-letter form."""
-        letters: CommandHeader = _V2(*astuple(self))
+        letters: CommandHeader = SendMessageV2Header(*astuple(self))
         return letters.to_ext(header_type)
 
 
@@ -67,7 +67,7 @@ _LETTERS: Final = {
     "batch": "m",
     "broker_name": "n",
 }
-_V2: Final[Any] = defstruct(
+SendMessageV2Header: Final[Any] = defstruct(
     "SendMessageV2Header",
     [(known.name, known.type, field(default=known.default)) for known in fields(SendMessageHeader)],
     bases=(CommandHeader,),
@@ -82,8 +82,6 @@ class SendMessageResult(CommandHeader):
     `recall_handle` a message with a deliver time is cancelled (`RecallHandle`). The last two fields, store time and ack
     level reached, are for Reput's own client only.
     """
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.SEND_MESSAGE
 
     msg_id: str
     queue_id: I32
@@ -102,9 +100,7 @@ class PutMessageHeader(CommandHeader):
     With `dedup` every record has a unique id, and none is stored twice within the broker's window.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE
-
-    topic: str
+    topic: TopicName
     queue_id: I32
     count: I32
     ack: AckLevel = AckLevel.FLUSHED
@@ -118,11 +114,33 @@ class PutMessageResult(CommandHeader):
     "ip:port".
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.PUT_MESSAGE
-
     queue_id: I32
     queue_offset: I64
     physical_offset: I64
     store_timestamp: I64
     store_host: str
     ack: AckLevel
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+_TEMPLATE: Final = "the broker's settings of new topics count"
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.SEND_MESSAGE, SendMessageHeader, sender=Sender.PRODUCER, topics=Right.WRITE,
+        fields={"defaultTopic": _TEMPLATE}, content=Content.PUT, slave=Slave.REFUSES, pool="send",
+    ),
+    RequestType(
+        RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, sender=Sender.PRODUCER, topics=Right.WRITE,
+        fields={"c": _TEMPLATE}, content=Content.PUT, slave=Slave.REFUSES, pool="send",
+    ),
+    RequestType(
+        RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, sender=Sender.PRODUCER, topics=Right.WRITE,
+        fields={"c": _TEMPLATE}, content=Content.PUT, slave=Slave.REFUSES, pool="send",
+    ),
+    RequestType(
+        RequestCode.PUT_MESSAGE, PutMessageHeader, sender=Sender.PRODUCER, topics=Right.WRITE,
+        content=Content.PUT, slave=Slave.REFUSES, pool="send",
+    ),
+)  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import field
 
@@ -17,8 +17,10 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import Content, RequestType, Sender, Slave
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import crc32
+from reput_protocol.names import TopicName
 
 # -- staged blocks -----------------------------------------------------------------------------------------------------
 
@@ -32,7 +34,7 @@ HEAD_BYTES_MAX: Final = HEAD_BYTES + TOPIC_BYTES_MAX
 class StagedBlock(NamedTuple):
     """The head of one block of a staging, and the block's position."""
 
-    topic: str
+    topic: TopicName
     queue_id: int
     messages: int
     crc: int
@@ -115,8 +117,6 @@ class StageRecordsHeader(CommandHeader):
     `staging_id` is new for every attempt; `position` is the number of bytes sent before.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.STAGE_RECORDS
-
     query_id: str
     batch_id: I64
     partition_id: I32
@@ -126,8 +126,6 @@ class StageRecordsHeader(CommandHeader):
 
 class EndStagingHeader(CommandHeader):
     """Header of END_STAGING: the staging is complete; answered when it is on disk."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.END_STAGING
 
     query_id: str
     batch_id: I64
@@ -140,8 +138,6 @@ class EndStagingHeader(CommandHeader):
 class StageRecordsResult(CommandHeader):
     """Answer to STAGE_RECORDS and END_STAGING: the size of the staging in bytes."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.STAGE_RECORDS
-
     position: I64
     kept: bool = True
     """False if the batch is committed already, so nothing staged for it is kept."""
@@ -152,8 +148,6 @@ class StageRecordsResult(CommandHeader):
 
 class CommitStagedHeader(CommandHeader):
     """Header of COMMIT_STAGED: publish the stagings in the body as one batch of a query."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.COMMIT_STAGED
 
     query_id: str
     batch_id: I64
@@ -176,8 +170,6 @@ class CommitStagedBody(Body):
 class CommitStagedResult(CommandHeader):
     """Answer to COMMIT_STAGED: everything is published and on disk."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.COMMIT_STAGED
-
     last_batch_id: I64
     messages: I64
     repeated: bool
@@ -187,8 +179,6 @@ class CommitStagedResult(CommandHeader):
 class AbortStagedHeader(CommandHeader):
     """Header of ABORT_STAGED: drop what is staged for one batch of a query."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.ABORT_STAGED
-
     query_id: str
     batch_id: I64
 
@@ -196,15 +186,11 @@ class AbortStagedHeader(CommandHeader):
 class QueryStagedHeader(CommandHeader):
     """Header of QUERY_STAGED: the state of one query, or the total of what is staged."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_STAGED
-
     query_id: str | None = None
 
 
 class QueryStagedResult(CommandHeader):
     """Answer to ABORT_STAGED and QUERY_STAGED: the stagings, of the query if one was given."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.QUERY_STAGED
 
     stagings: I32
     staged_bytes: I64
@@ -212,3 +198,30 @@ class QueryStagedResult(CommandHeader):
     """The query's last committed batch; -1 if there is none or the broker has forgotten it."""
     new_topic_queues: I32 = 1
     """How many queues a topic gets that the commit of a batch creates."""
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.STAGE_RECORDS, StageRecordsHeader, sender=Sender.PRODUCER,
+        handler_checks="write on each topic in the body", content=Content.MESSAGES, slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.END_STAGING, EndStagingHeader, sender=Sender.PRODUCER, writes_something=True,
+        slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.COMMIT_STAGED, CommitStagedHeader, CommitStagedBody, sender=Sender.PRODUCER,
+        writes_something=True, slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.ABORT_STAGED, AbortStagedHeader, sender=Sender.PRODUCER, writes_something=True,
+        slave=Slave.REFUSES,
+    ),
+    RequestType(
+        RequestCode.QUERY_STAGED, QueryStagedHeader, sender=Sender.PRODUCER, writes_something=True,
+        slave=Slave.KNOWS_NOT, completes_first=True, newest_only=True,
+    ),
+)  # fmt: skip
+"""A batch is known by the id of its query, which only the query's own tasks know."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import field
 
@@ -10,12 +10,13 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, LargeBody, Members, Number
 from reput_protocol.commands.consumers import ConsumeStats
 from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.request import RequestType
+from reput_protocol.names import GroupName
+from reput_protocol.rights import Right
 
 
 class ViewBrokerStatsHeader(CommandHeader):
     """Header of 315: a statistic, such as `TOPIC_PUT_NUMS`, of one topic, or of one group as `topic@group`."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.VIEW_BROKER_STATS_DATA
 
     stats_name: str
     stats_key: str
@@ -40,8 +41,6 @@ class BrokerStats(Body):
 class BrokerConsumeStatsHeader(CommandHeader):
     """Header of 317: the progress of all groups of the broker; `is_order` leaves only ordered topics."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_BROKER_CONSUME_STATS
-
     is_order: bool = False
 
 
@@ -50,7 +49,15 @@ class ConsumeStatsList(LargeBody):
 
     IS_TRUSTED: ClassVar[bool] = True
 
-    groups: list[dict[str, list[ConsumeStats]]] = field(default_factory=list, name="consumeStatsList")
+    groups: list[dict[GroupName, list[ConsumeStats]]] = field(default_factory=list, name="consumeStatsList")
     broker_addr: str | None = None
     total_diff: I64 = 0
     total_inflight_diff: I64 = 0
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsHeader, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, cluster=Right.DESCRIBE),
+)  # fmt: skip

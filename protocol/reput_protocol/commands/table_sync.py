@@ -6,17 +6,17 @@ changed: a slave names the version that it has, and the answer has no body if th
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import LargeBody
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.rights import Right
 
 
 class SyncTableHeader(CommandHeader):
-    """Header of 21, 43, 45, 201 and GET_SINK_BATCHES."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_CONSUMER_OFFSET
+    """Header of 21, 43, 45, 201, GET_SINK_BATCHES and GET_GROUP_MEMBERS."""
 
     table_version: str | None = None
     """The version of an earlier answer, whose table the slave has; empty if it has none. RocketMQ's name none."""
@@ -24,8 +24,6 @@ class SyncTableHeader(CommandHeader):
 
 class SyncTableResult(CommandHeader):
     """Answer to them; RocketMQ sends none of these fields, and always a body."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ALL_CONSUMER_OFFSET
 
     table_version: str | None = None
     """Without a body: still the slave's version."""
@@ -42,14 +40,13 @@ ANNOUNCED_TABLES: Final = (
     RequestCode.GET_SINK_BATCHES,
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_GROUP_MEMBERS,
 )
 """The requests for the tables whose changes are announced, in the order of `TableChanges.tables`."""
 
 
 class AwaitTableChangesHeader(CommandHeader):
     """Header of AWAIT_TABLE_CHANGES: a member tells its elected master which changes it has, and waits for others."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AWAIT_TABLE_CHANGES
 
     member: I32
     """The member's number in its group."""
@@ -68,8 +65,6 @@ class AwaitTableChangesHeader(CommandHeader):
 class TableChanges(CommandHeader):
     """Answer to it."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AWAIT_TABLE_CHANGES
-
     changes: str
     """Stands for the changes by requests so far; another text means that there were more."""
     tables: str
@@ -86,3 +81,37 @@ class ConsumerOffsetTable(LargeBody):
 
     offset_table: dict[str, dict[int, I64]] = {}
     data_version: dict[str, I64] = {}
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.GET_ALL_TOPIC_CONFIG, SyncTableHeader, sender=Sender.BROKER, cluster=Right.DESCRIBE
+    ),
+    RequestType(
+        RequestCode.GET_ALL_CONSUMER_OFFSET, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.GET_ALL_DELAY_OFFSET, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        slave=Slave.KNOWS_NOT, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(RequestCode.GET_TIMER_CHECK_POINT, sender=Sender.BROKER, cluster=Right.REPLICATE),
+    RequestType(RequestCode.GET_TIMER_METRICS, sender=Sender.BROKER, cluster=Right.REPLICATE),
+    RequestType(
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE
+    ),
+    RequestType(
+        RequestCode.GET_SINK_BATCHES, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.GET_GROUP_MEMBERS, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.AWAIT_TABLE_CHANGES, AwaitTableChangesHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        slave=Slave.KNOWS_NOT,
+    ),
+)  # fmt: skip

@@ -9,11 +9,13 @@ from typing import Any, ClassVar, Final
 
 from msgspec import field
 
-from reput_protocol.codes import Perm, RequestCode
+from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, LargeBody, Members, Number
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.names import DEFAULT_TOPIC
+from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.names import DEFAULT_TOPIC, BrokerName, TopicName
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.rights import Right
 
 # -- routes and the cluster --------------------------------------------------------------------------------------------
 
@@ -21,16 +23,14 @@ from reput_protocol.record.message import MessageQueue
 class RouteHeader(CommandHeader):
     """Header of 105: the brokers that hold a topic, and their numbers of queues."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
-    topic: str
+    topic: TopicName
     accept_standard_json_only: bool | None = None
 
 
 class QueueData(Members):
     """A topic's numbers of queues on one broker, and its permission (`Perm`)."""
 
-    broker_name: str = ""
+    broker_name: BrokerName = ""
     read_queue_nums: I64 = 0
     write_queue_nums: I64 = 0
     perm: I64 = Perm.READ_WRITE
@@ -41,7 +41,7 @@ class BrokerData(LargeBody):
     """One broker's addresses ("host:port") by id; id 0 is the master."""
 
     cluster: str = ""
-    broker_name: str = ""
+    broker_name: BrokerName = ""
     broker_addrs: dict[int, str] = {}
     enable_acting_master: bool = False
 
@@ -70,8 +70,8 @@ class ClusterInfo(LargeBody):
 
     IS_TRUSTED: ClassVar[bool] = True
 
-    broker_addr_table: dict[str, BrokerData] = {}
-    cluster_addr_table: dict[str, list[str]] = {}
+    broker_addr_table: dict[BrokerName, BrokerData] = {}
+    cluster_addr_table: dict[str, list[BrokerName]] = {}
 
     @property
     def masters(self) -> dict[str, str]:
@@ -98,7 +98,7 @@ GENERATION_ATTRIBUTE: Final = "reput.generation"
 class TopicConfig(Body):
     """A topic's settings: answer body of 351, entry of the topic table. Defaults are RocketMQ's."""
 
-    topic_name: str = ""
+    topic_name: TopicName = ""
     read_queue_nums: I64 = _QUEUES_DEFAULT
     write_queue_nums: I64 = _QUEUES_DEFAULT
     perm: I64 = Perm.READ_WRITE
@@ -116,7 +116,7 @@ class TopicConfig(Body):
 class TopicConfigTable(LargeBody):
     """Answer body of 21: all topics' settings. `data_version` has counter, stateVersion and timestamp."""
 
-    topics: dict[str, TopicConfig] = field(default_factory=dict, name="topicConfigTable")
+    topics: dict[TopicName, TopicConfig] = field(default_factory=dict, name="topicConfigTable")
     data_version: dict[str, I64] = {}
 
     def to_members(self) -> dict[str, Any]:
@@ -132,9 +132,7 @@ class TopicConfigTable(LargeBody):
 class GetTopicConfigHeader(CommandHeader):
     """Header of 351: one topic's settings."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_CONFIG
-
-    topic: str
+    topic: TopicName
 
 
 class CreateTopicHeader(CommandHeader):
@@ -143,13 +141,11 @@ class CreateTopicHeader(CommandHeader):
     `attributes` is RocketMQ's list of changes, `+name=value` and `-name` joined by commas.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.UPDATE_AND_CREATE_TOPIC
-
-    topic: str
+    topic: TopicName
     read_queue_nums: I32
     write_queue_nums: I32
     perm: I32 = Perm.READ_WRITE
-    default_topic: str = DEFAULT_TOPIC
+    default_topic: TopicName = DEFAULT_TOPIC
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: I32 = 0
     order: bool = False
@@ -167,9 +163,7 @@ class DeleteTopicHeader(CommandHeader):
     of all.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.DELETE_TOPIC_IN_BROKER
-
-    topic: str
+    topic: TopicName
     cluster_name: str | None = None
 
 
@@ -179,7 +173,7 @@ class DeleteTopicHeader(CommandHeader):
 class TopicList(Body):
     """Answer body of 206 and other lists of topics."""
 
-    topics: list[str] = field(default_factory=list, name="topicList")
+    topics: list[TopicName] = field(default_factory=list, name="topicList")
     broker_addr: str | None = None
 
 
@@ -192,9 +186,7 @@ class KVTable(Body):
 class TopicStatsHeader(CommandHeader):
     """Header of 202: the bounds of every queue of a topic."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.GET_TOPIC_STATS_INFO
-
-    topic: str
+    topic: TopicName
 
 
 class QueueStats(Members):
@@ -212,3 +204,34 @@ class TopicStats(LargeBody):
 
     offset_table: dict[MessageQueue, QueueStats] = {}
     topic_put_tps: Number = 0.0
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE
+    ),
+    RequestType(RequestCode.GET_BROKER_CLUSTER_INFO, sender=Sender.CLIENT),
+    RequestType(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigHeader, topics=Right.DESCRIBE),
+    RequestType(RequestCode.GET_TOPIC_STATS_INFO, TopicStatsHeader, topics=Right.DESCRIBE),
+    RequestType(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, topics=Right.ADMIN,
+        fields={"defaultTopic": "the broker's settings of new topics count"}, slave=Slave.REFUSES, changes_tables=True,
+        refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=TopicConfigList, cluster=Right.ADMIN, slave=Slave.REFUSES,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(
+        RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader, topics=Right.ADMIN, slave=Slave.REFUSES,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader, topics=Right.ADMIN),
+    RequestType(
+        RequestCode.CLEAN_UNUSED_TOPIC, cluster=Right.ADMIN, slave=Slave.REFUSES, changes_tables=True,
+        refusal=ResponseCode.SYSTEM_ERROR,
+    ),
+    RequestType(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, cluster=Right.DESCRIBE),
+)  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Final
 
 from msgspec import field
 
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.header import I32, I64, CommandHeader
+from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
 
 
 class EndTransactionHeader(CommandHeader):
@@ -17,17 +19,15 @@ class EndTransactionHeader(CommandHeader):
     or the check. `commit_or_rollback` is a `TransactionState`.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.END_TRANSACTION
-
-    producer_group: str
+    producer_group: ProducerGroupName
     tran_state_table_offset: I64
     commit_log_offset: I64
     commit_or_rollback: I32
     from_transaction_check: bool = False
     msg_id: str = ""
     transaction_id: str | None = None
-    topic: str | None = None
-    broker_name: str | None = field(default=None, name="bname")
+    topic: TopicName | None = None
+    broker_name: BrokerName | None = field(default=None, name="bname")
 
 
 class CheckTransactionHeader(CommandHeader):
@@ -37,12 +37,25 @@ class CheckTransactionHeader(CommandHeader):
     id, `offset_msg_id` is the half record's.
     """
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.CHECK_TRANSACTION_STATE
-
     tran_state_table_offset: I64
     commit_log_offset: I64
-    topic: str | None = None
+    topic: TopicName | None = None
     msg_id: str | None = None
     transaction_id: str | None = None
     offset_msg_id: str | None = None
-    broker_name: str | None = field(default=None, name="bname")
+    broker_name: BrokerName | None = field(default=None, name="bname")
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = (
+    RequestType(
+        RequestCode.END_TRANSACTION, EndTransactionHeader, sender=Sender.PRODUCER,
+        fields={"topic": "that of the half message counts"},
+        handler_checks="write on the topic of the half message", slave=Slave.REFUSES,
+        refusal=ResponseCode.SLAVE_NOT_AVAILABLE, pool="transaction", is_oneway=True,
+    ),
+    RequestType(
+        RequestCode.CHECK_TRANSACTION_STATE, CheckTransactionHeader, sender=Sender.TO_CLIENTS, is_oneway=True
+    ),
+)  # fmt: skip

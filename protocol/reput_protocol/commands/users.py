@@ -8,13 +8,14 @@ Get and List. Reput adds to that the groups of rules: `groups` of a user, and th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Final
+from typing import Final
 
 from msgspec import field
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.request import RequestType
 from reput_protocol.rights import ANY, RIGHTS_OF, Kind, Right, Rule, rule_of
 
 GROUP_MARK: Final = "@"
@@ -36,23 +37,17 @@ _ACTIONS: Final = {
 class UserHeader(CommandHeader):
     """Header of 3001 to 3004: which user."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AUTH_GET_USER
-
     username: str
 
 
 class ListUsersHeader(CommandHeader):
     """Header of 3005: a part of the names."""
 
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AUTH_LIST_USER
-
     filter: str | None = None
 
 
 class AclHeader(CommandHeader):
     """Header of 3006 to 3009: whose rules, `User:NAME` or `Group:NAME`."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AUTH_GET_ACL
 
     subject: str
     policy_type: str | None = None
@@ -61,8 +56,6 @@ class AclHeader(CommandHeader):
 
 class ListAclsHeader(CommandHeader):
     """Header of 3010: parts of the names of users and resources."""
-
-    REQUEST_CODE: ClassVar[RequestCode] = RequestCode.AUTH_LIST_ACL
 
     subject_filter: str | None = None
     resource_filter: str | None = None
@@ -183,3 +176,25 @@ class AclInfo(Body):
         if any((policy.policy_type or "Custom").upper() != "CUSTOM" for policy in self.policies):
             raise ValueError("there are no default policies; give custom ones")
         return [entry.rule(cluster) for policy in self.policies for entry in policy.entries]
+
+
+# -- the requests ------------------------------------------------------------------------------------------------------
+
+REQUESTS: Final = tuple(
+    RequestType(
+        code, header, body, cluster=Right.ADMIN, handler_checks="a user made with --admin",
+        unserved="this broker has no users, because access control is off (access.enabled)",
+    )
+    for code, header, body in (
+        (RequestCode.AUTH_CREATE_USER, UserHeader, UserInfo),
+        (RequestCode.AUTH_UPDATE_USER, UserHeader, UserInfo),
+        (RequestCode.AUTH_DELETE_USER, UserHeader, None),
+        (RequestCode.AUTH_GET_USER, UserHeader, None),
+        (RequestCode.AUTH_LIST_USER, ListUsersHeader, None),
+        (RequestCode.AUTH_CREATE_ACL, AclHeader, AclInfo),
+        (RequestCode.AUTH_UPDATE_ACL, AclHeader, AclInfo),
+        (RequestCode.AUTH_DELETE_ACL, AclHeader, None),
+        (RequestCode.AUTH_GET_ACL, AclHeader, None),
+        (RequestCode.AUTH_LIST_ACL, ListAclsHeader, None),
+    )
+)  # fmt: skip

@@ -13,7 +13,9 @@ except ImportError:
 
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.kernel.records import body_fault
-from reput_protocol.properties import check_properties_size, properties_fault, reserved_property
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from reput_protocol.properties import PROPERTIES_BYTES_MAX, check_properties_size
+from reput_protocol.property_rules import properties_fault, reserved_property
 
 if cython.compiled:
     from cython.cimports.reput_protocol.kernel import raw
@@ -22,6 +24,7 @@ else:
 
 _NUMBERS: Final = array("q")
 _ID_NAME: Final = b"UNIQ_KEY\x01"
+_RETRY_TOPICS: Final = (RETRY_PREFIX.encode(), DLQ_PREFIX.encode())
 
 
 class Refusal(Exception):
@@ -66,9 +69,19 @@ def check_block(
     position: cython.Py_ssize_t = 0
     index: cython.Py_ssize_t = 0
     sealed: cython.Py_ssize_t = 0
+    in_retries: cython.bint = topic.startswith(_RETRY_TOPICS, 1 if magic == -626_843_481 else 2)
     while index < count and position < end:
         sealed += _judge(
-            block, data, index, position, magic, topic, queue_id, body_bytes_max, properties_bytes_max
+            block,
+            data,
+            index,
+            position,
+            magic,
+            topic,
+            in_retries,
+            queue_id,
+            body_bytes_max,
+            properties_bytes_max,
         )
         position += raw.i32(data, position)
         index += 1
@@ -87,6 +100,7 @@ def _judge(
     position: cython.Py_ssize_t,
     magic: cython.int,
     topic: bytes,
+    in_retries: cython.bint,
     queue_id: cython.int,
     body_bytes_max: cython.Py_ssize_t,
     properties_bytes_max: cython.Py_ssize_t,
@@ -169,7 +183,7 @@ def _judge(
     crc: cython.int = raw.crc31(data, body, body + body_size)
     if raw.i32(data, position + 8) != crc:
         raise Refusal(index, position, body_fault(raw.i32(data, position + 8), crc))
-    fault: object = _properties_fault(block, data, properties, stop)
+    fault: object = _properties_fault(block, data, properties, stop, in_retries)
     if fault is not None:
         raise Refusal(index, position, str(fault))
     return raw.ends_with_checksum(data, properties, stop)
@@ -202,14 +216,15 @@ def _properties_fault(
     data: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
+    in_retries: cython.bint,
 ) -> object:
-    """Return why properties may not be put, or None (`properties.properties_fault`)."""
+    """Return why properties may not be put, or None (`property_rules.properties_fault`)."""
     name: cython.Py_ssize_t = start
     end: cython.Py_ssize_t
     value: cython.Py_ssize_t
     if start == stop:
         return None
-    while name < stop:
+    while name < stop and not in_retries:
         end = raw.find(data, 2, name, stop)
         value = raw.find(data, 1, name, end) + 1
         if end == stop or value == name + 1 or value >= end or _may_be_reserved(data, name):
@@ -219,7 +234,7 @@ def _properties_fault(
         name = end + 1
     if name == stop and raw.is_ascii(data, start, stop):
         return None
-    return properties_fault(bytes(memoryview(buffer)[start:stop]))
+    return properties_fault(bytes(memoryview(buffer)[start:stop]), in_retries=in_retries)
 
 
 @cython.cfunc
@@ -290,7 +305,7 @@ def encode_block(
         text_size = len(text)
         if id_size and not text.startswith(_ID_NAME):
             text_size += id_size
-        if text_size > 0x7FFF:
+        if text_size > 31_743:  # SENT_PROPERTIES_BYTES_MAX
             check_properties_size(text_size)
         starts[index] = end
         end += 90 + len(topic) + len(bodies[index]) + text_size
@@ -594,11 +609,11 @@ def encode_rows(
             raise ValueError(f"body or text {stop} is not within its column")
         if not raw.has(texts, text_edges[stop], text_edges[stop + 1], _ID_NAME):
             text_size += id_size
-        if text_size > 0x7FFF:
+        if text_size > 31_743:
             raise Refusal(
                 stop,
                 0,
-                f"has tag, keys and properties of {text_size} bytes, but at most 32767 fit; "
+                f"has tag, keys and properties of {text_size} bytes, but at most 31743 fit; "
                 "move the rest into the body",
             )
         flag = flags[stop if len(flags) > 1 else 0]
@@ -679,7 +694,7 @@ def encode_record(
             f"hosts of {len(born_host)} and {len(store_host)} bytes, but SYSFLAG is {sys_flag:#x}"
         )
     if len(properties) > 0x7FFF:
-        check_properties_size(len(properties))
+        check_properties_size(len(properties), PROPERTIES_BYTES_MAX)
     body_size: cython.Py_ssize_t = len(body)
     size: cython.longlong = 74 + len(born_host) + len(store_host) + body_size + len(topic) + len(properties)
     if size > 0x7FFF_FFFF:

@@ -305,17 +305,18 @@ def scan_records(
 
 
 def properties_have_any(buffer: object, parts: tuple[bytes, ...]) -> bool:
-    """Return whether the properties of any of the valid records in `buffer` contain one of `parts`."""
+    """Return whether the name of any property of the valid records in `buffer` begins with one of `parts`."""
     data: cython.const[cython.uchar][::1] = raw.searchable(buffer)
     record: _Record = _Record()
     position: cython.Py_ssize_t = 0
     while _read(data, position, len(data), record) == _RECORD:
-        at: cython.Py_ssize_t
+        name: cython.Py_ssize_t = record.properties
         stop: cython.Py_ssize_t = record.properties + record.properties_size
-        for part in parts:
-            for at in range(record.properties, stop - len(part) + 1):
-                if data[at] == part[0] and raw.has(data, at, stop, part):
+        while name < stop:
+            for part in parts:
+                if raw.has(data, name, stop, part):
                     return True
+            name = raw.find(data, 2, name, stop) + 1
         position += record.size
     return False
 

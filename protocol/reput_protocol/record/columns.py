@@ -14,8 +14,8 @@ from reput_protocol.kernel.records import COLUMNS, checksum_faults
 from reput_protocol.kernel.tables import distinct, gather, property_columns, property_places
 from reput_protocol.properties import KEYS, TAGS, UNIQ_KEY
 from reput_protocol.record import row as number
+from reput_protocol.record.head import born_host_in, store_host_in
 from reput_protocol.record.host import Host
-from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, STORE_HOST_IPV6
 
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
@@ -163,15 +163,13 @@ class RecordColumns:
 
     def born_host(self, row: int) -> Host:
         """Return a producer's address."""
-        at = int(self._table[row, number.POSITION]) + BORN_HOST_AT
-        size = 20 if self._table[row, number.SYS_FLAG] & BORN_HOST_IPV6 else 8
-        return Host.unpack(memoryview(self.buffer)[at : at + size])
+        position, sys_flag = int(self._table[row, number.POSITION]), int(self._table[row, number.SYS_FLAG])
+        return Host.unpack(memoryview(self.buffer)[born_host_in(position, sys_flag)])
 
     def store_host(self, row: int) -> Host:
         """Return a broker's address."""
-        end = int(self._table[row, number.BODY]) - BACK.size
-        size = 20 if self._table[row, number.SYS_FLAG] & STORE_HOST_IPV6 else 8
-        return Host.unpack(memoryview(self.buffer)[end - size : end])
+        body, sys_flag = int(self._table[row, number.BODY]), int(self._table[row, number.SYS_FLAG])
+        return Host.unpack(memoryview(self.buffer)[store_host_in(body, sys_flag)])
 
     def part(self, name: str) -> Places:
         """Return the positions of `body`, `topic` or `properties`."""

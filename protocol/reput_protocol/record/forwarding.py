@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from reput_protocol import properties as names
-from reput_protocol.properties import (
-    RESERVED_NAMES,
-    RESERVED_PREFIXES,
-    check_property,
-    encode_properties,
-)
+from reput_protocol.properties import encode_properties
+from reput_protocol.property_rules import check_property, is_reserved
 
 _OF_THE_DELIVERY: Final = frozenset(
     {
@@ -35,7 +31,6 @@ _OF_THE_DELIVERY: Final = frozenset(
         names.CONSUME_START_TIME,
         names.MIN_OFFSET,
         names.MAX_OFFSET,
-        "1ST_POP_TIME",
         # of its transaction
         names.PRODUCER_GROUP,
         names.TRANSACTION_ID,
@@ -60,12 +55,17 @@ def forwarded_properties(
     Raises:
         InvalidMessage: an added property may not be set.
     """
-    kept = {name: value for name, value in properties.items() if not _is_of_the_delivery(name)}
+    kept = own_properties(properties)
     for name, value in added.items():
         check_property(name, value)
         kept[name] = value
     return encode_properties({names.UNIQ_KEY: unique_id, **kept} if unique_id else kept)
 
 
-def _is_of_the_delivery(name: str) -> bool:
-    return name in _OF_THE_DELIVERY or name in RESERVED_NAMES or name.startswith(RESERVED_PREFIXES)
+def own_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the message's own properties."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in _OF_THE_DELIVERY and not is_reserved(name, in_retries=True)
+    }

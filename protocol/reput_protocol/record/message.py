@@ -13,14 +13,14 @@ from msgspec import Meta, Struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.names import check_send_topic
+from reput_protocol.names import BrokerName, TopicName, check_send_topic
 from reput_protocol.properties import (
-    PROPERTIES_BYTES_MAX,
+    SENT_PROPERTIES_BYTES_MAX,
     check_key,
     check_properties_size,
-    check_property,
     check_tag,
 )
+from reput_protocol.property_rules import check_property
 from reput_protocol.record.delays import Delay, delay_of
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
@@ -30,8 +30,8 @@ _I32_MAX: Final = 0x7FFF_FFFF
 class MessageQueue(Struct, frozen=True, order=True, gc=False, rename="camel"):
     """One queue of a topic on one broker."""
 
-    topic: str
-    broker_name: str
+    topic: TopicName
+    broker_name: BrokerName
     queue_id: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
     def __iter__(self) -> Iterator[Any]:
@@ -122,7 +122,7 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
     with a delayed message; request 310 takes it.
 
     Raises:
-        InvalidMessage: longer than 32767 bytes, or text that UTF-8 cannot encode (a lone surrogate).
+        InvalidMessage: longer than `SENT_PROPERTIES_BYTES_MAX`, or text that UTF-8 cannot encode (a lone surrogate).
     """
     unique_id = message.unique_id or unique_id
     tag = message.tag
@@ -140,7 +140,7 @@ def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
         text += f"{message.delay.name}\x01{message.delay.value}\x02"
     # ASCII can always be encoded; `_encoded` explains failures.
     encoded = text.encode() if text.isascii() else _encoded(text)
-    if len(encoded) > PROPERTIES_BYTES_MAX:
+    if len(encoded) > SENT_PROPERTIES_BYTES_MAX:
         check_properties_size(len(encoded))
     return encoded
 

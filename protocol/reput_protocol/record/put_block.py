@@ -16,7 +16,7 @@ from msgspec import Struct
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel import put_blocks, records
-from reput_protocol.properties import PROPERTIES_BYTES_MAX
+from reput_protocol.properties import SENT_PROPERTIES_BYTES_MAX
 from reput_protocol.record.layout import MESSAGE_BYTES_MAX, topic_field
 from reput_protocol.record.message import Message, encode_properties_text
 from reput_protocol.record.message_id import IdRun
@@ -32,7 +32,7 @@ class BlockLimits(NamedTuple):
     """Maximum bytes: body and encoded properties of a record, whole block."""
 
     body_bytes_max: int = MESSAGE_BYTES_MAX
-    properties_bytes_max: int = PROPERTIES_BYTES_MAX
+    properties_bytes_max: int = SENT_PROPERTIES_BYTES_MAX
     block_bytes_max: int = BLOCK_BYTES_MAX
 
 

@@ -89,8 +89,8 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
     """Return the bytes of `record`, which the caller may change; its hosts set the host bits of its sysFlag.
 
     With `store_host` they are those of a broker that stores it: with this address, and the version for the topic. With
-    `with_crc` a checksum of the whole record becomes its last property, replacing an existing one; only `patch_record`
-    keeps it valid.
+    `with_crc` a checksum of the whole record becomes its last property, replacing an existing one; only
+    `patch_block` keeps it valid.
 
     Raises:
         InvalidMessage: the topic or the properties do not fit into a record.

@@ -9,16 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from reput_protocol.buffers import Buffer
-from reput_protocol.kernel.records import BLANK, INVALID, RECORD, TRUNCATED, read_record, seal_record
-from reput_protocol.record.layout import (
-    BORN_HOST_AT,
-    BORN_HOST_IPV6,
-    I64,
-    OFFSETS,
-    QUEUE_OFFSET_AT,
-    STORE_HOST_IPV6,
-    SYS_FLAG_AT,
-)
+from reput_protocol.kernel.records import BLANK, INVALID, RECORD, TRUNCATED, read_record
 
 
 class ScanStatus(Enum):
@@ -82,31 +73,3 @@ def locate(
     """Like `scan_record`, and return where a valid record's parts are."""
     status, size, reason, parts = read_record(buffer, position, end, check_crc, check_properties_crc)
     return RecordScan(STATUSES[status], size, reason), None if parts is None else Extent._make(parts)
-
-
-def patch_record(
-    buffer: bytearray | memoryview,
-    position: int,
-    *,
-    queue_offset: int,
-    physical_offset: int,
-    store_timestamp_ms: int,
-    born_host: bytes | None,
-    store_host: bytes | None,
-) -> None:
-    """Write the broker's fields into the valid record at `position`, and its whole-record checksum if it has one.
-
-    A host of None is kept; a given one must be as long as the one it replaces.
-    """
-    OFFSETS.pack_into(buffer, position + QUEUE_OFFSET_AT, queue_offset, physical_offset)
-    sys_flag = buffer[position + SYS_FLAG_AT + 3]
-    born_host_end = position + BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8)
-    I64.pack_into(buffer, born_host_end, store_timestamp_ms)
-    if born_host is not None:
-        assert len(born_host) == born_host_end - position - BORN_HOST_AT, "a host of another length"
-        buffer[position + BORN_HOST_AT : born_host_end] = born_host
-    if store_host is not None:
-        store_host_end = born_host_end + 8 + (20 if sys_flag & STORE_HOST_IPV6 else 8)
-        assert len(store_host) == store_host_end - born_host_end - 8, "a host of another length"
-        buffer[born_host_end + 8 : store_host_end] = store_host
-    seal_record(buffer, position)

@@ -9,8 +9,8 @@ from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.properties import decode_properties, split_keys
 from reput_protocol.record import row as number
+from reput_protocol.record.head import born_host_in, size_at, store_host_in
 from reput_protocol.record.host import Host
-from reput_protocol.record.layout import BACK, BORN_HOST_AT, BORN_HOST_IPV6, I32, STORE_HOST_IPV6
 from reput_protocol.record.message_id import offset_message_id_of
 
 _BLANK = "a blank record, the end of a file"
@@ -30,7 +30,7 @@ class RecordView:
     def __init__(self, buffer: Buffer, position: int, table: array[int] | None = None, at: int = 0) -> None:
         if table is None:
             left = len(buffer) - position
-            size = I32.unpack_from(buffer, position)[0] if left >= I32.size else left
+            size = size_at(buffer, position) if left >= 4 else left
             end = position + size if 0 < size <= left else len(buffer)  # only this record
             table, _, _, _, reason = scan_records(buffer, position, end)
             if not table:
@@ -147,14 +147,12 @@ class RecordView:
     @property
     def packed_born_host(self) -> memoryview:
         """The producer's address as stored."""
-        start = self.position + BORN_HOST_AT
-        return memoryview(self.buffer)[start : start + (20 if self.sys_flag & BORN_HOST_IPV6 else 8)]
+        return memoryview(self.buffer)[born_host_in(self.position, self.sys_flag)]
 
     @property
     def packed_store_host(self) -> memoryview:
         """The broker's address as stored."""
-        end = self._table[self._at + number.BODY] - BACK.size
-        return memoryview(self.buffer)[end - (20 if self.sys_flag & STORE_HOST_IPV6 else 8) : end]
+        return memoryview(self.buffer)[store_host_in(self._table[self._at + number.BODY], self.sys_flag)]
 
     @property
     def born_host(self) -> Host:

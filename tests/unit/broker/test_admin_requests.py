@@ -15,9 +15,10 @@ from reput_broker.observe.statistics import ROUND_S, Statistics
 from reput_broker.store.stats import StoreStats
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.consumers import ConsumeStats
+from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.query import ConsumeQueueBody
 from reput_protocol.commands.statistics import BrokerStats, BrokerStatsItem, ConsumeStatsList
-from reput_protocol.commands.topic import KVTable, TopicStats
+from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, KVTable, TopicStats
 from reput_protocol.wire.header import HeaderType
 from tasks import run_by_the_clock
 
@@ -85,14 +86,94 @@ async def test_several_topics_are_created_or_none(tmp_path: Path) -> None:
                     "topicName": "a",
                     "readQueueNums": 2,
                     "writeQueueNums": 3,
-                    "attributes": {"message.type": "FIFO"},
+                    "attributes": {"+message.type": "FIFO"},
                 },
                 {"topicName": "b", "perm": 4},
             ),
         )
         config = json.loads(await body_of(client, RequestCode.GET_TOPIC_CONFIG, topic="a"))
         assert (config["readQueueNums"], config["writeQueueNums"], config["perm"]) == (2, 3, 6)
+        assert config["attributes"]["message.type"] == "FIFO"
         assert json.loads(await body_of(client, RequestCode.GET_TOPIC_CONFIG, topic="b"))["perm"] == 4
+
+
+async def attributes_of(client: BenchClient, topic: str) -> dict[str, str]:
+    config = json.loads(await body_of(client, RequestCode.GET_TOPIC_CONFIG, topic=topic))
+    return {name: value for name, value in config["attributes"].items() if name != GENERATION_ATTRIBUTE}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ("+message.type=LITE", "message.type=LITE is not served; values: NORMAL, FIFO"),
+        ("+message.type=PRIORITY", "message.type=PRIORITY is not served"),
+        ("+message.type=fifo", "message.type=fifo is not served"),
+        ("+nonsense=1", "'nonsense' is not served; served here: cleanup.policy, message.type"),
+        ("+reput.generation=1", "'reput.generation' is not served"),
+        ("+reserve.time=7", "reserve.time=7 is not served"),
+        ("-reput.generation", "it is not set"),
+        ("-queue.type", "it is not set"),
+        ("-message.type=FIFO", "write +name=value or -name"),
+        ("+message.type", "write +name=value or -name"),
+        ("message.type=FIFO", "write +name=value or -name"),
+        ("+message.type=FIFO,+message.type=DELAY", "each name once"),
+        ("+message.type=FIFO,-message.type", "named twice"),
+        ("+queue.type=SimpleCQ", "it is chosen at creation"),
+        ("+cleanup.policy=COMPACTION", "it is chosen at creation"),
+    ],
+)
+async def test_an_attribute_that_would_do_nothing_is_refused(
+    tmp_path: Path, attributes: str, reason: str
+) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        create = RequestCode.UPDATE_AND_CREATE_TOPIC
+        ext = {"topic": "t", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        ext |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        await body_of(client, create, b"", **ext, attributes="+message.type=NORMAL,+reserve.time=-1")
+        code, remark = await refusal_of(client, create, b"", **ext, attributes=attributes)
+        assert (code, reason in remark) == (ResponseCode.INVALID_PARAMETER, True), remark
+        assert await attributes_of(client, "t") == {"message.type": "NORMAL", "reserve.time": "-1"}
+
+
+async def test_attributes_of_a_topic_are_set_removed_and_kept(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        create = RequestCode.UPDATE_AND_CREATE_TOPIC
+        ext = {"topic": "t", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        ext |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}
+        at_creation = "+queue.type=SimpleCQ,+message.type=FIFO"
+        for attributes, expected in (
+            (at_creation, {"queue.type": "SimpleCQ", "message.type": "FIFO"}),
+            (at_creation, {"queue.type": "SimpleCQ", "message.type": "FIFO"}),
+            ("+message.type=MIXED", {"queue.type": "SimpleCQ", "message.type": "MIXED"}),
+            ("", {"queue.type": "SimpleCQ", "message.type": "MIXED"}),
+            ("-message.type", {"queue.type": "SimpleCQ"}),
+        ):
+            await body_of(client, create, b"", **ext, attributes=attributes)
+            assert await attributes_of(client, "t") == expected
+        written_back = {"topicName": "t", "attributes": {"queue.type": "SimpleCQ"}}
+        await body_of(client, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topic_list(written_back))
+        assert await attributes_of(client, "t") == {"queue.type": "SimpleCQ"}
+
+
+async def test_attributes_of_groups_are_not_served_and_kept_if_rocketmq_had_written_them(
+    tmp_path: Path,
+) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        groups = bench.broker._storage.tables.groups
+        groups.put(SubscriptionGroupConfig("g", attributes={"old": "1"}))
+        create = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        for attributes in ({"+lite.bind.topic": "t"}, {"+old": "2"}, {"nonsense": "1"}, {"-nonsense": ""}):
+            body = json.dumps({"groupName": "g", "attributes": attributes}).encode()
+            code, _ = await refusal_of(client, create, body)
+            assert code == ResponseCode.INVALID_PARAMETER
+        for attributes, expected in (({}, {"old": "1"}), ({"old": "1"}, {"old": "1"}), ({"-old": ""}, {})):
+            await body_of(client, create, json.dumps({"groupName": "g", "attributes": attributes}).encode())
+            config = groups.get("g")
+            assert config is not None
+            assert config.attributes == expected
 
 
 async def test_the_system_s_topics_are_listed(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ import pytest
 
 from broker_bench import BenchClient, broker_bench
 from reput_broker.pop.allocation import allocate_for_pop, averagely, by_circle
+from reput_broker.request import Refusal
+from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData, SubscriptionData
+from reput_protocol.commands.pop import MessageRequestMode
 from reput_protocol.record.message import MessageQueue
 from tasks import run_by_the_clock
 
@@ -78,8 +81,8 @@ async def test_a_group_pulls_until_its_mode_is_pop_which_survives_a_restart(tmp_
         assert await assignment(client, "member") == [
             {"messageQueue": {"brokerName": "broker-a", "queueId": -1, "topic": "orders"}, "mode": "POP"}
         ]
-        assert await set_mode(client, topic="absent") == ResponseCode.TOPIC_NOT_EXIST
-        assert await set_mode(client, group="absent") == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert await set_mode(client, topic="to come", group="to come") == ResponseCode.INVALID_PARAMETER
+        assert await set_mode(client, topic="to_come", group="to_come") == 0
         assert await set_mode(client, topic="%RETRY%billing") == ResponseCode.NO_PERMISSION
         assert await set_mode(client, mode="PUSH") == ResponseCode.INVALID_PARAMETER
         image = bench.killed(tmp_path / "image")
@@ -88,3 +91,17 @@ async def test_a_group_pulls_until_its_mode_is_pop_which_survives_a_restart(tmp_
         assert answer is not None
         modes = json.loads(answer.body)["messageRequestModeMap"]
         assert modes["orders"]["billing"]["mode"] == "POP"
+        assert modes["to_come"]["to_come"]["mode"] == "POP"
+
+
+def test_modes_of_groups_and_topics_that_may_never_exist_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reput_broker.tables.message_request_modes._MODES_MAX", 2)
+    modes = MessageRequestModes(tmp_path / "messageRequestMode.json")
+    for group in ("a", "b", "a"):
+        modes.put(MessageRequestMode("t", group))
+    with pytest.raises(Refusal, match="2 modes are set"):
+        modes.put(MessageRequestMode("t", "c"))
+    modes.forget(group="a")
+    modes.put(MessageRequestMode("t", "c"))

@@ -134,27 +134,48 @@ def test_advertise() -> None:
     assert BrokerConfig(advertise="").advertise is None
 
 
-def test_the_other_ports_are_opened_by_default_only_with_the_default_port() -> None:
-    default, other = BrokerConfig(), BrokerConfig(port=0)
-    assert default.name_port_to_open() == 9876
-    assert default.ha_port_to_open() == 10912
-    assert default.fast_port_to_open() == 10909
-    assert default.http_port_to_open(embedded=False) == 10913
-    assert other.name_port_to_open() is None
-    assert other.ha_port_to_open() is None
-    assert other.fast_port_to_open() is None
-    assert other.http_port_to_open(embedded=False) == 0
-    assert other.http_port_to_open(embedded=True) is None
-    chosen = BrokerConfig(port=0, name_port=1234, ha_port=0, http_port=0)
-    assert chosen.ha_port_to_open() == 0
-    assert chosen.name_port_to_open() == 1234
-    assert chosen.http_port_to_open(embedded=True) == 0
-    off = BrokerConfig(name_port="off", fast_port="off", ha_port="off", http_port="off")
-    assert off.ha_port_to_open() is None
-    assert off.fast_port_to_open() is None
-    assert off.name_port_to_open() is None
-    assert off.http_port_to_open(embedded=False) is None
-    assert BrokerConfig(name_port=None).name_port_to_open() == 9876
+OTHER_PORTS = ("name_port", "fast_port", "ha_port", "http_port")
+
+
+def opened(**options: Any) -> list[int | None]:
+    config = BrokerConfig(**options)
+    return [config.port_to_open(option) for option in OTHER_PORTS]
+
+
+def test_the_other_ports_follow_from_the_port() -> None:
+    assert opened() == [9876, 10909, 10912, 10913]
+    assert opened(port=20911) == [19876, 20909, 20912, 20913]
+    assert opened(port=0) == [None] * 4
+    assert opened(port=1035) == [None, 1033, 1036, 1037]
+    assert opened(port=65535) == [64500, 65533, None, None]
+    assert opened(port=0, name_port=1234, fast_port=0, ha_port=0, http_port="off") == [1234, 0, 0, None]
+    assert opened(**dict.fromkeys(OTHER_PORTS, "off")) == [None] * 4
+    assert BrokerConfig(name_port=None).port_to_open("name_port") == 9876
+
+
+def test_the_http_port_is_a_free_one_where_none_follows_and_off_in_an_embedded_broker() -> None:
+    for port, expected in ((10911, 10913), (20911, 20913), (0, 0), (65535, 0)):
+        assert BrokerConfig(port=port).http_port_to_open(embedded=False) == expected
+        assert BrokerConfig(port=port).http_port_to_open(embedded=True) is None
+    assert BrokerConfig(port=0, http_port=1234).http_port_to_open(embedded=True) == 1234
+
+
+@pytest.mark.parametrize("ports", [{"http_port": 12001}, {"name_port": 12001}, {"ha_port": 12002}])
+def test_a_port_that_follows_makes_way_for_one_that_is_named(ports: dict[str, int]) -> None:
+    [number] = ports.values()
+    assert opened(port=12000, **ports).count(number) == 1
+
+
+def test_only_a_port_that_follows_and_that_no_client_expects_may_be_missing() -> None:
+    other = BrokerConfig(port=12000, name_port=1234)
+    assert [option for option in OTHER_PORTS if other.may_miss(option)] == [
+        "fast_port",
+        "ha_port",
+        "http_port",
+    ]
+    assert not any(BrokerConfig().may_miss(option) for option in OTHER_PORTS)
+    assert not BrokerConfig(port=12000, ha={"role": "SYNC_MASTER"}).may_miss("ha_port")
+    assert not BrokerConfig(port=12000, ha={"in_sync_replicas": 2}).may_miss("ha_port")
 
 
 @pytest.mark.parametrize("value", ["100ms", "30s", "39s"])

@@ -111,3 +111,13 @@ def test_a_role_that_contradicts_another_option(values: dict[str, Any], named: s
 )
 def test_roles_that_fit(values: dict[str, Any]) -> None:
     assert BrokerConfig(**values).ha.role == values["ha"].get("role", "ASYNC_MASTER")
+
+
+def test_tls_to_brokers_without_an_authority_of_their_own_needs_a_name_or_a_user() -> None:
+    assert "tls.server_name" in problems(tls={"connect": True})["tls.connect"]
+    for more in (
+        {"tls": {"connect": True, "ca": "ca.pem"}},
+        {"tls": {"connect": True, "server_name": "brokers.example"}},
+        {"tls": {"connect": True}, "access": {"broker_user": "b", "broker_secret": "a-secret-of-16-chars"}},
+    ):
+        BrokerConfig(**more)

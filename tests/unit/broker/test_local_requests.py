@@ -8,7 +8,15 @@ import trio
 from reput_broker.request import Refusal, Request, Response
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.local_requests import LocalRequests
+from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode, NotFound
+
+AT_ONCE, AWAITED, LATER, REFUSED = (
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+    RequestCode.QUERY_MESSAGE,
+    RequestCode.VIEW_MESSAGE_BY_ID,
+)
 
 
 def at_once(request: Request) -> Response:
@@ -35,28 +43,35 @@ def refusing(request: Request) -> Response:
 
 @pytest.mark.trio
 async def test_every_way_to_answer(autojump_clock: trio.testing.MockClock) -> None:
-    requests = LocalRequests(RequestDispatcher({1: at_once, 2: after_awaiting, 3: from_a_task, 4: refusing}))
-    answer = await requests.ask_ok(1, {"name": "x", "number": 7}, b"body")
+    requests = LocalRequests(
+        RequestDispatcher({AT_ONCE: at_once, AWAITED: after_awaiting, LATER: from_a_task, REFUSED: refusing})
+    )
+    answer = await requests.ask_ok(AT_ONCE, {"name": "x", "number": 7}, b"body")
     assert (answer.ext, answer.body) == ({"name": "x", "number": 7}, b"body")
-    assert (await requests.ask_ok(2, {})).body == b"awaited"
-    assert (await requests.ask_ok(3, {})).body == b"later"
+    assert (await requests.ask_ok(AWAITED, {})).body == b"awaited"
+    assert (await requests.ask_ok(LATER, {})).body == b"later"
     with pytest.raises(NotFound, match="there is nothing; look elsewhere"):
-        await requests.ask_ok(4, {})
-    assert (await requests.ask(4, {})).code == ErrorCode.NOT_FOUND.response_code
+        await requests.ask_ok(REFUSED, {})
+    assert (await requests.ask(REFUSED, {})).code == ErrorCode.NOT_FOUND.response_code
     with pytest.raises(BrokerError, match="not supported"):
         await requests.ask_ok(999, {})
     assert not requests.is_busy
+
+
+def test_a_request_without_a_row_cannot_be_served() -> None:
+    with pytest.raises(ValueError, match="request 999 has no row"):
+        RequestDispatcher({999: at_once})
 
 
 @pytest.mark.trio
 async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    requests = LocalRequests(RequestDispatcher({3: from_a_task}))
+    requests = LocalRequests(RequestDispatcher({LATER: from_a_task}))
     answers: list[bytes] = []
 
     async def ask() -> None:
-        answers.append((await requests.ask_ok(3, {})).body)
+        answers.append((await requests.ask_ok(LATER, {})).body)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
@@ -64,7 +79,7 @@ async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(
         requests.end()
         assert requests.is_busy
         with pytest.raises(BrokerError) as refused:
-            await requests.ask(3, {})
+            await requests.ask(LATER, {})
         assert refused.value.error is ErrorCode.DRAINING
     assert answers == [b"later"]
     assert not requests.is_busy
@@ -72,7 +87,7 @@ async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(
 
 @pytest.mark.trio
 async def test_a_request_that_is_given_up_ends_its_tasks(autojump_clock: trio.testing.MockClock) -> None:
-    requests = LocalRequests(RequestDispatcher({3: from_a_task}))
+    requests = LocalRequests(RequestDispatcher({LATER: from_a_task}))
     with trio.move_on_after(0.5):
-        await requests.ask(3, {})
+        await requests.ask(LATER, {})
     assert not requests.is_busy

@@ -13,7 +13,8 @@ import trio
 from reput_broker import Broker, BrokerConfig
 from reput_broker.observe.health import BrokerState
 from reput_client import Message, Producer, PullConsumer
-from reput_protocol.errors import ReputError
+from reput_client.errors import StoreUnavailable
+from reput_protocol.errors import ErrorCode, ReputError
 from stores import tree
 
 _CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.utime", "os.link")
@@ -80,13 +81,12 @@ async def test_a_broker_writes_nothing_to_another_directory_at_its_path(
                 await trio.sleep(0.01)
         assert not broker.health.ready
         assert "bring the directory back" in broker.health.checks["directories"].detail
-        for work in (
-            producer.send(Message("new", b"x")),
-            producer.send(Message("T", b"x", delay_s=60.0)),
-            consumer.commit("T", 0, 20),
-        ):
+        for work in (producer.send(Message("new", b"x")), producer.send(Message("T", b"x", delay_s=60.0))):
             with pytest.raises(ReputError):
                 await work
+        with pytest.raises(StoreUnavailable, match="is not what this broker opened") as refused:
+            await consumer.commit("T", 0, 20)
+        assert refused.value.error is ErrorCode.READ_ONLY
         found = await consumer.pull("T", queue_id=0, offset=0, max_messages=32, wait_s=0.0)
         assert (len(found.messages), found.max_offset) == (20, found.max_offset)
         await trio.sleep(0.1)

@@ -73,3 +73,7 @@ async def test_too_late_and_of_another_broker_or_topic(tmp_path: Path) -> None:
         answer = await recall(bench, handle)
         assert answer.code == ResponseCode.ILLEGAL_OPERATION
         assert "does not wait any more" in (answer.remark or "")
+        never_stored = RecallHandle("orders", "broker-a", bench.now_ms + 1000, "ID-never")
+        answer = await recall(bench, str(never_stored))
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION
+        assert "is not stored here" in (answer.remark or "")

@@ -53,3 +53,27 @@ def test_a_port_with_tls_is_asked_with_tls_at_once(
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     CliRunner().invoke(command, ["-q"], standalone_mode=False)
     assert asked == [f"{scheme}://127.0.0.1:20913/readyz"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "port"),
+    [
+        ({}, 10913),
+        ({"REPUT_PORT": "20911"}, 20913),
+        ({"REPUT_PORT": "20911", "REPUT_HTTP_PORT": "30000"}, 30000),
+    ],
+)
+def test_the_port_asked_is_that_of_the_broker_with_these_variables(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], port: int
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    asked = []
+
+    def refuse(url: str, **_options: Any) -> None:
+        asked.append(url)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    CliRunner().invoke(command, ["-q"], standalone_mode=False)
+    assert asked == [f"http://127.0.0.1:{port}/readyz"]

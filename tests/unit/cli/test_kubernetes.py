@@ -97,7 +97,7 @@ def test_the_pod_fits_the_image() -> None:
         ROOT / "conf" / "container.toml", {"REPUT_ADVERTISE": "reput-0.reput-pods.x.svc:10911"}, {}
     )
     ports = {port["name"]: port["containerPort"] for port in BROKER["ports"]}
-    assert ports == {"broker": config.port, "names": config.name_port_to_open(), "http": 10913}
+    assert ports == {"broker": config.port, "names": config.port_to_open("name_port"), "http": 10913}
     assert BROKER["volumeMounts"][0]["mountPath"] == str(config.data_dir)
     assert POD["terminationGracePeriodSeconds"] > config.shutdown_grace + 10
     image = (ROOT / "Dockerfile").read_text(encoding="utf-8")

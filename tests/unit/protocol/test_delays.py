@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import properties_fault
+from reput_protocol.property_rules import properties_fault
 from reput_protocol.record.message import Message, encode_properties_text
 
 

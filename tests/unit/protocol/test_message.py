@@ -5,7 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reput_protocol.errors import InvalidMessage, InvalidName
-from reput_protocol.properties import decode_properties, properties_fault
+from reput_protocol.properties import decode_properties
+from reput_protocol.property_rules import properties_fault
 from reput_protocol.record.message import Message, encode_keys_texts, encode_properties_text
 
 
@@ -81,9 +82,9 @@ def test_half_a_character_is_refused_with_a_reason() -> None:
 
 
 def test_properties_that_do_not_fit_are_refused() -> None:
-    encode_properties_text(Message("orders", b"", properties={"a": "x" * 32_764}), None)
-    with pytest.raises(InvalidMessage, match="32768 bytes, but at most 32767"):
-        encode_properties_text(Message("orders", b"", properties={"a": "x" * 32_765}), None)
+    encode_properties_text(Message("orders", b"", properties={"a": "x" * 31_740}), None)
+    with pytest.raises(InvalidMessage, match="bytes, but at most 31743"):
+        encode_properties_text(Message("orders", b"", properties={"a": "x" * 31_741}), None)
 
 
 @given(

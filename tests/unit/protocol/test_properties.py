@@ -1,15 +1,8 @@
 import pytest
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import (
-    check_key,
-    check_property,
-    decode_properties,
-    encode_properties,
-    find_property,
-    properties_fault,
-    reserved_property,
-)
+from reput_protocol.properties import check_key, decode_properties, encode_properties, find_property
+from reput_protocol.property_rules import check_property, properties_fault, reserved_property
 
 
 def test_order_is_kept_and_every_value_is_ended() -> None:

@@ -3,11 +3,12 @@ from dataclasses import replace
 import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed
+from reput_protocol.kernel.records import patch_block
 from reput_protocol.record.host import Host
 from reput_protocol.record.layout import crc31, encode_blank, record_bytes, record_version_for, topic_field
 from reput_protocol.record.put_block import encode_block
 from reput_protocol.record.record import Record, decode_record, encode_record
-from reput_protocol.record.scan import ScanStatus, patch_record, scan_record
+from reput_protocol.record.scan import ScanStatus, scan_record
 
 PROPERTIES = b"UNIQ_KEY\x01U\x02TAGS\x01paid\x02KEYS\x01a b\x02"
 RECORD = Record(
@@ -153,7 +154,8 @@ def test_the_whole_record_checksum_covers_every_byte() -> None:
 @pytest.mark.parametrize("with_crc", [False, True])
 def test_patching_gives_what_encoding_would(host: Host, with_crc: bool) -> None:
     before = replace(RECORD, born_host=host, store_host=host)
-    other = Host("10.9.9.9", 9) if host.ip == "10.1.1.1" else Host("::9", 9)
+    is_ipv4 = host.ip == "10.1.1.1"
+    other = Host("10.9.9.9", 9) if is_ipv4 else host
     after = replace(
         before,
         queue_offset=1,
@@ -164,15 +166,8 @@ def test_patching_gives_what_encoding_would(host: Host, with_crc: bool) -> None:
     )
     prefix = b"before"
     buffer = bytearray(prefix + encode_record(before, with_crc=with_crc) + b"after")
-    patch_record(
-        buffer,
-        len(prefix),
-        queue_offset=1,
-        physical_offset=2,
-        store_timestamp_ms=3,
-        born_host=other.packed(),
-        store_host=other.packed(),
-    )
+    hosts = 2 * other.packed() if is_ipv4 else b""
+    patch_block(buffer, len(prefix), len(buffer) - len(b"after"), 1, 1, 2, 3, hosts, with_crc)
     assert buffer == prefix + encode_record(after, with_crc=with_crc) + b"after"
 
 

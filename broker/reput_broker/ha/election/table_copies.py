@@ -27,7 +27,9 @@ from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.put.fence import Fence
 from reput_broker.request import Handler, Outcome, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
 from reput_protocol.errors import ErrorCode
 
@@ -52,6 +54,7 @@ class TableCopies:
         me: this member.
         epoch: of the tenure.
         versions: returns `TableChanges.tables`.
+        prove: proves this master in the answer to a member.
         timeout_s: of the in-sync set.
     """
 
@@ -63,6 +66,7 @@ class TableCopies:
         config: HAConfig,
         fence: Fence,
         versions: Callable[[], str],
+        prove: Callable[[Request, Response], None],
         *,
         epoch: int,
         timeout_s: float,
@@ -73,6 +77,7 @@ class TableCopies:
         self._config = config
         self._fence = fence
         self._versions = versions
+        self._prove = prove
         self._epoch = epoch
         self._timeout_s = timeout_s
         self._run = secrets.token_hex(4)
@@ -123,7 +128,9 @@ class TableCopies:
     def _state(self, request: Request) -> Response:
         end = self._store.max_physical_offset
         state = TableChanges(self._text(), self._versions(), self._epoch, self._confirmed(), end)
-        return Response(0, state.to_ext(request.header_type))
+        response = Response(0, state.to_ext(request.header_type))
+        self._prove(request, response)
+        return response
 
     def _text(self) -> str:
         return f"{self._run}.{self._number}"
@@ -158,10 +165,14 @@ class TableCopies:
 
     # Changes
 
-    def handlers(self, served: Mapping[int, Handler], codes: frozenset[int]) -> dict[int, Handler]:
-        """Return the handlers by request code; those of `codes` answer a change once the set has it."""
-        changed = {code: partial(self._when_copied, served[code]) for code in codes & served.keys()}
-        return {**served, **changed}
+    def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return the handlers by request code; those that change tables answer once the set has the change."""
+        changed = {
+            code: partial(self._when_copied, handler)
+            for code, handler in served.items()
+            if REQUESTS[code].changes_tables
+        }
+        return {**served, **changed, RequestCode.AWAIT_TABLE_CHANGES: self.wait}
 
     def _when_copied(self, handler: Handler, request: Request) -> Result:
         result = handler(request)
@@ -208,6 +219,12 @@ class TableCopies:
                             f"ha.slave_timeout ({self._config.slave_timeout} s) that they have it"
                         )
                     )
+
+
+def not_announced(_request: Request) -> Response:
+    """Answer a member without an election as a broker that does not know the request: it asks from time to time."""
+    remark = "this master is in no group with an election, and announces no changes of its tables"
+    return Response(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=remark)
 
 
 def _unknown(reason: str) -> Response:

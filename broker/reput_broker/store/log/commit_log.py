@@ -28,21 +28,10 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import patch_block
-from reput_protocol.record.layout import (
-    BLANK_BYTES,
-    BORN_HOST_AT,
-    BORN_HOST_IPV6,
-    FRONT,
-    I32,
-    I64,
-    MAGIC_V1,
-    MAGIC_V2,
-    SYS_FLAG_AT,
-    encode_blank,
-)
+from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
+from reput_protocol.record.layout import BLANK_BYTES, encode_blank
 from reput_protocol.record.scan import ScanStatus, scan_record
 
-_HEAD_BYTES = 76
 """Bytes of a record up to the store timestamp, with the longest host; no record is shorter."""
 _SCRATCH_BYTES = 64 * 1024
 
@@ -397,7 +386,7 @@ class CommitLog:
         At any offset: only a valid record that names this very offset is returned. With `cold` it is read by a
         positional read, in any thread, which blocks no other. A file that is being deleted has no records.
         """
-        if physical_offset + _HEAD_BYTES > limit:
+        if physical_offset + STORE_TIME_BYTES > limit:
             return None
         try:
             file = self.hold_file_at(physical_offset)
@@ -405,40 +394,38 @@ class CommitLog:
             return None
         try:
             position = physical_offset - file.base_offset
-            head = _read_held(file, position, _HEAD_BYTES, cold)
-            if len(head) < _HEAD_BYTES:
+            head = _read_held(file, position, STORE_TIME_BYTES, cold)
+            if len(head) < STORE_TIME_BYTES:
                 return None
-            size, magic, _, _, _, _, named_offset, _, _ = FRONT.unpack_from(head)
+            found = read_head(head)
             if (
-                magic not in (MAGIC_V1, MAGIC_V2)
-                or named_offset != physical_offset
-                or not _HEAD_BYTES < size <= min(limit, file.end_offset) - physical_offset
+                not found.is_message
+                or found.physical_offset != physical_offset
+                or not STORE_TIME_BYTES < found.size <= min(limit, file.end_offset) - physical_offset
             ):
                 return None
-            record = _read_held(file, position, size, cold)
+            record = _read_held(file, position, found.size, cold)
         finally:
             file.release()
-        if scan_record(record, 0, size, check_crc=True).status is not ScanStatus.RECORD:
+        if scan_record(record, 0, found.size, check_crc=True).status is not ScanStatus.RECORD:
             return None
         return record
 
     def store_timestamp_at(self, physical_offset: int, *, cold: bool = False) -> int:
         """The store time of the record there, -1 if it is not in the log; `cold` as in `message_at`."""
-        if physical_offset + _HEAD_BYTES > self.max_offset:
+        if physical_offset + STORE_TIME_BYTES > self.max_offset:
             return -1
         try:
             file = self.hold_file_at(physical_offset)
         except FileMissing:
             return -1
         try:
-            head = _read_held(file, physical_offset - file.base_offset, _HEAD_BYTES, cold)
+            head = _read_held(file, physical_offset - file.base_offset, STORE_TIME_BYTES, cold)
         finally:
             file.release()
-        if len(head) < _HEAD_BYTES:
+        if len(head) < STORE_TIME_BYTES:
             return -1
-        (sys_flag,) = I32.unpack_from(head, SYS_FLAG_AT)
-        (timestamp_ms,) = I64.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8))
-        return int(timestamp_ms)
+        return store_timestamp_at(head)
 
 
 def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:

@@ -19,17 +19,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_protocol.kernel.records import follow_records
-from reput_protocol.record.layout import (
-    BORN_HOST_AT,
-    BORN_HOST_IPV6,
-    FRONT,
-    I32,
-    I64,
-    RECORD_BYTES_MIN,
-    SYS_FLAG_AT,
-    TRANSACTION_BITS,
-    TRANSACTION_COMMIT,
-)
+from reput_protocol.record.head import physical_offset_at, read_head, store_timestamp_at
+from reput_protocol.record.layout import RECORD_BYTES_MIN, TRANSACTION_BITS, TRANSACTION_COMMIT
 from reput_protocol.record.scan import ScanStatus, locate, scan_record
 
 _TOPIC_BYTES_MAX = 255
@@ -115,17 +106,15 @@ class _Walk:
                 report_at = position + _BYTES_PER_BATCH
             if position >= stop or size - position < RECORD_BYTES_MIN:
                 continue
-            total, _, _, queue_id, _, queue_offset, named_offset, sys_flag, *_ = FRONT.unpack_from(
-                view, position
-            )
+            head = read_head(view, position)
             scan, parts = locate(view, position, size, check_crc=check_crc)
             if parts is None:
                 break
             end = position + scan.size
             topic = view[parts.topic : parts.topic + parts.topic_size].tobytes()
             reason = ""
-            if named_offset != base_offset + position:
-                reason = f"the record there says that it belongs at log offset {named_offset}"
+            if head.physical_offset != base_offset + position:
+                reason = f"the record there says that it belongs at log offset {head.physical_offset}"
             elif not can_be_topic(topic):
                 reason = f"the record there has topic {topic[:80]!r}"
             elif end > trusted and has_lost_sector(view, parts.properties, end):
@@ -133,9 +122,9 @@ class _Walk:
             if reason:
                 self._report()
                 return FileWalk(self._records, position, last, False, reason)
-            if sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
-                rows = self._found.setdefault((topic, queue_id), array("q"))
-                rows.extend((queue_offset, named_offset, total))
+            if head.sys_flag & TRANSACTION_BITS in (0, TRANSACTION_COMMIT):
+                rows = self._found.setdefault((topic, head.queue_id), array("q"))
+                rows.extend((head.queue_offset, head.physical_offset, head.size))
             else:
                 self._records += 1
             last = position
@@ -227,11 +216,11 @@ def find_sound_record_after(file: MappedFile, position: int, *, stored_by_ms: in
             start = match.start() - 4
             if start <= position or len(view) - start < RECORD_BYTES_MIN:
                 continue
-            if FRONT.unpack_from(view, start)[6] != file.base_offset + start:
+            if physical_offset_at(view, start) != file.base_offset + start:
                 continue
             if scan_record(view, start, len(view), check_crc=True).status is not ScanStatus.RECORD:
                 continue
-            if stored_by_ms is None or store_timestamp_in(view, start) <= stored_by_ms:
+            if stored_by_ms is None or store_timestamp_at(view, start) <= stored_by_ms:
                 return start
         return -1
     finally:
@@ -246,15 +235,8 @@ def first_record_timestamp(file: MappedFile, *, check_crc: bool) -> int:
         with file.slice(0, file.size) as view:
             if scan_record(view, 0, file.size, check_crc=check_crc).status is not ScanStatus.RECORD:
                 return 0
-            if FRONT.unpack_from(view, 0)[6] != file.base_offset:
+            if physical_offset_at(view) != file.base_offset:
                 return 0
-            return store_timestamp_in(view, 0)
+            return store_timestamp_at(view)
     finally:
         file.release()
-
-
-def store_timestamp_in(view: memoryview, position: int) -> int:
-    """The store time of the record at `position`."""
-    (sys_flag,) = I32.unpack_from(view, position + SYS_FLAG_AT)
-    at = position + BORN_HOST_AT + (20 if sys_flag & BORN_HOST_IPV6 else 8)
-    return int(I64.unpack_from(view, at)[0])

@@ -22,7 +22,7 @@ from reput_protocol.properties import (
     INNER_NUM,
     decode_properties,
 )
-from reput_protocol.record.layout import I32, SYS_FLAG_AT
+from reput_protocol.record.head import sys_flag_at
 from reput_protocol.record.scan import Extent as RecordParts
 from reput_protocol.record.scan import locate
 
@@ -200,8 +200,7 @@ def _foreign_record(view: memoryview, size: int) -> tuple[int, str] | None:
         if parts is None or match.start() < parts.properties:
             continue
         properties = decode_properties(view[parts.properties : parts.properties + parts.properties_size])
-        (sys_flag,) = I32.unpack_from(view, position + SYS_FLAG_AT)
-        if INNER_NUM in properties and sys_flag & MessageSysFlag.INNER_BATCH:
+        if INNER_NUM in properties and sys_flag_at(view, position) & MessageSysFlag.INNER_BATCH:
             return position, "a batch queue (topic attribute queue.type=BatchCQ)"
         if INNER_MULTI_DISPATCH in properties and INNER_MULTI_QUEUE_OFFSET in properties:
             return position, "several queues (enableLmq, enableMultiDispatch)"

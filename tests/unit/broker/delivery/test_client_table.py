@@ -31,6 +31,16 @@ def test_an_id_belongs_to_the_connection_on_which_it_came_last() -> None:
     assert table.find("a") is reconnected
 
 
+def test_an_id_is_kept_while_one_of_its_connections_is_open() -> None:
+    table, first, second = ClientTable(), FakeClient(), FakeClient()
+    table.heard(first, "a", 0, 0, 1.0)
+    table.heard(second, "a", 0, 0, 2.0)
+    table.gone(second)
+    found = table.find("a")
+    assert found is not None
+    assert found.client is first
+
+
 def test_an_unknown_language_is_called_other() -> None:
     channel = channel_of("a")
     channel.language = 99

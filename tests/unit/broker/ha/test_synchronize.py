@@ -185,7 +185,7 @@ def test_a_table_waits_for_the_log_that_it_belongs_to(tmp_path: Path, is_reput: 
     run_by_the_clock(check)
 
 
-@pytest.mark.parametrize(("is_reput", "rounds", "within_s"), [(True, 33, 0.5), (False, 1, 61.0)])
+@pytest.mark.parametrize(("is_reput", "rounds", "within_s"), [(True, 39, 0.5), (False, 1, 61.0)])
 def test_how_often_the_master_is_asked(tmp_path: Path, is_reput: bool, rounds: int, within_s: float) -> None:
     async def check() -> None:
         master = FakeMaster(is_reput=is_reput)

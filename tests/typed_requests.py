@@ -1,0 +1,60 @@
+"""Requests made from their rows in the table of requests: every field has a value, and chosen names."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import fields
+
+from reput_protocol.commands.body import encode_json
+from reput_protocol.commands.request import RequestType
+from reput_protocol.names import Names
+from reput_protocol.wire.header import Value
+
+NameOf = Callable[[str, Names], str]
+"""Returns the name for a field, of its path and of what it names."""
+
+
+def request_of(row: RequestType, name_of: NameOf) -> tuple[dict[str, Value], bytes]:
+    """Return the fields of the header and the body of a request."""
+    ext = {} if row.header is None else _members(row.header, name_of, ())
+    body = b"" if row.body is None else encode_json(_members(row.body, name_of, ()))
+    return ext, body
+
+
+def _members(kind: Any, name_of: NameOf, path: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        field.encode_name: _value(field.type, name_of, (*path, field.encode_name)) for field in fields(kind)
+    }
+
+
+def _value(hint: Any, name_of: NameOf, path: tuple[str, ...]) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _value(next(part for part in inner if part is not type(None)), name_of, path)
+    if origin is Annotated:
+        names = next((mark for mark in inner[1:] if isinstance(mark, Names)), None)
+        return _value(inner[0], name_of, path) if names is None else name_of(".".join(path), names)
+    if origin in (list, Sequence, tuple):
+        return [_value(inner[0], name_of, path)]
+    if origin in (dict, Mapping):
+        key = _value(inner[0], name_of, path)
+        value = _value(inner[1], name_of, path)
+        # A map that is keyed by objects is written as a list of pairs.
+        return [[key, value]] if isinstance(key, dict) else {str(key): value}
+    return _plain(hint, name_of, path)
+
+
+def _plain(hint: Any, name_of: NameOf, path: tuple[str, ...]) -> Any:
+    if isinstance(hint, type) and issubclass(hint, Struct):
+        return _members(hint, name_of, path)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return to_builtins(next(iter(hint)))
+    if hasattr(hint, "_fields"):
+        return [_value(part, name_of, path) for part in get_type_hints(hint, include_extras=True).values()]
+    plain: dict[Any, Any] = {bool: False, int: 0, float: 0.0, str: "x"}
+    return plain.get(hint)

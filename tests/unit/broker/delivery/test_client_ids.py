@@ -1,0 +1,130 @@
+"""A client id belongs to the user of its open connections: no other user receives what is sent to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_bench import BenchClient, BrokerBench, broker_bench
+from delivery_fakes import consumer_data
+from reput_broker.access.model import Account, User
+from reput_broker.groups.reply_push import SETTLE_S
+from reput_broker.request import ClientAnswer, Response
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.consumers import ConsumerRunningInfoHeader
+from reput_protocol.commands.group import HeartbeatData, LockBatchBody, ProducerData
+from reput_protocol.record.message import MessageQueue
+from tasks import run_by_the_clock
+
+pytestmark = pytest.mark.trio(run=run_by_the_clock)
+TAKEN = ClientAnswer(0, None, {}, b"")
+USERS = {name: Account(User(name, "a-secret-of-16-characters"), ()) for name in ("alice", "eve")}
+
+
+def of_user(bench: BrokerBench, name: str, client_id: str = "victim") -> BenchClient:
+    client = bench.client()
+    client.principal, client.client_id = USERS[name], client_id
+    return client
+
+
+def at_host(bench: BrokerBench, host: str, client_id: str = "victim") -> BenchClient:
+    client = bench.client()
+    client.peer, client.is_local, client.client_id = f"{host}:40000", False, client_id
+    return client
+
+
+async def heartbeat(client: BenchClient, *groups: str) -> Response:
+    consumers = [consumer_data(group, "T") for group in groups]
+    body = HeartbeatData(client.client_id, consumers, [ProducerData("asking")]).to_json()
+    response = await client.ask(RequestCode.HEART_BEAT, {}, body)
+    assert response is not None
+    return response
+
+
+async def reply(bench: BrokerBench, to: str) -> Response:
+    found = {"CORRELATION_ID": "c-1", "MSG_TYPE": "reply", "TTL": "3000", "REPLY_TO_CLIENT": to}
+    replier = bench.client()
+    ext = replier.send_header("DefaultCluster_REPLY_TOPIC", found).to_ext_v2(replier.header_type)
+    response = await replier.ask(RequestCode.SEND_REPLY_MESSAGE_V2, ext, b"confidential")
+    assert response is not None
+    return response
+
+
+@pytest.mark.parametrize("by_user", [True, False])
+async def test_another_users_heartbeat_takes_over_neither_replies_nor_members(
+    tmp_path: Path, by_user: bool
+) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        victim = of_user(bench, "alice") if by_user else at_host(bench, "10.0.0.1")
+        eve = of_user(bench, "eve") if by_user else at_host(bench, "10.6.6.6")
+        assert (await heartbeat(victim, "g")).code == 0
+        refused = await heartbeat(eve, "g")
+        assert refused.code != 0
+        assert "client id 'victim' belongs to an open connection that is not of" in (refused.remark or "")
+        victim.answers.append(TAKEN)
+        assert (await reply(bench, "victim")).code == 0
+        ext = ConsumerRunningInfoHeader("g", "victim").to_ext(eve.header_type)
+        victim.answers.append(TAKEN)
+        asked = await bench.client().ask(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        assert asked is not None
+        assert [code for code, _, _ in victim.calls] == [
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+        ]
+        assert (eve.calls, eve.sent) == ([], [])
+
+
+async def test_another_users_request_message_takes_over_no_replies(tmp_path: Path) -> None:
+    """A requester may be known only by the request that it sent, as RocketMQ's Go client is."""
+    asks = {"REPLY_TO_CLIENT": "victim", "CORRELATION_ID": "c-1", "TTL": "3000"}
+    async with broker_bench(tmp_path / "s") as bench:
+        victim, eve = of_user(bench, "alice"), of_user(bench, "eve")
+        assert (await victim.send("T", b"question", asks)).code == 0
+        assert (await eve.send("T", b"question", asks)).code != 0, "its reply would go to another user"
+        assert (await heartbeat(eve)).code != 0
+        victim.answers.append(TAKEN)
+        assert (await reply(bench, "victim")).code == 0
+        assert (len(victim.calls), eve.calls) == (1, [])
+
+
+async def test_without_users_a_copied_request_is_stored_and_takes_over_nothing(tmp_path: Path) -> None:
+    asks = {"REPLY_TO_CLIENT": "victim", "CORRELATION_ID": "c-1", "TTL": "3000"}
+    async with broker_bench(tmp_path / "s") as bench:
+        victim, other = at_host(bench, "10.0.0.1"), at_host(bench, "10.6.6.6")
+        assert (await victim.send("T", b"question", asks)).code == 0
+        assert (await other.send("T", b"question", asks)).code == 0
+        victim.answers.append(TAKEN)
+        assert (await reply(bench, "victim")).code == 0
+        assert (len(victim.calls), other.calls) == (1, [])
+
+
+async def test_a_client_may_have_several_connections_and_reconnect(tmp_path: Path) -> None:
+    """RocketMQ's Java client has one for its VIP channel, and a client whose machine crashed leaves one open."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.pass_time(SETTLE_S)
+        first, second = of_user(bench, "alice"), of_user(bench, "alice")
+        assert [(await heartbeat(client, "g")).code for client in (first, second, first)] == [0, 0, 0]
+        bench.gone(first)
+        second.answers.append(TAKEN)
+        assert (await reply(bench, "victim")).code == 0, "the other connection is still open"
+        assert (await heartbeat(of_user(bench, "eve"))).code != 0
+        bench.gone(second)
+        assert (await heartbeat(of_user(bench, "eve"))).code == 0, "no connection has it any more"
+
+
+async def test_another_users_locks_are_not_released(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("T")
+        victim, eve = of_user(bench, "alice"), of_user(bench, "eve")
+        assert (await heartbeat(victim, "g")).code == 0
+        queue = MessageQueue("T", bench.broker.config.broker_name, 0)
+        body = LockBatchBody("victim", "g", [queue]).to_json()
+        for client, code, is_served in (
+            (victim, RequestCode.LOCK_BATCH_MQ, True),
+            (eve, RequestCode.UNLOCK_BATCH_MQ, False),
+            (eve, RequestCode.LOCK_BATCH_MQ, False),
+        ):
+            response = await client.ask(code, {}, body)
+            assert response is not None
+            assert (response.code == 0) is is_served

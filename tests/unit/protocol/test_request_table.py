@@ -1,0 +1,108 @@
+"""The table of requests: a row for each code, and fields whose types say what they name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args, get_origin
+
+import pytest
+from msgspec import Struct
+from msgspec.structs import fields
+
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.body import Members
+from reput_protocol.commands.header import CommandHeader
+from reput_protocol.commands.naming import named_fields
+from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.commands.table import NOT_SERVED, REQUESTS, why_not_served
+from reput_protocol.names import Names
+from typed_headers import typed_headers
+
+TOPICS: Final = {Names.TOPIC, Names.TOPICS, Names.POPPED_TOPIC}
+GROUPS: Final = {Names.GROUP, Names.GROUPS}
+LOOKS_LIKE_A_NAME: Final = re.compile(r"topic|group|(client|consumer|member)_?(ids?|addr)|broker_?name")
+NAMES_NOTHING: Final[Mapping[str, str]] = {
+    "ClientConnection.client_addr": "an address",
+    "ClientDescription.groups": "an answer's, producer groups and consumer groups",
+    "CreateTopicHeader.topic_filter_type": "a setting",
+    "GroupMember.client_addr": "an address",
+    "SubscriptionGroupConfig.group_retry_policy": "a setting",
+    "TopicConfig.topic_filter_type": "a setting",
+    "TopicRoute.order_topic_conf": "numbers of queues by broker",
+    "UserInfo.groups": "groups of rules",
+}
+TO_BROKERS: Final = [row for row in REQUESTS.values() if row.sender is not Sender.TO_CLIENTS]
+
+
+def test_each_code_has_one_row() -> None:
+    assert {*map(int, RequestCode)} <= REQUESTS.keys() | NOT_SERVED.keys()
+    assert not REQUESTS.keys() & NOT_SERVED.keys()
+    assert why_not_served(13).startswith(" request type 13 not supported: QUERY_BROKER_OFFSET; ")
+    assert why_not_served(3001).startswith(" request type 3001 not supported: AUTH_CREATE_USER; ")
+    assert why_not_served(987654) == " request type 987654 not supported"
+
+
+def types_of_fields() -> Iterator[tuple[str, str, Any]]:
+    """Yield class, field and type of all that travels."""
+    kinds: list[Any] = [*typed_headers(), *CommandHeader.__subclasses__()]
+    bodies = Members.__subclasses__()
+    for kind in bodies:
+        bodies += kind.__subclasses__()
+    for kind in {*kinds, *bodies}:
+        if kind.__module__.startswith("reput_protocol."):
+            for field in fields(kind):
+                yield kind.__name__, field.name, field.type
+
+
+def holds_text(hint: Any) -> bool:
+    """Tell whether a value of a type may be text, or has some that no type of its own describes."""
+    if hint is str:
+        return True
+    return any(map(holds_text, get_args(hint))) if get_origin(hint) is not None else False
+
+
+def says_what_it_names(hint: Any) -> bool:
+    inner = [*get_args(hint)]
+    return any(isinstance(part, Names) for part in inner) or any(map(says_what_it_names, inner))
+
+
+def test_a_field_that_looks_like_a_name_says_what_it_names() -> None:
+    unsaid = {
+        f"{kind}.{name}"
+        for kind, name, hint in types_of_fields()
+        if LOOKS_LIKE_A_NAME.search(name) and holds_text(hint) and not says_what_it_names(hint)
+    }
+    assert unsaid == NAMES_NOTHING.keys(), (
+        "annotate it with a type of reput_protocol.names, or say here why not"
+    )
+
+
+@pytest.mark.parametrize("row", TO_BROKERS, ids=lambda row: row.code.name)
+def test_what_a_field_names_needs_a_right(row: RequestType) -> None:
+    for field in row.named:
+        if field.names in TOPICS | GROUPS and row.cluster is None:
+            assert row.right_on(field) is not None or field.path in row.fields, field.path
+    assert row.fields.keys() <= {field.path for field in row.named}, (
+        "an exception is about a field that is there"
+    )
+
+
+@pytest.mark.parametrize("row", TO_BROKERS, ids=lambda row: row.code.name)
+def test_who_may_send_a_request_is_decided(row: RequestType) -> None:
+    needs = (row.cluster, row.topics, row.groups, row.unnamed, row.handler_checks, row.writes_something)
+    assert any(needs) or row.code is RequestCode.GET_BROKER_CLUSTER_INFO
+
+
+def test_names_are_found_in_bodies_lists_and_maps() -> None:
+    class Queue(Struct):
+        topic: str
+
+    row = REQUESTS[RequestCode.BATCH_ACK_MESSAGE]
+    assert row.body is not None
+    body = row.body.from_json(b'{"acks":[{"c":"g","t":"%RETRY%g_orders"},{"c":"h","t":"other"}]}')
+    found = {field.path: [*field.names_in(body)] for field in named_fields(row.body)}
+    assert found == {"brokerName": [""], "acks.c": ["g", "h"], "acks.t": ["orders", "other"]}
+    assert named_fields(Queue) == (), "only the type counts"
+    many = next(field for field in REQUESTS[RequestCode.GET_CONSUME_STATS].named if field.path == "topicList")
+    assert [*many.split("a;b;;c")] == ["a", "b", "c"]
