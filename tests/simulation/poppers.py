@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from histories.history import Event
+from histories.judge.facts import Facts
 from histories.judge.violation import Violation
 from pops import Popped, pop_fields, popped_messages
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
@@ -223,8 +224,10 @@ class _Excused:
         self._popped.add(event["uid"])
 
 
-def judge(events: Sequence[Event]) -> Iterator[Violation]:
+def judge(events: Sequence[Event], facts: Facts) -> Iterator[Violation]:
     """Nothing is lost, and nothing is popped after it was acknowledged in time, but what `_Excused` has.
+
+    What a master pops and acknowledges whose history an operator gives up counts for nothing.
 
     A time that was changed too late, or without an answer, may have made another check point of a message that was
     visible again: then it is delivered for both.
@@ -236,6 +239,8 @@ def judge(events: Sequence[Event]) -> Iterator[Violation]:
     changes = Counter(event["uid"] for event in events if event.what == "pop-changes")
     changes.subtract(event["uid"] for event in events if event.what == "pop-changed")
     for event in events:
+        if event.what in ("popped", "pop-done") and facts.is_overruled(event.at):
+            continue
         excused.note(event)
         if event.what == "pop-done":
             done.setdefault(event["uid"], event)

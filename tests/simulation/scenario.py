@@ -118,7 +118,7 @@ def outcome_of(world: World) -> Outcome:
     text = world.history.text()
     events = sorted(world.history.events, key=lambda event: event.at)
     facts, violations = judge(events)
-    violations += poppers.judge(events)
+    violations += poppers.judge(events, facts)
     what = Counter(event.what for event in events)
     counts = Counter(
         sends=what["put"],

@@ -120,6 +120,7 @@ async def operate(world: World) -> None:
                 await trio.sleep(_KILLED_S)
         for master in masters:
             world.history.note("overruled", of=master.endpoint)
+            world.may_lose("offsets")
             master.start()
         world.history.note("healed", name="operation")
         await trio.sleep(AFTERMATH_S)
