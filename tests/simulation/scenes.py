@@ -103,14 +103,14 @@ async def operate(world: World) -> None:
 
     That is the one of which most is confirmed. A master that is another is stopped first.
     """
+    world.history.disturb("operation", "operation")  # the group may stand until then
     for _ in range(_OPERATIONS):
         if await whole(world):
-            return
+            break
         up = [broker for broker in world.brokers if broker.confirmed is not None]
         best = max(up, key=lambda broker: broker.confirmed or (0, 0), default=None)
         if best is None:
             continue
-        world.history.disturb("operation", "operation")
         masters = [broker for broker in world.brokers if broker.leads and broker is not best]
         for master in masters:
             master.kill()
@@ -122,6 +122,6 @@ async def operate(world: World) -> None:
             world.history.note("overruled", of=master.endpoint)
             world.may_lose("offsets")
             master.start()
-        world.history.note("healed", name="operation")
-        await trio.sleep(AFTERMATH_S)
-        world.calm("operation")
+    world.history.note("healed", name="operation")
+    await trio.sleep(AFTERMATH_S)
+    world.calm("operation")
