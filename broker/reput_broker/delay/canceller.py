@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -138,9 +139,8 @@ class Canceller:
             is_settled = False
         records: list[bytes] = []
         for delay_topic in (SCHEDULE_TOPIC, TIMER_TOPIC, DELAY_CANCEL_TOPIC):
-            found = await trio.to_thread.run_sync(
-                self._store.query_message, delay_topic, key, _FOUND_MAX, limiter=self._limiter
-            )
+            find = partial(self._store.query_message, delay_topic, key, _FOUND_MAX, for_clients=False)
+            found = await trio.to_thread.run_sync(find, limiter=self._limiter)
             is_settled = is_settled and found.is_complete and len(found.records) < _FOUND_MAX
             records += found.records
         delayed_records = [delayed for data in records if (delayed := decode_delayed(data)) is not None]

@@ -216,7 +216,7 @@ class Levels:
         """Return the deliver time that a queue entry, or its record, holds."""
         if not is_address(code):
             return code
-        data = self._store.message_at(physical_offset)
+        data = self._store.record_at(physical_offset)
         if data is None:
             return 0
         record = decode_record(data, check_crc=False)
@@ -264,9 +264,9 @@ class LevelCancellations:
                 offset += 1
 
     def _recover_one(self, cancel_offset: int, physical_offset: int) -> None:
-        data = self._store.message_at(physical_offset)
+        data = self._store.record_at(physical_offset)
         target = None if data is None else origin_of(RecordView(data, 0))
-        delayed = None if target is None else self._store.message_at(target)
+        delayed = None if target is None else self._store.record_at(target)
         if target is None or delayed is None:
             return
         record = RecordView(delayed, 0)

@@ -42,7 +42,7 @@ class DeliveredRecords:
                 self._note(origin)
 
     def _note(self, physical_offset: int) -> None:
-        data = self._store.message_at(physical_offset)
+        data = self._store.record_at(physical_offset)
         if data is None:
             return  # it has left the log and waits no longer
         delayed = RecordView(data, 0)

@@ -147,7 +147,7 @@ class Schedule:
             )
 
     def _queue_offset_at(self, physical_offset: int) -> int | None:
-        data = self._store.message_at(physical_offset)
+        data = self._store.record_at(physical_offset)
         if data is None:
             return None
         record = RecordView(data, 0)
@@ -288,7 +288,7 @@ class Schedule:
         """Move what partly delivered slots still hold to the next second: RocketMQ knows no such slot."""
         timers, now_ms = self.timers, self._clock_ms()
         for due, deletes in timers.take_active(now_ms):
-            data = self._store.message_at(due.physical_offset)
+            data = self._store.record_at(due.physical_offset)
             delayed = None if data is None else decode_delayed(data)
             if (
                 delayed is not None

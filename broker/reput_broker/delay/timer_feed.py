@@ -125,7 +125,7 @@ class TimerFeed:
 
     def _note_added(self, entry: Timed, delayed: DelayedRecord | None, slot: ActiveSlot | None) -> None:
         if delayed is None:
-            data = None if entry.size <= 0 else self._store.message_at(entry.physical_offset)
+            data = None if entry.size <= 0 else self._store.record_at(entry.physical_offset)
             self._stats.dropped["lost" if data is None else "unreadable"] += 1
         elif entry.is_done:
             pass

@@ -221,7 +221,10 @@ class MessageReader:
         return HeldExtents(self._log, extents)
 
     def message_at(self, physical_offset: int) -> bytes | None:
-        """The whole record that starts at a log offset, verified; None if no readable record starts there."""
+        """The whole record that starts at a log offset, verified, for a client; None if none does that clients may see.
+
+        Queues and index may have more after a failover: what the broker looks up for itself, `record_at` reads.
+        """
         return self._log.message_at(physical_offset, self._log.readable_end())
 
     def oldest_store_timestamp(self) -> int:

@@ -25,7 +25,7 @@ def read_entry(store: MessageStore, topic: str, queue_id: int, offset: int) -> Q
     """Return the record at an offset of a queue, with its checksums verified."""
     result = store.get_message(topic, queue_id, offset, 1, 1)
     if result.status is GetStatus.FOUND:
-        data = store.message_at(result.extents[0].physical_offset)
+        data = store.record_at(result.extents[0].physical_offset)
         return QueueEntry(None if data is None else _decoded(data), result.next_begin_offset, False)
     if offset < result.next_begin_offset <= result.max_offset:
         return QueueEntry(None, result.next_begin_offset, False)

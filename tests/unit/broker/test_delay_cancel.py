@@ -84,6 +84,25 @@ async def test_a_cancellation_holds_through_a_kill_and_a_stop(tmp_path: Path, ki
     bench.stop()
 
 
+@pytest.mark.parametrize("kind", ["level", "timed"])
+async def test_a_new_master_cancels_what_it_does_not_know_to_be_confirmed(tmp_path: Path, kind: str) -> None:
+    bench = bench_of(tmp_path)
+    for body in (b"gone", b"stays"):
+        if kind == "level":
+            bench.level(body, 3)
+        else:
+            bench.timed(body, 10_000)
+    bench = bench.kill()
+    async with bench.running():
+        bench.store.confirm_offset = 0
+        assert await bench.cancel("ID-gone") == ["CANCELLED"]
+        bench.store.confirm_offset = None
+        await trio.sleep(12)
+        assert await bench.cancel("ID-stays") == ["DELIVERED"]
+        assert [*bench.delivered()] == [b"stays"]
+    bench.stop()
+
+
 async def test_a_cancellation_holds_where_the_timer_s_files_are_made_again_later(tmp_path: Path) -> None:
     """A message further ahead than half a turn of the wheel was put into another slot then, and fired there."""
     bench = bench_of(tmp_path, wheel_slots=600, file_reserved_time="2m")

@@ -72,7 +72,8 @@ async def test_a_repeated_request_is_the_same_one(
 
 
 @pytest.mark.parametrize("level", [3, -1])
-async def test_a_repetition_is_known_after_a_restart(tmp_path: Path, level: int) -> None:
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_a_repetition_is_known_after_a_restart(tmp_path: Path, level: int, is_confirmed: bool) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client(HeaderType.MSGPACK)
         record = await sent(bench, client)
@@ -80,8 +81,11 @@ async def test_a_repetition_is_known_after_a_restart(tmp_path: Path, level: int)
         await bench.settled()
         image, now_ms = bench.killed(tmp_path / "image"), bench.now_ms
     async with broker_bench(image, at_ms=now_ms) as bench:
+        store = bench.broker.store
+        store.confirm_offset = store.max_physical_offset if is_confirmed else record.physical_offset
         client = bench.client(HeaderType.MSGPACK)
         response = await client.send_back(record, "billing", level, send_back_id="a1", is_repeated=True)
+        store.confirm_offset = None
         assert response.code == 0, response.remark
         await resend(
             client, f"{record.physical_offset}-a1", "3" if level > 0 else None, max_reconsume_times=0

@@ -499,15 +499,25 @@ async def _committed_after_restart(bench: BrokerBench, client: BenchClient) -> l
     return await bench.bodies("orders")
 
 
-async def test_a_broker_killed_between_half_and_end_asks_after_its_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_confirmed", [True, False])
+async def test_a_broker_killed_between_half_and_end_asks_after_its_start(
+    tmp_path: Path, is_confirmed: bool
+) -> None:
+    """So does a new master that does not know yet which of its messages are confirmed."""
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("orders")
         await bench.client().send_half("orders", b"o-1")
         image = bench.killed(tmp_path / "image")
         now_ms = bench.now_ms
     async with broker_bench(image, at_ms=now_ms) as bench:
+        store, client = bench.broker.store, bench.client()
+        store.confirm_offset = None if is_confirmed else 0
+        await client.heartbeat("shop")
+        await trio.sleep(31)
+        assert [record.body for _, record in client.checks()] == [b"o-1"]
         assert open_of(bench) == 1
-        assert await _committed_after_restart(bench, bench.client()) == [b"o-1"]
+        store.confirm_offset = None
+        assert await _committed_after_restart(bench, client) == [b"o-1"]
 
 
 async def test_a_broker_killed_between_commit_and_op_message_commits_once(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from reput_broker.store.errors import DiskFull, ForeignFile
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index.file import IndexFile, IndexHeader
+from reput_broker.store.index.query import TIME_MAX_MS
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.message import Message
@@ -36,9 +37,16 @@ def put_keys(
     assert result.status.name == "PUT_OK"
 
 
-def found(store: MessageStore, key: str, topic: str = "T", **where: int) -> list[bytes]:
+def found(
+    store: MessageStore,
+    key: str,
+    topic: str = "T",
+    count: int = 64,
+    begin_ms: int = 0,
+    end_ms: int = TIME_MAX_MS,
+) -> list[bytes]:
     store.complete_index()
-    result = store.query_message(topic, key, where.pop("count", 64), **where)
+    result = store.query_message(topic, key, count, begin_ms, end_ms)
     assert result.is_complete
     return [decode_record(record).body for record in result.records]
 

@@ -232,6 +232,8 @@ def test_consumers_see_nothing_beyond_the_confirm_offset(tmp_path: Path) -> None
     store = opened(store.options)
     store.confirm_offset = first.end_offset
     assert not store.is_confirmed
+    assert store.message_at(first.end_offset) is None
+    assert store.record_at(first.end_offset) is not None
     store.confirm_offset = store.max_physical_offset
     assert store.is_confirmed
     assert bodies(store, "T", 0) == [b"a", b"b"]

@@ -78,7 +78,14 @@ class KeyLookup:
         self._has_gap = has_gap
 
     def query_message(
-        self, topic: str, key: str, max_messages: int, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
+        self,
+        topic: str,
+        key: str,
+        max_messages: int,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        *,
+        for_clients: bool = True,
     ) -> QueryResult:
         """Find messages by unique id or key, or by time alone, newest first (RocketMQ: queryMessage).
 
@@ -89,6 +96,7 @@ class KeyLookup:
             key: empty: any. Messages without unique id and key are not in the index.
             max_messages: limited to `QUERY_MESSAGES_MAX`.
             begin_ms, end_ms: range of store times, both included.
+            for_clients: only what clients may see: after a failover the index may have more.
 
         Raises:
             StoreClosed: the store is not open.
@@ -96,10 +104,11 @@ class KeyLookup:
         index = self._open_index()
         if index is None:
             return QueryResult((), 0, 0, is_complete=False)
+        log_end = self._log.readable_end() if for_clients else self._log.max_offset
         wanted = min(max(1, max_messages), QUERY_MESSAGES_MAX)
         records: list[bytes] = []
         is_complete = not index.is_behind
-        for record in self._candidates(index, topic, key, begin_ms, end_ms):
+        for record in self._candidates(index, topic, key, begin_ms, end_ms, log_end):
             if record is _TOO_MANY:
                 is_complete = False
             elif _matches(record, topic, key, begin_ms, end_ms):
@@ -123,7 +132,8 @@ class KeyLookup:
         *,
         accept: Callable[[bytes], bool] = lambda _: True,
     ) -> UniqueResult:
-        """Find the message with a unique id that was stored first; otherwise as `query_message`.
+        """Find the message with a unique id that was stored first, whether or not consumers see it; otherwise as
+        `query_message`.
 
         Messages that merely have the id among their keys do not count, nor those whose record
         `accept` rejects.
@@ -136,7 +146,7 @@ class KeyLookup:
             return UniqueResult(None, Doubt.BEHIND)
         first: bytes | None = None
         doubt = Doubt.BEHIND if index.is_behind else None
-        for record in self._candidates(index, topic, unique_key, begin_ms, end_ms):
+        for record in self._candidates(index, topic, unique_key, begin_ms, end_ms, self._log.max_offset):
             if record is _TOO_MANY:
                 doubt = Doubt.TOO_MANY
             else:
@@ -158,10 +168,10 @@ class KeyLookup:
         return self._index
 
     def _candidates(
-        self, index: IndexService, topic: str, key: str, begin_ms: int, end_ms: int
+        self, index: IndexService, topic: str, key: str, begin_ms: int, end_ms: int, log_end: int
     ) -> Iterator[bytes]:
-        """Yield records whose key has the hash of `key`, newest first; then `_TOO_MANY` if there are more."""
-        readable_end = self._log.readable_end()
+        """Yield records before `log_end` whose key has the hash of `key`, newest first; then `_TOO_MANY`
+        if there are more."""
         seen: set[int] = set()
         found = (
             index.find(index_hash(f"{topic}#{key}"), begin_ms, end_ms)
@@ -177,7 +187,7 @@ class KeyLookup:
             seen.add(physical_offset)
             if self._deleted.hides(topic, physical_offset):
                 continue
-            record = self._log.message_at(physical_offset, readable_end, cold=True)
+            record = self._log.message_at(physical_offset, log_end, cold=True)
             if record is not None:
                 yield record
 

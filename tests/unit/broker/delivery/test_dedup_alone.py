@@ -119,6 +119,24 @@ async def test_a_killed_broker_knows_what_it_stored(tmp_path: Path, delay: dict[
     bench.stop()
 
 
+@pytest.mark.parametrize("delay", [LEVEL, TIME], ids=["level", "time"])
+async def test_a_new_master_knows_what_it_does_not_know_to_be_confirmed(
+    tmp_path: Path, delay: dict[str, str]
+) -> None:
+    bench = new_bench(tmp_path)
+    first = Sender(bench).send(delay, check=False)
+    bench = bench.kill()
+    bench.store.confirm_offset = first.physical_offset
+    async with bench.running():
+        Sender(bench).repeat(first, delay)
+        await trio.sleep(15)
+        Sender(bench).repeat(first, delay)
+        bench.store.confirm_offset = None
+        bench.wrote()
+        assert len(bench.delivered()[b"x"]) == 1
+    bench.stop()
+
+
 async def test_a_time_that_has_passed_meanwhile_makes_no_other_message(tmp_path: Path) -> None:
     bench = new_bench(tmp_path)
     sender = Sender(bench)

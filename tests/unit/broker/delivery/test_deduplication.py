@@ -87,6 +87,18 @@ def test_a_repeated_send_has_the_outcome_of_the_first(broker: Broker, dispatched
     assert again.store_timestamp_ms == first.store_timestamp_ms
 
 
+def test_what_a_new_master_does_not_know_to_be_confirmed_is_stored_all_the_same(
+    broker: Broker, clock: FakeClock
+) -> None:
+    """A start dispatches the whole log; the confirm offset of a new tenure begins before its end."""
+    first = broker.put("a", "b")
+    assert broker.store.close()
+    broker = Broker(opened(broker.store.options, clock), clock)
+    broker.store.confirm_offset = first.physical_offset
+    assert places(broker.put("a", "b", check=True)) == places(first)
+    assert broker.store.close()
+
+
 @pytest.mark.parametrize("dispatched", [False, True])
 def test_one_message_of_a_block_is_found_in_it(broker: Broker, dispatched: bool) -> None:
     first = broker.put("a", "b", "c")
