@@ -24,7 +24,7 @@ from reput_protocol.wire.header import Header, HeaderType
 class FakeStore:
     """A store whose index has no room for the keys that wait, or has."""
 
-    dispatch_idle = True
+    dispatch_idle = is_confirmed = True
 
     def __init__(self, *, is_full: bool, records: tuple[bytes, ...]) -> None:
         self.is_full = is_full
@@ -80,7 +80,10 @@ async def test_keys_that_found_no_room_make_an_answer_incomplete(is_full: bool) 
 
 
 @pytest.mark.trio
-async def test_what_is_not_dispatched_makes_an_answer_incomplete() -> None:
+@pytest.mark.parametrize("what", ["dispatch_idle", "is_confirmed"])
+async def test_what_is_not_dispatched_or_not_known_to_be_confirmed_makes_an_answer_incomplete(
+    what: str,
+) -> None:
     store = FakeStore(is_full=False, records=())
-    store.dispatch_idle = False
+    setattr(store, what, False)
     assert "ask again later" in str((await answer_of(store)).remark)
