@@ -215,7 +215,7 @@ class AccessControl:
     def authenticate(self, request: Request) -> None:
         """Set the user of a request, and of its connection, if the signature is its.
 
-        A request for a challenge needs none.
+        A request for a challenge needs none; more than one of a connection count as requests without a signature.
 
         Raises:
             Refusal: UNAUTHENTICATED.
@@ -224,6 +224,7 @@ class AccessControl:
             return  # a request of the broker's own pages, which have checked their user
         ext = request.ext
         if request.header.code == _CHALLENGE and ACCESS_KEY not in ext:
+            request.client.unauthenticated += request.client.signatures is not None
             request.principal = STRANGER
             return
         name = ext.get(ACCESS_KEY)

@@ -25,7 +25,7 @@ from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
 from reput_protocol.codes import RequestCode
 from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 ALICE: Final = Credentials("alice", "the-secret-of-alice")
 NO_PERMISSION: Final = 16
@@ -144,6 +144,23 @@ async def test_requests_without_a_valid_signature_end_the_connection(
         assert len(bench.peer.answered) == 17, "the last says why"
         assert bench.connection.is_closed
         assert bench.traffic.closed["auth"] == 1
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("code", "flag"), [(RequestCode.SIGNATURE_CHALLENGE, 0), (ECHO, RESPONSE_FLAG)], ids=["challenges", "answers"]
+)
+async def test_what_needs_no_signature_ends_the_connection_if_it_is_repeated(
+    access: AccessControl, autojump_clock: trio.testing.MockClock, code: int, flag: int
+) -> None:
+    async with served(access) as bench:
+        bench.peer.says(ask(code, 0, flag))
+        await trio.sleep(1)
+        assert not bench.connection.is_closed
+        bench.peer.says(*(ask(code, opaque, flag) for opaque in range(100)))
+        await trio.sleep(2)
+        assert bench.traffic.closed["auth"] == 1
+        assert len(bench.peer.answers) < 20
 
 
 def test_an_address_that_fails_waits_longer_and_others_do_not() -> None:
