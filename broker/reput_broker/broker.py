@@ -34,7 +34,6 @@ from reput_broker.console.app import Console, needs_admin
 from reput_broker.console.source import Serving
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
-from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
@@ -45,6 +44,7 @@ from reput_broker.observe.pages import make_app
 from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.request import Handler
+from reput_broker.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, HttpListenFailed, serve_http
 from reput_broker.server.listener import ListenFailed, address_of, bind

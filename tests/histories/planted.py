@@ -50,7 +50,7 @@ class Bug:
 
 def lost_wake_up() -> None:
     """nine in ten waiting pulls are not woken by a message"""
-    from reput_broker.processors.long_polling import PullRequestHoldService
+    from reput_broker.pull.long_polling import PullRequestHoldService
 
     real = PullRequestHoldService.arriving
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.canceller import Canceller
@@ -19,6 +18,7 @@ from reput_broker.delay.waiting_messages import WaitingMessages
 from reput_broker.observe.delivery_metrics import DelaySources
 from reput_broker.processors.delay import DelayProcessor
 from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.put_path import PutPath
 from reput_broker.request import Handler
 from reput_broker.tables.config_file import encode
 
@@ -26,7 +26,7 @@ from reput_broker.tables.config_file import encode
 class DelayParts:
     """Delayed delivery, over an open storage."""
 
-    def __init__(self, config: BrokerConfig, storage: Storage, puts: PutParts) -> None:
+    def __init__(self, config: BrokerConfig, storage: Storage, puts: PutPath) -> None:
         schedule, store, clock_ms = storage.schedule, storage.store, storage.clock_ms
         self.delay_hook = DelayHook(config.delay, clock_ms)
         self._schedule = schedule

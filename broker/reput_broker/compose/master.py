@@ -28,7 +28,6 @@ from reput_broker.ha.election.group_copies import GroupCopies
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
-from reput_broker.ha.roles import TenureSource
 from reput_broker.ha.service import HAService
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import StoreHealth
@@ -44,6 +43,7 @@ from reput_broker.processors.slave_refusals import fenced, once_confirmed
 from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.retry.deduplication import Deduplication
+from reput_broker.roles import TenureSource
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.gate import Gate
 from reput_broker.server.listener import address_of

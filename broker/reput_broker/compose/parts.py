@@ -9,14 +9,13 @@ import trio
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access
-from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.cold_quotas import ColdQuotas
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
 from reput_broker.ha.election.elector import Elector
-from reput_broker.ha.roles import TenureSource
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.delivery_metrics import GroupSources
@@ -27,14 +26,11 @@ from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.client import ClientProcessor
 from reput_broker.processors.cold_quotas import ColdQuotaProcessor
 from reput_broker.processors.fetch import FetchProcessor
-from reput_broker.processors.filter_check import FilterCheck
-from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.group_members import GroupMembersProcessor
 from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
-from reput_broker.processors.long_polling import HELD_BYTES
 from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.promotion import PromotionProcessor
@@ -42,15 +38,19 @@ from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.spans import Spans
 from reput_broker.processors.topic import TopicProcessor
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.users import UsersProcessor
+from reput_broker.pull.filter_check import FilterCheck
+from reput_broker.pull.long_polling import HELD_BYTES
 from reput_broker.put.fence import Fence
+from reput_broker.put.put_path import PutPath
 from reput_broker.request import Client, Handler
+from reput_broker.roles import TenureSource
 from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Gate
 from reput_broker.server.listener import Server
 from reput_broker.surroundings import Surroundings
+from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.upkeep.clean_service import CleanFilesService
 from reput_protocol.commands.group import SubscriptionGroupConfig
 
@@ -133,7 +133,7 @@ class CommonParts:
         self._follows = follows
         self._gate = gate
         self._ids_to_pull_from = ids_to_pull_from
-        self.puts = PutParts(config, store, storage.hold, counters, store_health.turn_read_only, fence)
+        self.puts = PutPath(config, store, storage.hold, counters, store_health.turn_read_only, fence)
         self.groups = GroupState(
             config.groups,
             counters,

@@ -9,11 +9,11 @@ from functools import partial
 import structlog
 import trio
 
-from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.delay.record_reader import RecordReader
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
@@ -24,17 +24,17 @@ from reput_broker.pop.revive_log import ReviveLog
 from reput_broker.pop.revive_service import PopReviveService
 from reput_broker.processors.ack import AckProcessor
 from reput_broker.processors.assignment import AssignmentProcessor, TopicQueues
-from reput_broker.processors.filter_check import FilterCheck
-from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.pop import PopProcessor
 from reput_broker.processors.pop_looks import PopLookProcessor
 from reput_broker.processors.pop_polling import PopPolling
 from reput_broker.processors.pop_queues import PopQueues
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.pull.filter_check import FilterCheck
 from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.put_path import PutPath
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import Handler
 from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
 
@@ -50,7 +50,7 @@ class PopParts:
         self,
         config: BrokerConfig,
         storage: Storage,
-        puts: PutParts,
+        puts: PutPath,
         delay_hook: DelayHook,
         groups: GroupState,
         topic_access: TopicAccess,

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from reput_broker.compose.puts import PutParts
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
 from reput_broker.observe.counters import RetryCounts
-from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.put_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor
 from reput_broker.processors.send_redirects import SendRedirects
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.processors.transaction import TransactionProcessor
 from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.put_path import PutPath
 from reput_broker.request import Handler
 from reput_broker.retry.claimed_origins import ClaimedOrigins
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication
+from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.transactions.check_requests import CheckRequests
 from reput_broker.transactions.check_service import TransactionCheckService
 from reput_broker.transactions.op_queue import OpWriter
@@ -38,7 +38,7 @@ class RetryParts:
         self,
         config: BrokerConfig,
         storage: Storage,
-        puts: PutParts,
+        puts: PutPath,
         delay_hook: DelayHook,
         groups: GroupState,
         topic_access: TopicAccess,

@@ -28,13 +28,13 @@ from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.reopen import Reopen
-from reput_broker.ha.roles import Tenure, TenureSource
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.processors.slave_refusals import NOT_WHILE_COMPLETING, is_completing
+from reput_broker.roles import Tenure, TenureSource
 from reput_broker.server.connection import Connection
 from reput_broker.server.gate import Gate
 from reput_broker.store.errors import StoreDamaged

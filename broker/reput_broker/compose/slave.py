@@ -17,7 +17,6 @@ from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.roles import Master, Role, TenureSource
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import StoreHealth
@@ -27,6 +26,7 @@ from reput_broker.processors.ha_status import HAStatusProcessor
 from reput_broker.processors.replica import ReplicaProcessor
 from reput_broker.processors.slave_refusals import SlaveRefusals
 from reput_broker.put.fence import Fence
+from reput_broker.roles import Master, Role, TenureSource
 from reput_broker.server.gate import Gate
 from reput_broker.surroundings import Surroundings
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo

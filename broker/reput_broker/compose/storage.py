@@ -26,7 +26,7 @@ from reput_broker.pop.recovery import (
     recover_positions,
     take_back_positions,
 )
-from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.errors import directory_refusals
 from reput_broker.store.file_io import sync_directory

@@ -29,9 +29,9 @@ from reput_broker.ha.master_proof import MasterClient, MasterNotProven
 from reput_broker.ha.members import GroupMembers
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
-from reput_broker.ha.roles import Master, TenureSource
 from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting_client import RemoteUnreachable, dial
+from reput_broker.roles import Master, TenureSource
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from reput_broker.groups.group_access import GroupAccess, check_not_brokers
 from reput_broker.observe.counters import Counters
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
 from reput_broker.pop.in_flight import InFlightMessages
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.positions import Place, PopPositions
 from reput_broker.pop.revive_log import ReviveLog, size_of
-from reput_broker.processors.group_access import GroupAccess, check_not_brokers
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     ORDERED_REVIVE_QUEUE,

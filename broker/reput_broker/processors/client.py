@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import trio
 
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.membership import MemberConflict, Membership
-from reput_broker.processors.group_access import GroupAccess
 from reput_broker.request import Client, Handler, Refusal, Request, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import trio
 
-from reput_broker.processors.cold_reads import ColdReads
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
+from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pull import (

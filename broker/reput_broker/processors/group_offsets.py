@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
 from reput_broker.groups.offset_updates import OffsetSetting
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
     ConsumeStats,

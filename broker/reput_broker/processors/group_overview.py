@@ -8,8 +8,8 @@ import trio
 
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroup
+from reput_broker.groups.group_access import no_group
 from reput_broker.groups.group_state import GroupState
-from reput_broker.processors.group_access import no_group
 from reput_broker.request import Handler, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import trio
 from msgspec.structs import replace
 
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.groups.group_access import GroupAccess
+from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
 from reput_broker.tables.offsets import ConsumerOffsetManager

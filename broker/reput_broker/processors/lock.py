@@ -8,8 +8,8 @@ from typing import Final
 import trio
 
 from reput_broker.groups.client_table import ClientTable
+from reput_broker.groups.group_access import GroupAccess, check_not_brokers
 from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.processors.group_access import GroupAccess, check_not_brokers
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode

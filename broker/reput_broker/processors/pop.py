@@ -24,10 +24,10 @@ from reput_broker.pop.in_flight import InFlightMessages
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.positions import Place, PopPositions, Written
 from reput_broker.pop.revive_log import ReviveLog, size_of
-from reput_broker.processors.cold_reads import get_unless_cold
-from reput_broker.processors.filter_check import FilterCheck
 from reput_broker.processors.pop_polling import PollingKey, PopPolling
 from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
+from reput_broker.pull.cold_reads import get_unless_cold
+from reput_broker.pull.filter_check import FilterCheck
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.retry.fitted_properties import fitted_properties

@@ -11,9 +11,9 @@ from typing import Final
 import trio
 
 from reput_broker.config.sections import LimitsConfig
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.positions import Place, PopPositions
-from reput_broker.processors.group_access import GroupAccess
 from reput_broker.processors.pop_polling import PollingKey, PopPolling
 from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
 from reput_broker.request import Handler, Refusal, Request, Response

@@ -9,22 +9,22 @@ import structlog
 
 from reput_broker.config.sections import HAConfig, LimitsConfig
 from reput_broker.groups.cold_quotas import ColdQuotas
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
-from reput_broker.ha.roles import MASTER_ID
 from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
-from reput_broker.processors.cold_reads import ColdReads, get_unless_cold
-from reput_broker.processors.filter_check import FilterCheck
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.long_polling import PullRequestHoldService
 from reput_broker.processors.spans import Spans
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.pull.cold_reads import ColdReads, get_unless_cold
+from reput_broker.pull.filter_check import FilterCheck
+from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.roles import MASTER_ID
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.tables.offset_journal import JournalWriteFailed
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult

@@ -17,11 +17,11 @@ from reput_broker.config.sections import RepliesConfig
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.observe.counters import Counters
 from reput_broker.processors.send_records import check_size, record_of
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.reply import PushReplyHeader

@@ -18,7 +18,6 @@ from reput_broker.processors.send_records import (
     record_parts,
 )
 from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import StoredBefore
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
@@ -28,6 +27,7 @@ from reput_broker.retry.send_back_deduplication import SendBackKey
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.delay import RecallHandle

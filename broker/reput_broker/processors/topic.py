@@ -9,12 +9,12 @@ import trio
 from msgspec.structs import replace
 
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.long_polling import PullRequestHoldService
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from reput_broker.tables.tables import Tables
+from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.table_sync import SyncTableHeader

@@ -8,7 +8,6 @@ import structlog
 
 from reput_broker.config.sections import SinkConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
@@ -21,6 +20,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
 from reput_broker.tables.table_saver import SaveSoon
 from reput_broker.tables.tables import Tables
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import RequestCode
 
 log = structlog.get_logger(__name__)

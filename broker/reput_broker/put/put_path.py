@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.pull.long_polling import PullRequestHoldService
+from reput_broker.put.allocate_service import AllocateService
 from reput_broker.put.appender import Appender
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.fence import Fence
@@ -14,13 +15,12 @@ from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
+from reput_broker.put.store_upkeep import StoreUpkeep
 from reput_broker.store.message_store import MessageStore
-from reput_broker.upkeep.allocate_service import AllocateService
-from reput_broker.upkeep.store_upkeep import StoreUpkeep
 from reput_protocol.codes import AckLevel
 
 
-class PutParts:
+class PutPath:
     """The services of the log of one broker.
 
     Args:
