@@ -22,11 +22,12 @@ from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import open_access
 from reput_broker.access.pages import GuardedPages
 from reput_broker.access.tls import ServerTls
+from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
-from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
+from reput_broker.compose.served_tenure import ServedTenure
 from reput_broker.compose.span_receiver import make_span_exporter
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig

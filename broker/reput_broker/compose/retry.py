@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from reput_broker.compose.storage import Storage
-from reput_broker.config.model import BrokerConfig
+from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
-from reput_broker.groups.group_access import GroupAccess
-from reput_broker.groups.group_state import GroupState
-from reput_broker.observe.counters import RetryCounts
 from reput_broker.processors.put_once import PutBackOnce
 from reput_broker.processors.send_back import SendBackProcessor
 from reput_broker.processors.send_redirects import SendRedirects
 from reput_broker.processors.transaction import TransactionProcessor
-from reput_broker.put.own_puts import OwnPuts
-from reput_broker.put.put_path import PutPath
 from reput_broker.request import Handler
 from reput_broker.retry.claimed_origins import ClaimedOrigins
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication
-from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.transactions.check_requests import CheckRequests
 from reput_broker.transactions.check_service import TransactionCheckService
 from reput_broker.transactions.op_queue import OpWriter
+from reput_broker.transactions.recovery import HalfQueue
 
 
-class RetryParts:
+class RetryFeature:
     """Retries, dead letters and transactions, over an open storage.
 
     Attributes:
@@ -34,51 +28,45 @@ class RetryParts:
         claims: checks what they say about messages that they send to a retry topic themselves.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        storage: Storage,
-        puts: PutPath,
-        delay_hook: DelayHook,
-        groups: GroupState,
-        topic_access: TopicAccess,
-        group_access: GroupAccess,
-        counts: RetryCounts,
-    ) -> None:
-        store, clock_ms, flush = storage.store, storage.clock_ms, puts.flush.flush_now
-        self._half_queue = storage.half_queue
-        transactions = self._half_queue.transactions
+    def __init__(self, core: Core, half_queue: HalfQueue, delay_hook: DelayHook) -> None:
+        config, store, puts, clock_ms = core.config, core.store, core.puts, core.clock_ms
+        counts, flush = core.counters.retry, puts.flush.flush_now
+        self._half_queue = half_queue
+        transactions = half_queue.transactions
         self.redirects = SendRedirects(
-            delay_hook, group_access, groups.locks, topic_access, transactions, config.transactions, counts
+            delay_hook,
+            core.group_access,
+            core.groups.locks,
+            core.topic_access,
+            transactions,
+            config.transactions,
+            counts,
         )
         sent_back = SendBackDeduplication(store, dispatch=puts.reput.catch_up, clock_ms=clock_ms)
         self.back_once = PutBackOnce(sent_back, puts.appender)
         self.claims = ClaimedOrigins(store, sent_back.complete_index)
-
-        own_puts = OwnPuts(store, puts.lock, puts.fence, puts.wrote)
         self._writer = OpWriter(
-            self._half_queue.ops, own_puts, log_end=lambda: store.wrote_offset, clock_ms=clock_ms
+            half_queue.ops, puts.own, log_end=lambda: store.wrote_offset, clock_ms=clock_ms
         )
         transactions.on_closed = self._writer.closed
         requests = CheckRequests(
-            store, groups.membership.producers, counts, flush=flush, broker_name=config.broker_name
+            store, core.groups.membership.producers, counts, flush=flush, broker_name=config.broker_name
         )
         self._check = TransactionCheckService(
-            self._half_queue,
-            own_puts,
-            storage.tables,
-            requests,
-            config,
-            counts,
-            flush=flush,
-            clock_ms=clock_ms,
+            half_queue, puts.own, core.tables, requests, config, counts, flush=flush, clock_ms=clock_ms
         )
         self._send_back = SendBackProcessor(
-            store, topic_access, group_access, delay_hook, self.back_once, counts, ack=puts.default_ack
+            store,
+            core.topic_access,
+            core.group_access,
+            delay_hook,
+            self.back_once,
+            counts,
+            ack=puts.default_ack,
         )
         self._transaction = TransactionProcessor(
             store,
-            topic_access,
+            core.topic_access,
             delay_hook,
             transactions,
             config.transactions,
@@ -86,6 +74,7 @@ class RetryParts:
             ack=puts.default_ack,
             clock_ms=clock_ms,
         )
+        core.sources.open_transactions = lambda: transactions.open_by_topic
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

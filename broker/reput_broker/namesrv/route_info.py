@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reput_broker.ha.members import FORGOTTEN_AFTER_S, GroupMembers
+from reput_broker.namesrv.members import FORGOTTEN_AFTER_S, GroupMembers
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.request import Client
 from reput_broker.roles import MASTER_ID
