@@ -14,7 +14,6 @@ from reput_broker.access.control import AccessControl
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import Leadership
 from reput_broker.compose.parts import CommonParts, HasHandlers, build_core, handlers_of
-from reput_broker.compose.retry import RetryFeature
 from reput_broker.compose.storage import Storage
 from reput_broker.core import RoleDuties
 from reput_broker.delay.feature import DelayFeature
@@ -27,25 +26,27 @@ from reput_broker.ha.election.group_copies import GroupCopies
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
+from reput_broker.ha.replica import ReplicaProcessor
 from reput_broker.ha.service import HAService
+from reput_broker.ha.slave_refusals import fenced, once_confirmed
+from reput_broker.ha.status import HAStatusProcessor
+from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
-from reput_broker.processors.ha_status import HAStatusProcessor
 from reput_broker.processors.put import PutProcessor
-from reput_broker.processors.put_once import PutOnce
-from reput_broker.processors.replica import ReplicaProcessor
-from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
-from reput_broker.processors.slave_refusals import fenced, once_confirmed
-from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
+from reput_broker.reply.processor import ReplyProcessor
 from reput_broker.request import Handler
 from reput_broker.retry.deduplication import Deduplication
+from reput_broker.retry.feature import RetryFeature
+from reput_broker.retry.put_once import PutOnce
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.tables.config_file import ConfigFile
+from reput_broker.transactions.feature import TransactionFeature
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
@@ -95,7 +96,8 @@ class MasterParts(RoleDuties):
             self.slaves = self._serve_log() if leadership is None else self._serve_group(leadership)
         self.staging = StagingFeature(core, storage.staging)
         self.delay = DelayFeature(core, storage.schedule)
-        self.retry = RetryFeature(core, storage.half_queue, self.delay.delay_hook)
+        self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_hook)
+        self.retry = RetryFeature(core, storage.half_queue.transactions, self.delay.delay_hook)
         self.pop = PopFeature(core, storage.schedule, storage.orders, self.delay.delay_hook)
         self._progress = ReplicationProgress(
             lambda: core.store.max_physical_offset,
@@ -119,6 +121,7 @@ class MasterParts(RoleDuties):
                 *common.processors,
                 *self._writing_processors(),
                 self.delay,
+                self.transactions,
                 self.retry,
                 self.pop,
                 self.staging,
@@ -316,7 +319,7 @@ class MasterParts(RoleDuties):
         return (
             *self._common.tasks(),
             *self.staging.tasks(),
-            *self.retry.tasks(),
+            *self.transactions.tasks(),
             *self.delay.tasks(),
             *self.pop.tasks(),
             self._run_slaves,
@@ -353,14 +356,14 @@ class MasterParts(RoleDuties):
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(give_up)
-            await self.retry.finish()
+            await self.transactions.finish()
             nursery.cancel_scope.cancel()
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""
         return {
             "delayed": self.delay.status(),
-            "transactions": self.retry.status(),
+            "transactions": self.transactions.status(),
             "slaves": [slave._asdict() for slave in self._progress.slaves()],
         }
 

@@ -8,13 +8,16 @@ from typing import Protocol
 import trio
 
 from reput_broker.access.control import AccessControl
+from reput_broker.access.users import UsersProcessor
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.core import Core, RoleDuties
 from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
+from reput_broker.ha.promotion import PromotionProcessor
 from reput_broker.namesrv.own_broker import OwnBroker
+from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.observe.delivery_metrics import GroupSources
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.statistics import Statistics
@@ -27,14 +30,11 @@ from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import GroupSettingsProcessor
 from reput_broker.processors.lock import LockProcessor
-from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.offset import OffsetProcessor
-from reput_broker.processors.promotion import PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.spans import Spans
 from reput_broker.processors.topic import TopicProcessor
-from reput_broker.processors.users import UsersProcessor
 from reput_broker.pull.filter_check import FilterCheck
 from reput_broker.pull.long_polling import HELD_BYTES
 from reput_broker.put.fence import Fence

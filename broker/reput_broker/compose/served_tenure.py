@@ -23,9 +23,9 @@ from reput_broker.groups.client_table import ClientTable
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.reopen import Reopen
+from reput_broker.ha.slave_refusals import NOT_WHILE_COMPLETING, is_completing
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, StoreHealth
-from reput_broker.processors.slave_refusals import NOT_WHILE_COMPLETING, is_completing
 from reput_broker.roles import Tenure
 from reput_broker.server.connection import Connection
 from reput_broker.store.errors import StoreDamaged

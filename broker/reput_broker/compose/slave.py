@@ -18,12 +18,12 @@ from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.progress import MasterLog
+from reput_broker.ha.replica import ReplicaProcessor
+from reput_broker.ha.slave_refusals import SlaveRefusals
+from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.replication_metrics import ReplicationFigures, SlaveFigures
-from reput_broker.processors.ha_status import HAStatusProcessor
-from reput_broker.processors.replica import ReplicaProcessor
-from reput_broker.processors.slave_refusals import SlaveRefusals
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo

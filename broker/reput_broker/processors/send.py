@@ -9,20 +9,20 @@ from typing import Final
 
 from reput_broker.core import Core
 from reput_broker.delay.delayed_record import number_of
-from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
-from reput_broker.processors.send_records import (
+from reput_broker.put.appender import StoredBefore
+from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
+from reput_broker.retry.message_content import content_of
+from reput_broker.retry.put_once import Alone, PutBackOnce, PutOnce, Work
+from reput_broker.retry.send_back_deduplication import SendBackKey
+from reput_broker.retry.send_records import (
     BatchParts,
     SendParts,
     admitted_properties,
     batch_parts,
     record_parts,
 )
-from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
-from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
-from reput_broker.retry.message_content import content_of
-from reput_broker.retry.send_back_deduplication import SendBackKey
+from reput_broker.retry.send_redirects import DeadLetter, SendRedirects
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer

@@ -14,8 +14,8 @@ import structlog
 
 from reput_broker.core import Core
 from reput_broker.groups.reply_push import ReplyPusher
-from reput_broker.processors.send_records import check_size, record_of
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
+from reput_broker.retry.send_records import check_size, record_of
 from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
