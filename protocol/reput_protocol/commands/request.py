@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import Body
 from reput_protocol.commands.header import CommandHeader
-from reput_protocol.commands.naming import NamedField, named_fields
 from reput_protocol.names import Names
 from reput_protocol.rights import Right
+
+if TYPE_CHECKING:
+    from reput_protocol.commands.naming import NamedField
 
 
 class Sender(StrEnum):
@@ -65,6 +67,7 @@ class RequestType(Struct, frozen=True):
         refusal: response code of a slave's or former master's refusal.
         completes_first: whether a master refuses it while it completes what an earlier run began.
         newest_only: whether a master does not answer any more once it may have been replaced.
+        changes_tables: whether it changes tables that slaves copy besides the log; the answer may wait for them.
         pool: RocketMQ's thread pool, for its metrics.
         is_oneway: whether the sender waits for no answer.
         unserved: why a broker or name server may have no handler for it.
@@ -86,6 +89,7 @@ class RequestType(Struct, frozen=True):
     refusal: ResponseCode = ResponseCode.SYSTEM_BUSY
     completes_first: bool = False
     newest_only: bool = False
+    changes_tables: bool = False
     pool: str = "admin"
     is_oneway: bool = False
     unserved: str = ""
@@ -99,11 +103,6 @@ class RequestType(Struct, frozen=True):
     def changes(self) -> bool:
         """Whether it changes something that slaves copy."""
         return self.slave is Slave.REFUSES
-
-    @property
-    def named(self) -> tuple[NamedField, ...]:
-        """The fields of header and body that name something."""
-        return (*named_fields(self.header), *named_fields(self.body))
 
     def right_on(self, named: NamedField) -> Right | None:
         """Return the right that is needed on what a field names; None if none is."""
