@@ -122,6 +122,7 @@ class SlaveParts:
             on_reopen=on_reopen,
         )
         common.puts.on_flushed = self.copying.flushed
+        common.own.lost_master = lambda: self.copying.lost_master
         if isinstance(tenures, Elector):
             tenures.before_taking_over(self.tables.complete)
         status = HAStatusProcessor(self._ha_status, storage.store.set_master_flushed_offset)
