@@ -178,6 +178,7 @@ class MasterParts:
         sources.replication = self._figures
         handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
         if leadership is not None:
+            leadership.fence.who_may_lead = routes.members.who_may_lead
             handlers = fenced(handlers, leadership.fence)
         sync = TableSyncProcessor(
             storage.store,

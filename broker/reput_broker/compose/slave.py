@@ -101,6 +101,7 @@ class SlaveParts:
         refusals = SlaveRefusals(
             sources.config.ha,
             self._master_address,
+            routes.members.who_may_lead,
             has_offsets=lambda: self.tables.has_offsets,
             is_confirmed=lambda: storage.store.is_confirmed,
         )

@@ -42,6 +42,12 @@ class OwnBroker:
         """Its role now."""
         return self._tenure()
 
+    @property
+    def knows_master(self) -> bool:
+        """Whether it is the master, or can reach it."""
+        tenure = self.tenure
+        return tenure.is_master or tenure.master not in (None, self.lost_master())
+
     def ha_address(self, address: str) -> str:
         """Return where slaves reach its log, if clients reach it at `address`; empty if it serves none."""
         return "" if self.ha_port is None else f"{address.rpartition(':')[0]}:{self.ha_port}"
