@@ -47,6 +47,11 @@ class EngineState:
         self._lease_end = trio.current_time() + self.lease_s
         return self._lease
 
+    def restore(self, copy: GroupRecord) -> None:
+        """Have an older record again, with its lease if that has the same leader, as an engine of a copy does."""
+        self.keep(copy)
+        self.renew()
+
     def renew(self) -> None:
         """Let the lease begin again, as an engine does that has found a quorum."""
         self._lease_end = trio.current_time() + self.lease_s

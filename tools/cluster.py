@@ -9,6 +9,7 @@ and the next start uses it.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import shutil
@@ -17,9 +18,9 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -123,14 +124,43 @@ class Broker(Program):
         return f"http://127.0.0.1:{self.port + 2}"
 
     def leads(self) -> bool:
-        """Tell whether it is the master, by its page /status."""
-        with (
-            suppress(OSError, ValueError),
-            urllib.request.urlopen(f"{self.http}/status", timeout=1.0) as answer,
-        ):
-            master: str | None = json.load(answer).get("election", {}).get("master")
-            return master == self.address
+        """Tell whether it is the master, by its page /status.
+
+        Raises:
+            PageRefused: the page needs a user.
+        """
+        page = urllib.request.Request(f"{self.http}/status", headers=_authorization())
+        try:
+            with urllib.request.urlopen(page, timeout=1.0) as answer:
+                master: str | None = json.load(answer).get("election", {}).get("master")
+                return master == self.address
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise PageRefused from None
+        except (OSError, ValueError):
+            pass
         return False
+
+
+class PageRefused(Exception):
+    """A page of a broker with access control was asked for without a user that may see it."""
+
+
+def _authorization() -> dict[str, str]:
+    """Return the header for pages that need a user: that of the commands (REPUT_USER), or else the administrator that
+    the brokers are given.
+    """
+    for user, secret in (
+        ("REPUT_USER", "REPUT_SECRET"),
+        ("REPUT_ACCESS__ADMIN_USER", "REPUT_ACCESS__ADMIN_SECRET"),
+    ):
+        file, text = os.environ.get(f"{secret}_FILE"), os.environ.get(secret)
+        if file:
+            text = Path(file).read_text().strip()
+        if text:
+            coded = base64.b64encode(f"{os.environ.get(user, 'admin')}:{text}".encode()).decode()
+            return {"Authorization": f"Basic {coded}"}
+    return {}
 
 
 def main() -> int:
@@ -237,7 +267,7 @@ def _print_addresses(brokers: Sequence[Broker], directory: Path) -> None:
 
 def _follow(brokers: Sequence[Broker], others: Sequence[Program]) -> None:
     """Watch for ever: start again what has ended, and say what changes."""
-    began, leader, gone_at = time.monotonic(), "", 0.0
+    began, leader, gone_at, may_ask = time.monotonic(), "", 0.0, True
     while True:
         for program in (*others, *brokers):
             said = program.watch()
@@ -245,8 +275,17 @@ def _follow(brokers: Sequence[Broker], others: Sequence[Program]) -> None:
                 _say(began, said)
                 if program.name == leader and program.process is None:
                     gone_at = program.ended_at
-        for broker in brokers:
-            if broker.name != leader and broker.process is not None and broker.leads():
+        for broker in brokers if may_ask else ():
+            try:
+                is_new = broker.name != leader and broker.process is not None and broker.leads()
+            except PageRefused:
+                _say(
+                    began,
+                    "the pages of the brokers need a user: set REPUT_USER and REPUT_SECRET_FILE to see the master",
+                )
+                may_ask = False
+                break
+            if is_new and broker.process is not None:
                 after = f", {time.monotonic() - gone_at:.1f} s after the end of {leader}" if gone_at else ""
                 _say(began, f"{broker.name} is the master{after}; to kill it: kill -9 {broker.process.pid}")
                 leader, gone_at = broker.name, 0.0

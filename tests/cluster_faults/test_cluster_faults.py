@@ -36,9 +36,9 @@ class _Notes:
 
     def _acting(self, *names: str) -> Any:
         def act(name: str) -> Any:
-            def acted(*arguments: object) -> Any:
-                self.story.append((name, *arguments))
-                return lambda: self.story.append(("undo", name, *arguments))
+            def acted(*arguments: object, **options: object) -> Any:
+                self.story.append((name, *arguments, *options.values()))
+                return lambda: self.story.append(("undo", name, *arguments, *options.values()))
 
             return acted
 

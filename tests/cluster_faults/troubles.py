@@ -35,6 +35,7 @@ WEIGHTS: Final = {
     "freeze": 4,
     "freeze-etcd": 1,
     "cut-off": 3,
+    "cut-off-but-clients": 3,
     "cut-from-etcd": 3,
     "cut-from-one": 3,
     "cut-one-way": 3,
@@ -93,6 +94,7 @@ class Troubles:
             "freeze": self._freeze,
             "freeze-etcd": self._freeze_etcd,
             "cut-off": lambda machine, _: cluster.network.isolate(machine.name),
+            "cut-off-but-clients": lambda machine, _: cluster.network.isolate(machine.name, but=CLIENTS),
             "cut-from-etcd": self._cut_from_etcd,
             "cut-from-one": lambda machine, chosen: cluster.network.cut_both(
                 machine.name, self._other(machine, chosen).name

@@ -9,6 +9,7 @@ import pytest
 
 from histories import terms
 from histories.history import Recorder, Tail, read
+from histories.judge import stranding
 from histories.story import Story
 
 
@@ -87,6 +88,15 @@ def test_a_put_that_was_not_answered_may_be_there_or_not(story: Story) -> None:
     assert story.broken() == {"lost"}, "but what is there is to be handled"
 
 
+def test_a_producer_that_deduplicates_repeats_what_has_not_reached_its_level(story: Story) -> None:
+    for uid, deduplicated in (("a-o1", False), ("a-o2", True)):
+        story.put(uid, deduplicated=deduplicated)
+        story.handle("m1", uid)
+        assert story.broken() == set()
+        story.note("p1", "not-reached", uid=uid, error="")
+    assert story.broken() == {"not repeated"}
+
+
 def test_what_was_refused_is_not_there(story: Story) -> None:
     story.put("a-o1", deduplicated=True)
     story.handle("m1", "a-o1")
@@ -126,6 +136,19 @@ def test_an_offset_keeps_its_message(story: Story) -> None:
     assert story.broken() == {"taken back"}
 
 
+def test_what_a_master_has_handed_out_that_an_operator_has_overruled(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.events = [event for event in story.events if event.what != "acked"]
+    story.note("b3", "leads", epoch=2, address="b3", wall_ms=0)
+    story.note("r1", "read", uid="a-o2", topic=terms.ORDERS, queue=0, offset=0)
+    assert story.broken() == {"taken back"}
+    story.note("runner", "overruled", of="b3")
+    assert story.broken() == set()
+    story.note("r1", "read", uid="a-o2", topic=terms.ORDERS, queue=0, offset=0)
+    assert story.broken() == {"taken back"}
+
+
 def test_what_was_read_is_there_in_the_end(story: Story) -> None:
     story.put("a-o1")
     story.handle("m1", "a-o1")
@@ -147,6 +170,57 @@ def test_one_broker_leads_in_an_epoch(story: Story) -> None:
     assert story.broken() == set()
     story.note("b3", "leads", epoch=3, address="b3", wall_ms=0)
     assert story.broken() == {"two masters"}
+
+
+def isolate(story: Story, *, new_master: bool = True, other_fault: bool = False) -> None:
+    """A master is isolated, another one leads, and some seconds pass."""
+    if other_fault:
+        story.note("runner", "fault", name="kill-broker 1", how="kill-broker")
+    story.note("runner", "fault", name="isolate-master 2", how="isolate-master")
+    story.note("runner", "isolated", name="isolate-master 2", of="b1")
+    if new_master:
+        story.note("b2", "leads", epoch=2, address="b2", wall_ms=0)
+    story.wait(stranding.FIND_S)
+
+
+def end_isolation(story: Story) -> None:
+    story.wait(3.0)
+    story.note("runner", "healed", name="isolate-master 2")
+
+
+@pytest.mark.parametrize(("new_master", "other_fault"), [(False, False), (True, True)])
+def test_a_producer_may_fail_while_no_master_leads_or_others_are_disturbed(
+    story: Story, new_master: bool, other_fault: bool
+) -> None:
+    isolate(story, new_master=new_master, other_fault=other_fault)
+    story.note("p1", "put", uid="a-o1", topic=terms.ORDERS, kind=terms.OK, wall_ms=0)
+    story.note("p1", "unknown", uid="a-o1", error="")
+    end_isolation(story)
+    assert story.broken() == set()
+
+
+@pytest.mark.parametrize("end", ["acked", "refused", "unknown", "not-reached", ""])
+def test_a_producer_finds_the_master_that_follows_an_isolated_one(story: Story, end: str) -> None:
+    isolate(story)
+    story.note("p1", "put", uid="a-o1", topic=terms.ORDERS, kind=terms.OK, wall_ms=0)
+    if end == "acked":
+        story.note("p1", end, uid="a-o1", queue=0, offset=0, host="b2", stored_ms=1)
+        story.places["a-o1"] = (terms.ORDERS, story.store(terms.ORDERS, "a-o1", terms.OK), terms.OK)
+        story.handle("m0", "a-o1")
+        story.handle("m1", "a-o1")
+    elif end:
+        story.note("p1", end, uid="a-o1", error="")
+    end_isolation(story)
+    assert story.broken() == (set() if end == "acked" else {"stranded"})
+
+
+def test_a_producer_that_starts_during_an_isolation_connects(story: Story) -> None:
+    isolate(story)
+    story.note("p2", "start")
+    story.wait(stranding.FIND_S)
+    story.note("p2", "unconnected", error="there is no master")
+    end_isolation(story)
+    assert story.broken() == {"stranded"}
 
 
 def test_a_master_acknowledges_nothing_that_it_stored_after_the_next_one_led(story: Story) -> None:
@@ -258,6 +332,23 @@ def test_an_offset_that_goes_back(story: Story) -> None:
     assert story.broken() == set()
     story.take("m2", 1)
     assert story.broken() == {"offset went back"}
+
+
+def test_an_offset_that_a_broker_has_lost_with_its_power_goes_back_once_it_leads(story: Story) -> None:
+    story.put("a-o1", bystander=False)
+    story.handle("m0", "a-o1")
+    story.handle("m1", "a-o1")
+    story.events = [event for event in story.events if event.what != "acked"]
+    story.commit("m1", 1)
+    story.note("runner", "may-lose", levels=["offsets"], of="b1")
+    story.note("b2", "leads", epoch=2, address="b2", wall_ms=0)
+    history = [*story.events]
+    story.take("m2", 0)
+    assert story.broken() == {"offset went back"}
+    story.events = history
+    story.note("b1", "leads", epoch=3, address="b1", wall_ms=0)
+    story.take("m2", 0)
+    assert "offset went back" not in story.broken()
 
 
 def test_an_offset_that_is_read_while_another_is_committed_may_be_either(story: Story) -> None:

@@ -19,18 +19,28 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader
 from reput_broker.ha.election.member_file import MemberFile
+from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.roles import Role
+from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer, Refusal
+from reput_broker.request import ClientAnswer, Refusal, Response
+from reput_broker.roles import Role
 from reput_broker.server.listener import Server
 from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
+from reput_broker.tables.tables import Tables
 from reput_client import Consumer, Message, Producer, ReceivedMessage, TransactionProducer, TransactionState
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
-from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode
+from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_protocol.commands.group import (
+    ConsumerData,
+    ConsumerList,
+    ConsumerListHeader,
+    HeartbeatData,
+    SubscriptionData,
+)
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader
 from reput_protocol.commands.offset import (
     OffsetResult,
@@ -38,6 +48,7 @@ from reput_protocol.commands.offset import (
     UpdateConsumerOffsetHeader,
 )
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
+from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig, TopicConfigTable
 from reput_protocol.errors import BrokerError, ErrorCode
@@ -375,6 +386,156 @@ async def test_a_hand_over_loses_no_offset_that_was_committed(tmp_path: Path) ->
         assert remark.startswith("NOT_MASTER")
         assert await group.in_sync(0, 1) is slave
         assert OffsetResult.from_ext((await committed(slave)).ext).offset == offset
+
+
+def tables_of(broker: Broker) -> Tables:
+    assert broker._served is not None
+    assert broker._served.storage is not None
+    return broker._served.storage.tables
+
+
+async def make_topic(broker: Broker, name: str) -> ClientAnswer:
+    ext = {"topic": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG"}
+    ext |= {"defaultTopic": "TBW102", "topicSysFlag": 0, "order": False}
+    return await ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+
+@pytest.mark.trio
+async def test_a_change_is_answered_once_the_set_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, in_sync_replicas=2, slave_timeout="60s")
+    held = trio.Event()
+    take = SlaveSynchronize._take_if_due
+
+    async def take_later(self: SlaveSynchronize, table: Any) -> None:
+        await held.wait()
+        await take(self, table)
+
+    async with group.member(0) as first, group.member(1) as second:
+        await group.in_sync(0, 1)
+        assert (await put(first, b"one")).code == 0
+        await until(lambda: readable(first) == 1)
+        monkeypatch.setattr(SlaveSynchronize, "_take_if_due", take_later)
+        answers: dict[str, ClientAnswer] = {}
+
+        async def note(name: str, work: Awaitable[ClientAnswer]) -> None:
+            answers[name] = await work
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, "commit", commit(first, 1))
+            nursery.start_soon(note, "topic", make_topic(first, "made"))
+            await trio.sleep(0.5)
+            assert answers == {}
+            held.set()
+        assert {name: answer.code for name, answer in answers.items()} == {"commit": 0, "topic": 0}
+        tables = tables_of(second)
+        assert tables.offsets.query("g", TOPIC, 0) == 1
+        assert tables.topics.get("made") is not None
+
+
+@pytest.mark.trio
+async def test_a_master_that_has_lost_its_slaves_or_its_engine_answers_no_change(tmp_path: Path) -> None:
+    group = Group(tmp_path, in_sync_replicas=2, slave_timeout="300ms")
+    async with group.member(0, in_sync_timeout_s=1.0) as first:
+        async with group.member(1):
+            await group.in_sync(0, 1)
+            assert (await put(first, b"one")).code == 0
+            await until(lambda: readable(first) == 1)
+            assert (await commit(first, 1)).code == 0
+            group.state.is_down = True
+        # Member 1 may take over, for all that this master knows.
+        refused = await commit(first, 0)
+        assert refused.code != 0
+        assert "a failover may take it back: members [0, 1] are in sync" in (refused.remark or "")
+        group.state.is_down = False
+        group.state.renew()
+        await group.in_sync(0)
+        assert (await commit(first, 1)).code == 0, "no other can take over now"
+
+
+@pytest.mark.trio
+async def test_a_slave_of_an_earlier_version_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, in_sync_replicas=2)
+
+    async def ask_nothing(*_: object) -> None: ...
+
+    ext_of = QueryReplicaStateHeader.to_ext
+
+    def without(self: QueryReplicaStateHeader, header_type: HeaderType) -> dict[str, Any]:
+        return {name: value for name, value in ext_of(self, header_type).items() if name != "copiesTables"}
+
+    monkeypatch.setattr(SlaveSynchronize, "_be_told", ask_nothing)
+    monkeypatch.setattr(QueryReplicaStateHeader, "to_ext", without)
+    async with group.member(0) as first, group.member(1):
+        await group.in_sync(0, 1)
+        assert (await put(first, b"one")).code == 0
+        await until(lambda: readable(first) == 1)
+        assert (await commit(first, 1)).code == 0
+
+
+@pytest.mark.trio
+async def test_a_slave_follows_a_master_of_an_earlier_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path)
+    monkeypatch.setattr(
+        TableCopies, "wait", lambda *_: Response(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    )
+    async with group.member(0) as first, group.member(1) as second:
+        await group.in_sync(0, 1)
+        assert (await put(first, b"one")).code == 0
+        await until(lambda: readable(first) == 1)
+        assert (await commit(first, 1)).code == 0
+        await until(lambda: tables_of(second).offsets.query("g", TOPIC, 0) == 1)
+
+
+async def heartbeat(client: RemotingClient, client_id: str) -> None:
+    consumer = ConsumerData("g", subscriptions=[SubscriptionData(TOPIC, "*")])
+    body = HeartbeatData(client_id, [consumer]).to_json()
+    answer = await client.call(RequestCode.HEART_BEAT, {}, body, timeout_s=10.0)
+    assert answer.code == 0, answer.remark
+
+
+async def members(client: RemotingClient) -> list[str]:
+    ext = ConsumerListHeader("g").to_ext(HeaderType.MSGPACK)
+    answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext, timeout_s=10.0)
+    return ConsumerList.from_json(answer.body).consumer_ids
+
+
+@pytest.mark.trio
+async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path) -> None:
+    """With a list of those that have come, they would consume the queues of the others, which still do so too."""
+    group = Group(tmp_path)
+    clients = []
+
+    def connect(broker: Broker) -> RemotingClient:
+        clients.append(RemotingClient(broker.address, header_type=HeaderType.MSGPACK))
+        return clients[-1]
+
+    async with group.member(0) as first, group.member(1) as second:
+        await group.in_sync(0, 1)
+        one, two = connect(first), connect(first)
+        await heartbeat(one, "one")
+        await heartbeat(two, "two")
+        copied = tmp_path / "1" / "config" / "groupMembers.json"
+        await until(lambda: copied.exists() and b"two" in copied.read_bytes())
+        assert (await promote(first, 1)).code == 0
+        assert await group.in_sync(0, 1) is second
+        again = connect(second)
+        await heartbeat(again, "one")
+        assert await members(again) == ["one", "two"]
+        assert not copied.exists(), "another start would await members of long ago"
+        assert second._served is not None
+        assert second._served.parts is not None
+        membership = second._served.parts.groups.membership
+        membership.awaited.expect({"g": {"two": 0.0}}, trio.current_time())  # its time is over
+        membership.expire()
+        assert await members(again) == ["one"], "it did not come"
+    for client in clients:
+        client.close()
 
 
 @pytest.mark.trio

@@ -17,9 +17,9 @@ from broker_process import BrokerProcess, free_port
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import client, synchronize
-from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_broker.roles import Master, Role, Tenure
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode

@@ -20,15 +20,29 @@ class Group(RuleBasedStateMachine):
         start=st.integers(0, 50),
         members=st.sets(MEMBERS),
         more=st.tuples(*[st.integers(0, 20) for _ in OTHERS]),
+        is_failover=st.booleans(),
+        gone=st.none() | MEMBERS,
     )
-    def begin(self, start: int, members: set[int], more: tuple[int, ...]) -> None:
+    def begin(
+        self, start: int, members: set[int], more: tuple[int, ...], is_failover: bool, gone: int | None
+    ) -> None:
         self.now = 0.0
         self.end = self.flushed = start
         self.engine = frozenset({ME, *members})
         self.logs = {
-            m: start if m in members else max(0, start - n) for m, n in zip(OTHERS, more, strict=True)
+            m: start if m in members and not is_failover else max(0, start - n)
+            for m, n in zip(OTHERS, more, strict=True)
         }
-        self.set = InSyncSet(ME, self.engine, start=start, timeout_s=TIMEOUT_S, gap_max=60, now=self.now)
+        self.set = InSyncSet(
+            ME,
+            self.engine,
+            start=start,
+            confirmed=min([start, *(self.logs[m] for m in members)]) if is_failover else None,
+            gone=gone,
+            timeout_s=TIMEOUT_S,
+            gap_max=60,
+            now=self.now,
+        )
         self.confirmed = self.set.confirm
 
     @rule(size=st.integers(1, 40))

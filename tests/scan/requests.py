@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice
 from typing import Final
 
@@ -19,13 +20,17 @@ from typed_requests import request_of
 
 KNOWN_CODES: Final = tuple(sorted({*map(int, RequestCode)}))
 ALL_CODES: Final = tuple(sorted({*KNOWN_CODES, *range(-1, 4001), *range(200_000, 200_201)}))
-_AT_ONCE: Final = 400
+_AT_ONCE: Final = 6
+"""Requests of a connection, which ends at the eighth without a valid signature."""
 _TIMEOUT_S: Final = 20.0
 _SIGNERS: Final = {
     "no signature": None,
     "a wrong signature of `admin`": Credentials("admin", "not-its-secret"),
     "a signature of an unknown user": Credentials("nobody-here", "some-secret-or-other"),
 }
+
+_CONNECTIONS: Final = 48
+_NO_ROUTE: Final = "; RocketMQ's clients report this as 'No route info of this topic', and log this text"
 
 Connect = Callable[[], socket.socket]
 
@@ -84,8 +89,8 @@ def scan_other_port(port: int, connect: Connect, names: Names, codes: Sequence[i
     finding = Finding(port, f"requests, {len(codes):,} codes, 2 types of headers")
     for header_type in (HeaderType.JSON, HeaderType.BINARY):
         for code in codes:
-            (frame, *_) = _frames(header_type, (code,), names, None)
-            finding.note(first_line(connect, frame))
+            for frame in _frames(header_type, (code,), names, None)[:1]:
+                finding.note(first_line(connect, frame))
     for answer in finding.answers:
         is_refused = answer in ("closed", "reset") or answer == "HTTP/1.1 400"
         if not is_refused:
@@ -117,6 +122,8 @@ def _frames(
 ) -> list[bytes]:
     frames, opaques = [], count(1)
     for code in codes:
+        if code == RequestCode.SIGNATURE_CHALLENGE:
+            continue  # the only request that needs no user
         sent_code = code
         if header_type is HeaderType.BINARY:
             sent_code = (code & 0xFFFF) - (code << 1 & 0x10000)  # as RocketMQ's clients cut it
@@ -139,51 +146,68 @@ def _request(code: int, topic: str, group: str) -> tuple[dict[str, Value], bytes
 
 
 def _ask(connect: Connect, frames: Sequence[bytes], finding: Finding) -> set[object]:
-    """Note the answers; return those that differ."""
-    reader, seen = FrameReader(), set[object]()
-    with connect() as end:
-        for some in _parts(frames):
-            end.sendall(b"".join(some))
-            answered = 0
-            while answered < len(some):
-                data = end.recv(1 << 16)
-                if not data:
-                    finding.note("the connection is closed", wrong=True)
-                    return seen
-                for frame in reader.receive_data(data):
-                    answered += 1
-                    header = decode_header(frame.header_type, frame.header)
-                    body = bytes(frame.body)
-                    seen.add((header.code, header.remark, tuple(header.ext.items()), body))
-                    remark = header.remark or ""
-                    finding.expect(
-                        header.code == ResponseCode.NO_PERMISSION
-                        and remark.startswith("UNAUTHENTICATED: ")
-                        and not body,
-                        f"{header.code} {remark}",
-                    )
+    """Note the answers; return those that differ. A connection takes few requests, and an address waits for others."""
+    seen = set[object]()
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        for headers in pool.map(lambda some: _answers(connect, some), _parts(frames)):
+            if headers is None:
+                finding.note("the connection is closed", wrong=True)
+                continue
+            for header, body in headers:
+                remark = (header.remark or "").replace(_NO_ROUTE, "")
+                seen.add((header.code, remark, tuple(header.ext.items()), body))
+                finding.expect(
+                    header.code == ResponseCode.NO_PERMISSION
+                    and remark.startswith("UNAUTHENTICATED: ")
+                    and not body,
+                    f"{header.code} {remark}",
+                )
     return seen
 
 
-def _tell(connect: Connect, frames: Sequence[bytes], finding: Finding) -> None:
-    """Send what gets no answer; a request at the end gets the only one."""
-    last = encode_frame(Header(int(RequestCode.HEART_BEAT), 1_000_000), HeaderType.JSON, b"{}")
-    reader = FrameReader()
+def _answers(connect: Connect, frames: Sequence[bytes]) -> list[tuple[Header, bytes]] | None:
+    """Return the answers to frames on a connection of their own; None if it ends before."""
+    reader, found = FrameReader(), list[tuple[Header, bytes]]()
     with connect() as end:
-        for some in _parts(frames):
-            end.sendall(b"".join(some))
-        end.sendall(last)
-        while True:
+        end.sendall(b"".join(frames))
+        while len(found) < len(frames):
             data = end.recv(1 << 16)
             if not data:
+                return None
+            found += [
+                (decode_header(frame.header_type, frame.header), bytes(frame.body))
+                for frame in reader.receive_data(data)
+            ]
+    return found
+
+
+def _tell(connect: Connect, frames: Sequence[bytes], finding: Finding) -> None:
+    """Send what gets no answer; a request at the end of each connection gets the only one."""
+    last = encode_frame(Header(int(RequestCode.HEART_BEAT), 1_000_000), HeaderType.JSON, b"{}")
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        for some, headers in zip(
+            _parts(frames),
+            pool.map(lambda some: _answers_until(connect, some, last), _parts(frames)),
+            strict=True,
+        ):
+            if not headers or headers[-1].opaque != 1_000_000:
                 finding.note("the connection is closed", wrong=True)
-                return
-            for frame in reader.receive_data(data):
-                header = decode_header(frame.header_type, frame.header)
-                if header.opaque == 1_000_000:
-                    finding.note("nothing", count=len(frames))
-                    return
+            for header in headers[:-1]:
                 finding.note(f"{header.code} {header.remark}", wrong=True)
+            finding.note("nothing", count=len(some))
+
+
+def _answers_until(connect: Connect, frames: Sequence[bytes], last: bytes) -> list[Header]:
+    """Return the answers to frames and to one more, up to that of the last."""
+    reader, found = FrameReader(), list[Header]()
+    with connect() as end:
+        end.sendall(b"".join((*frames, last)))
+        while not found or found[-1].opaque != 1_000_000:
+            data = end.recv(1 << 16)
+            if not data:
+                break
+            found += [decode_header(frame.header_type, frame.header) for frame in reader.receive_data(data)]
+    return found
 
 
 def _parts(frames: Sequence[bytes]) -> Iterator[list[bytes]]:

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from histories import terms
+from reput_broker.ha.election.engine import GroupRecord
 from simulation.engine import ADDRESS as ENGINE_ADDRESS
 from simulation.machines import BrokerMachine
 from simulation.world import Client, World
@@ -33,6 +34,9 @@ WEIGHTS: Final = {
     "duplicate-connection": 2,
     "engine-down": 2,
     "cut-off-engine": 3,
+    "cut-off-slaves": 2,
+    "isolate-master": 3,
+    "restore-engine": 2,
     "kill-name-server": 2,
     "hand-over": 4,
     "lose-master": 3,
@@ -57,6 +61,8 @@ class Faults:
         self._numbers = 0
         self._lasting: dict[int, tuple[str, Callable[[], None]]] = {}
         self.counts: Counter[str] = Counter()
+        self.has_restored = False
+        """Whether the engine has had an older copy of its record."""
 
     async def run(self, duration_s: float, pause_s: tuple[float, float]) -> None:
         """Act for so long, then end everything."""
@@ -130,19 +136,25 @@ class Faults:
         broker = self._broker()
         if broker is None:
             return False
-        broker.lose_power()
-        self._power_is_lost(broker)
+        self.lose_power(broker, self._down_s())
         return True
 
-    def _power_is_lost(self, broker: BrokerMachine) -> None:
+    def lose_power(self, broker: BrokerMachine, down_s: float) -> None:
+        """Cut a machine's power for so long."""
+        broker.lose_power()
+        self._power_is_lost(broker, down_s)
+
+    def _power_is_lost(self, broker: BrokerMachine, down_s: float) -> None:
         self._world.may_lose(*self._world.group.lost_with_power(broker.number), of=broker.endpoint)
-        self._last("power-cut", self._down_s(), broker.start)
+        self._last("power-cut", down_s, broker.start)
 
     def _power_cut_at_sync(self) -> bool:
         broker = self._broker()
         if broker is None:
             return False
-        broker.lose_power_at_sync(self._chance.randint(1, 20), partial(self._power_is_lost, broker))
+        broker.lose_power_at_sync(
+            self._chance.randint(1, 20), partial(self._power_is_lost, broker, self._down_s())
+        )
         return True
 
     def _stall_broker(self) -> bool:
@@ -253,11 +265,30 @@ class Faults:
 
     def _cut_off_engine(self) -> bool:
         """The master and the engine hear nothing of each other, and everything of all others."""
-        world, network = self._world, self._world.platform.network
-        masters = [broker for broker in world.brokers if broker.leads]
+        masters = [broker for broker in self._world.brokers if broker.leads]
         if not masters:
             return False
-        pairs = [(masters[0].address, ENGINE_ADDRESS), (ENGINE_ADDRESS, masters[0].address)]
+        self._last(
+            "cut-off-engine",
+            self._chance.choice((1.0, 4.0, 6.0)),
+            self._cut_off(masters[0].address, [ENGINE_ADDRESS]),
+        )
+        return True
+
+    def _cut_off_slaves(self) -> bool:
+        """The master and the other brokers hear nothing of each other, and everything of all others."""
+        masters = [broker for broker in self._world.brokers if broker.leads]
+        others = [broker.address for broker in self._world.brokers if broker not in masters]
+        if not masters or not others:
+            return False
+        seconds = self._chance.choice((1.0, 4.0, 6.0))
+        self._last("cut-off-slaves", seconds, self._cut_off(masters[0].address, others))
+        return True
+
+    def _cut_off(self, one: str, others: list[str]) -> Callable[[], None]:
+        """Let nothing through between one machine and others, in both directions; return what mends that."""
+        network = self._world.platform.network
+        pairs = [pair for other in others for pair in ((one, other), (other, one))]
         for pair in pairs:
             network.cut(*pair)
 
@@ -265,8 +296,40 @@ class Faults:
             for pair in pairs:
                 network.mend(*pair)
 
-        self._last("cut-off-engine", self._chance.choice((1.0, 4.0, 6.0)), undo)
-        return True
+        return undo
+
+    def _isolate_master(self) -> bool:
+        masters = [broker for broker in self._world.brokers if broker.leads]
+        if masters and len(self._world.brokers) > 1:
+            self.isolate(masters[0], self._chance.choice((4.0, 6.0, 9.0)))
+        return bool(masters)
+
+    def isolate(self, master: BrokerMachine, seconds: float) -> None:
+        """Cut a master off from the other brokers and the engine, and not from its clients."""
+        others = [broker.address for broker in self._world.brokers if broker is not master]
+        number = self._last(
+            "isolate-master", seconds, self._cut_off(master.address, [*others, ENGINE_ADDRESS])
+        )
+        self._world.history.note("isolated", name=f"isolate-master {number}", of=master.endpoint)
+
+    def _restore_engine(self) -> bool:
+        """The engine stops, and begins again with an older copy of the record of the same epoch."""
+        engine = self._world.engine
+        copies = [record for record in engine.writes[:-1] if record.epoch == engine.record.epoch > 0]
+        if copies:
+            self.restore_engine(self._chance.choice(copies), self._chance.choice((0.1, 1.0, 4.0)))
+        return bool(copies)
+
+    def restore_engine(self, copy: GroupRecord, down_s: float) -> None:
+        """Stop the engine, and begin again with a copy."""
+        engine = self._world.engine
+        self.has_restored = engine.is_down = True
+
+        def undo() -> None:
+            engine.is_down = False
+            engine.restore(copy)
+
+        self._last("restore-engine", down_s, undo)
 
     def _kill_name_server(self) -> bool:
         up = [machine for machine in self._world.name_servers if machine.is_up]

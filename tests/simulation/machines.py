@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -124,7 +125,7 @@ class BrokerMachine(Machine):
             http_port="off",
             shutdown_grace="2s",
             delay={"timer_log_file_size": 1 << 16},
-            store=_STORE,
+            store={**_STORE, "transient_store_pool": self._world.has_pool},
             groups={"heartbeat_timeout": f"{terms.HEARTBEAT_TIMEOUT_S}s"},
             transactions={
                 "timeout": "500ms",
@@ -145,6 +146,12 @@ class BrokerMachine(Machine):
             self._world.history.note("up")
             await broker.stopped()
 
+    def _end(self, *, silently: bool) -> None:
+        world = self._world
+        if self in world.group.serving(world.brokers):
+            world.history.note("dies", of=self.endpoint, wall_ms=time.time_ns() // 1_000_000)
+        super()._end(silently=silently)
+
     def _is_gone(self) -> None:
         self.is_up, self.broker = False, None
 
@@ -160,8 +167,23 @@ class BrokerMachine(Machine):
         elector = None if self.broker is None else self.broker._base.elector
         return elector is not None and elector.current.is_master
 
-    def hand_over(self, member: int) -> None:
-        """Ask its broker to make another member the master; whether it does is its own decision."""
+    @property
+    def confirmed(self) -> tuple[int, int] | None:
+        """Up to which log offset its broker knows all to be confirmed, and where its log ends; None while it is not
+        open.
+        """
+        elector = None if self.broker is None else self.broker._base.elector
+        served = None if self.broker is None else self.broker._served
+        if elector is None or served is None or served.storage is None:
+            return None
+        return elector.confirmed, served.storage.store.max_physical_offset
+
+    def promote(self) -> None:
+        """Make its broker the master by force, as an operator does."""
+        self.hand_over(self.number, force=True)
+
+    def hand_over(self, member: int, *, force: bool = False) -> None:
+        """Ask its broker to make another member the master; whether it does is its own decision, unless forced."""
         broker, process = self.broker, self.process
         assert broker is not None
         assert process is not None
@@ -172,7 +194,7 @@ class BrokerMachine(Machine):
             if served is None or served.storage is None:
                 return  # between two tenures it takes no request
             try:
-                made = await elector.hand_over(member, served.storage.store.max_physical_offset)
+                made = await elector.hand_over(member, served.storage.store.max_physical_offset, force=force)
                 self._world.history.note("handed-over", member=member, end=made.end, kept=made.kept)
             except ReputError as error:
                 self._world.history.note("not-handed-over", member=member, error=str(error))

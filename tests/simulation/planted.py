@@ -14,11 +14,17 @@ _FAILOVERS: Final = {"lose-master": 6, "partition": 1, "stall-broker": 1}
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One bug: by which rules it is to be caught, what has to happen for that, and within how many seeds."""
+    """One bug: by which rules it is to be caught, what has to happen for that, and within how many seeds.
+
+    Attributes:
+        scene: what follows the random faults, see `scenes`.
+    """
 
     plant: Callable[[], None]
     rules: tuple[str, ...]
     weights: dict[str, int] = field(default_factory=lambda: dict(_FAILOVERS))
+    scene: str = "nothing"
+    has_pool: bool = False
     seeds: int = 20
 
     @property
@@ -77,6 +83,56 @@ def old_pop_positions() -> None:
     storage.recover_positions = lambda *_: None  # type: ignore[attr-defined]
 
 
+def buffers_forgotten() -> None:
+    """what waits for everything put so far does not wait for what is in a buffer of the pool"""
+    from reput_broker.store.message_store import MessageStore
+
+    MessageStore.wrote_offset = MessageStore.max_physical_offset  # type: ignore[method-assign]
+
+
+def restored_engine_believed() -> None:
+    """a member believes what the engine says, and cuts its log as the master that it names says"""
+    from reput_broker.ha.election.elector import Elector
+    from reput_broker.ha.election.mastership import Mastership
+    from reput_broker.ha.election.seen_file import SeenFile
+
+    async def leaves(self: Mastership) -> None:
+        pass
+
+    Elector.confirmed = property(lambda _: 0)  # type: ignore[assignment,method-assign]
+    SeenFile.record = property(lambda _: (0, 0))  # type: ignore[assignment,method-assign]
+    SeenFile.note_record = lambda *_: False  # type: ignore[method-assign]
+    Mastership.put_back = leaves  # type: ignore[method-assign]
+
+
+def stays_where_it_is() -> None:
+    """a client asks only the address that it is connected to who leads"""
+    from reput_client.transport.session import Session
+
+    def none(self: Session) -> None:
+        return None
+
+    Session._next_guide = none  # type: ignore[method-assign]
+
+
+def level_not_repeated() -> None:
+    """a producer that deduplicates does not repeat a send whose level was not reached"""
+    from reput_client.produce import link, producer, puts
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        return puts.unknown_after(*arguments, **{**options, "deduplicates": False})
+
+    for module in (link, producer):
+        module.unknown_after = careless  # type: ignore[attr-defined]
+
+
+def changes_answered_at_once() -> None:
+    """a master answers commits and changes of tables before the in-sync set has them"""
+    from reput_broker.ha.election.table_copies import TableCopies
+
+    TableCopies._counts = property(lambda _: False)  # type: ignore[method-assign,assignment]
+
+
 BUGS: Final = {
     bug.plant.__name__: bug
     for bug in (
@@ -85,5 +141,14 @@ BUGS: Final = {
         Bug(no_fence, ("stale master",), {"cut-off-engine": 6, "loss": 1}),
         Bug(truncation_forgotten, ("logs differ", "taken back", "replicated lost")),
         Bug(old_pop_positions, ("popped again",)),
+        Bug(buffers_forgotten, ("popped again",), {"resets": 1}, has_pool=True),
+        Bug(stays_where_it_is, ("stranded",), {}, "isolated-master"),
+        Bug(level_not_repeated, ("not repeated",), {"cut-off-slaves": 1}),
+        Bug(
+            changes_answered_at_once,
+            ("offset went back",),
+            {"lose-master": 6, "join": 3, "leave": 2},
+        ),
+        Bug(restored_engine_believed, ("replicated lost", "taken back"), {}, "restored-engine"),
     )
 }

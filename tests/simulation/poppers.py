@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from histories.history import Event
+from histories.judge.facts import Facts
 from histories.judge.violation import Violation
 from pops import Popped, pop_fields, popped_messages
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
@@ -29,8 +30,6 @@ QUEUES: Final = 2
 MEMBERS: Final = 2
 QUIET_S: Final = 4.0
 """Longer than the longest invisible time."""
-_LOST_POPS_S: Final = 4.0
-"""Messages of a pop that a kill has left without an answer are popped again so soon after the start."""
 _INVISIBLE_MS: Final = (700, 1500, 3000)
 _ENDS: Final = {"acks": 80, "forgets": 8, "is-late": 4, "changes": 8}
 _TIMEOUT_S: Final = 5.0
@@ -53,6 +52,7 @@ async def produce(endpoints: str, ack: AckLevel, over: trio.Event, note: Note, c
                 while not over.is_set():
                     number += 1
                     began_ms = _now_ms()
+                    note("pop-sends", uid=number)
                     try:
                         await producer.send(Message(TOPIC, b"%d" % number), queue_id=chance.randrange(QUEUES))
                         note("pop-sent", uid=number, began_ms=began_ms, ack=ack)
@@ -167,16 +167,21 @@ async def settle(events: Sequence[Event], deadline_s: float) -> None:
 class _Excused:
     """The messages that may be popped after they were acknowledged.
 
-    A power cut may leave a master older offsets than check points, and a kill a pop without answer, which is popped
-    again soon after the start. Another master lacks what was not replicated: a replicated message that was sent after
-    an acknowledgement shows that it has all before.
+    A master that dies may have popped any message that is not acknowledged, without an answer, and have the check point
+    but not the offset; after a power cut its offsets may be older than any check point. If it stays the master, both
+    are of effect, whenever it is asked again. Another master lacks what was not replicated: a replicated message that
+    was sent after an acknowledgement shows that it has all before.
     """
 
     def __init__(self) -> None:
-        self._popped, self._uids, self._if_it_stays = set[int](), set[int](), set[int]()
+        self._sent, self._popped, self._uids, self._if_it_stays = (
+            set[int](),
+            set[int](),
+            set[int](),
+            set[int](),
+        )
         self._done: dict[int, Event] = {}
-        self._replicated_ms = self._cut_ms = 0
-        self._started_at = float("-inf")
+        self._replicated_ms = self._died_ms = 0
         self._master: str | None = None
 
     def __contains__(self, uid: int) -> bool:
@@ -189,8 +194,11 @@ class _Excused:
                 self._uids |= self._if_it_stays
             self._if_it_stays.clear()
             self._master = event["address"]
-        elif event.what == "healed" and event["name"].startswith(("kill-broker", "power-cut", "lose-master")):
-            self._started_at = event.at
+        elif event.what == "dies" and self._master in (None, event["of"]):
+            self._if_it_stays |= self._sent - self._done.keys()
+            self._died_ms = event["wall_ms"]
+        elif event.what == "pop-sends":
+            self._sent.add(event["uid"])
         elif event.what == "pop-sent" and event["ack"] == AckLevel.REPLICATED:
             self._replicated_ms = max(self._replicated_ms, event["began_ms"])
         elif event.what == "pop-done":
@@ -200,7 +208,7 @@ class _Excused:
         elif event.what == "may-lose" and event.get("of") is not None and "offsets" in event["levels"]:
             if self._master in (None, event["of"]):
                 self._if_it_stays |= self._popped
-                self._cut_ms = event["stored_by"]
+                self._died_ms = event["stored_by"]
         elif event.what == "popped":
             self._note_popped(event)
 
@@ -208,18 +216,18 @@ class _Excused:
         return uid in self._done and self._done[uid]["wall_ms"] < self._replicated_ms
 
     def _note_popped(self, event: Event) -> None:
-        if event["pop_ms"] > self._cut_ms:
+        if event["pop_ms"] > self._died_ms:
             self._uids |= self._if_it_stays
             self._if_it_stays.clear()
-        uid = event["uid"]
-        is_late = self._master not in (None, event["broker"])
-        if is_late or (uid not in self._popped and event.at < self._started_at + _LOST_POPS_S):
-            self._uids.add(uid)
-        self._popped.add(uid)
+        if self._master not in (None, event["broker"]):
+            self._uids.add(event["uid"])
+        self._popped.add(event["uid"])
 
 
-def judge(events: Sequence[Event]) -> Iterator[Violation]:
+def judge(events: Sequence[Event], facts: Facts) -> Iterator[Violation]:
     """Nothing is lost, and nothing is popped after it was acknowledged in time, but what `_Excused` has.
+
+    What a master pops and acknowledges whose history an operator gives up counts for nothing.
 
     A time that was changed too late, or without an answer, may have made another check point of a message that was
     visible again: then it is delivered for both.
@@ -231,6 +239,8 @@ def judge(events: Sequence[Event]) -> Iterator[Violation]:
     changes = Counter(event["uid"] for event in events if event.what == "pop-changes")
     changes.subtract(event["uid"] for event in events if event.what == "pop-changed")
     for event in events:
+        if event.what in ("popped", "pop-done") and facts.is_overruled(event.at):
+            continue
         excused.note(event)
         if event.what == "pop-done":
             done.setdefault(event["uid"], event)

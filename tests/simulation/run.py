@@ -18,6 +18,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +51,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument("--bug", help="a planted bug, or `only`: all of them, each until it is caught")
     parser.add_argument("--duration", type=float, default=9.0, help="virtual seconds of faults")
+    parser.add_argument("--scene", help="what follows the random faults; by the seed")
     parser.add_argument("--group", default="elected", choices=["alone", "followed", "elected"])
     arguments = parser.parse_args()
     platform = Platform()
@@ -120,10 +122,11 @@ def _simulate(
     from simulation.scenario import Plan, outcome_of, simulate
 
     platform.seed(seed)
-    plan = Plan(arguments.group, arguments.duration)
+    plan = Plan(arguments.group, arguments.scene, None, arguments.duration)
     if arguments.bug is not None:
         BUGS[arguments.bug].plant()
-        plan.weights = BUGS[arguments.bug].weights
+        bug = BUGS[arguments.bug]
+        plan.weights, plan.scene, plan.has_pool = bug.weights, bug.scene, bug.has_pool
     began = real_process_time()
 
     async def run(nursery: Any) -> None:
@@ -168,6 +171,8 @@ def _write(world: Any, outcome: dict[str, Any], result: Path, keep: Path | None)
 def _run_many(platform: Platform, seeds: range, arguments: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
+    faults_of_failed: Counter[str] = Counter()
+    rules: Counter[str] = Counter()
     failed, virtual_s, cpu_s = 0, 0.0, 0.0
     print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
     running: dict[int, _Child] = {}
@@ -186,17 +191,27 @@ def _run_many(platform: Platform, seeds: range, arguments: argparse.Namespace) -
         cpu_s += outcome.get("cpu_s", 0.0)
         if outcome["violations"]:
             failed += 1
+            faults_of_failed.update(outcome["faults"])
+            rules.update({violation.partition(":")[0] for violation in outcome["violations"]})
             print(
                 f"seed {outcome['seed']}: {len(outcome['violations'])} violations; "
                 f"python tests/simulation/run.py --group {arguments.group} --seed {outcome['seed']} --history DIR"
             )
             for violation in outcome["violations"][:_SHOWN]:
                 print(f"    {violation[:600]}", flush=True)
-    print("  ".join(f"{name}={count}" for name, count in counts.items()))
-    print("faults: " + "  ".join(f"{name}={count}" for name, count in sorted(faults.items())))
+            print(f"    faults: {_counted(outcome['faults'])}", flush=True)
+    print(_counted(counts))
+    print(f"faults: {_counted(dict(sorted(faults.items())))}")
+    if failed:
+        print(f"faults of the failed seeds: {_counted(dict(sorted(faults_of_failed.items())))}")
+        print(f"failed seeds by rule: {_counted(rules)}")
     time_of_one = f"{cpu_s / len(seeds):.2f} s of processor time a seed"
     print(f"{len(seeds)} seeds, {virtual_s:.0f} virtual seconds, {time_of_one}; {failed} failed")
     return 1 if failed else 0
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return "  ".join(f"{name}={count}" for name, count in counts.items())
 
 
 if __name__ == "__main__":

@@ -134,8 +134,8 @@ class Elected(Group):
 
 
 GROUPS: Final = {"alone": Group, "followed": Followed, "elected": Elected}
-TAKEN_BY_FAILOVER: Final = (AckLevel.PAGE_CACHE, AckLevel.FLUSHED, "offsets")
-"""What another master may not have of what was acknowledged. Answers may be on their way for a while."""
+TAKEN_BY_FAILOVER: Final = (AckLevel.PAGE_CACHE, AckLevel.FLUSHED)
+"""What another master may not have of what was acknowledged. Offsets are answered once the in-sync set has them."""
 
 
 def _address(number: int) -> str:
@@ -147,13 +147,22 @@ class World:
 
     Args:
         name_servers: how many there are; without one the brokers are their own.
+        has_pool: whether the brokers append through a pool of buffers.
     """
 
     def __init__(
-        self, platform: Platform, seed: int, directory: Path, group: Group, name_servers: int = 0
+        self,
+        platform: Platform,
+        seed: int,
+        directory: Path,
+        group: Group,
+        name_servers: int = 0,
+        *,
+        has_pool: bool = False,
     ) -> None:
         self.platform = platform
         self.group = group
+        self.has_pool = has_pool
         self.seed = seed
         self.directory = directory
         self.history = History()
@@ -223,9 +232,7 @@ class World:
         self.history.note("may-lose", levels=levels, stored_by=time.time_ns() // 1_000_000, **facts)
 
     def calm(self, name: str) -> None:
-        """A disturbance has no effects any more; offsets that an earlier master answered have arrived."""
-        if self.failovers:
-            self.may_lose("offsets")
+        """A disturbance has no effects any more."""
         self.history.calm(name)
 
     def failed(self, name: str, error: BaseException) -> None:

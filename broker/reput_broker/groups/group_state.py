@@ -86,5 +86,6 @@ class GroupState:
         self.resets.forget_group(group)
         self.progress.forget_group(group)
         self.locks.forget_group(group)
+        self.membership.awaited.forget_group(group)
         self.lag.figures.forget_group(group)
         self._counters.forget_group(group)

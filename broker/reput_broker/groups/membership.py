@@ -14,6 +14,7 @@ import trio
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups import consumer_groups, producer_groups
+from reput_broker.groups.awaited_members import AwaitedGroups, AwaitedMembers
 from reput_broker.groups.client_table import ClientChannel, ClientTable
 from reput_broker.groups.consumer_groups import Conflict, ConsumerGroups
 from reput_broker.groups.notifications import GroupNotifier
@@ -23,11 +24,18 @@ from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Refusal
 from reput_protocol.commands.group import ConsumerData
 from reput_protocol.errors import ErrorCode
+from reput_protocol.wire.header import HeaderType
 
 log = structlog.get_logger(__name__)
 
 _SCAN_S = 10.0
 """RocketMQ's interval."""
+_AWAITED_SCAN_S = 1.0
+"""The same while members are awaited."""
+_AWAITED_S = 30.0
+"""How long a new master awaits a member: RocketMQ's clients send their heartbeats so often."""
+_AWAITED_OWN_S = 6.0
+"""The same for Reput's client, which connects as soon as it knows the new master."""
 
 
 class MemberConflict(NamedTuple):
@@ -58,12 +66,34 @@ class Membership:
         self.clients = ClientTable()
         self.producers = ProducerGroups()
         self.consumers = groups
+        self.awaited = AwaitedMembers()
         self._options = options
         self._counters = counters
         self._notifier = notifier
         self._locks = locks
         self._on_filters = on_filters
         self._clock = clock
+
+    def client_ids(self, group: str) -> list[str]:
+        """Return the ids of a group's members, with those that are awaited from the master before; none if no member
+        has come.
+        """
+        found = self.consumers.get(group)
+        return [] if found is None else sorted({*found.client_ids(), *self.awaited.of(group)})
+
+    def to_await(self) -> dict[str, dict[str, float]]:
+        """Return the members that another master would have to await, without those of groups that broadcast, which
+        share no queues.
+        """
+        return {
+            group.name: {channel.client_id: _awaited_s(channel) for channel in group.members}
+            for group in self.consumers
+            if not group.is_broadcasting
+        }
+
+    def expect(self, groups: AwaitedGroups) -> None:
+        """Await the members that the master before had."""
+        self.awaited.expect(groups, self._clock())
 
     def check_entries(self, count: int) -> None:
         """Refuse a heartbeat with too many groups and subscriptions before it is decoded."""
@@ -137,6 +167,7 @@ class Membership:
 
     def _join(self, channel: ClientChannel, data: ConsumerData, now: float) -> Conflict | None:
         group, refuse = data.group_name, self._options.refuse_subscription_conflicts
+        self.awaited.came(group, channel.client_id)
         was_member = refuse and group in channel.consumer_groups
         joined = self.consumers.register(channel, data, now, refuse_conflicts=refuse)
         if joined.conflict is not None:
@@ -186,7 +217,9 @@ class Membership:
             self._changed(group, "leave")
 
     def expire(self) -> None:
-        """Remove members without heartbeats; disconnect clients that are then in no group."""
+        """Remove members without heartbeats; disconnect clients that are then in no group. Await no more in vain."""
+        for group in self.awaited.expired(self._clock()):
+            self._changed(group, "timeout")
         heard_before = self._clock() - self._options.heartbeat_timeout
         expired = dict.fromkeys(self.producers.expire(heard_before))
         for group, channel in self.consumers.expired(heard_before):
@@ -202,7 +235,7 @@ class Membership:
     async def run(self) -> None:
         """Check for missing heartbeats until cancelled."""
         while True:
-            await trio.sleep(_SCAN_S)
+            await trio.sleep(_AWAITED_SCAN_S if self.awaited else _SCAN_S)
             self.expire()
 
     def _free_locks(self, group: str, client_id: str) -> None:
@@ -212,3 +245,7 @@ class Membership:
     def _changed(self, group: str, reason: str) -> None:
         self._counters.note_rebalance(group, reason)
         self._notifier.changed(group)
+
+
+def _awaited_s(channel: ClientChannel) -> float:
+    return _AWAITED_OWN_S if channel.client.header_type == HeaderType.MSGPACK else _AWAITED_S

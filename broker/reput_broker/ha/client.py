@@ -20,20 +20,17 @@ from zlib import crc32
 import structlog
 import trio
 
-from reput_broker.config.model import BrokerConfig
+from reput_broker.core import Core
 from reput_broker.ha.admission import Group, old_proof_frame, prove
 from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
 from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
-from reput_broker.ha.members import GroupMembers
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
-from reput_broker.ha.roles import Master, TenureSource
-from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting_client import RemoteUnreachable, dial
+from reput_broker.roles import Master
 from reput_broker.store.errors import StoreReadOnly
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
@@ -84,17 +81,10 @@ class HAClient:
 
     def __init__(
         self,
-        store: MessageStore,
+        core: Core,
         epochs: EpochFile,
-        config: BrokerConfig,
-        lock: PutLock,
         master_log: MasterLog,
         *,
-        on_appended: Callable[[], None],
-        on_confirmed: Callable[[], None],
-        tenures: TenureSource,
-        member: int,
-        members: GroupMembers,
         on_reopen: Callable[[int | None, str], Awaitable[None]],
     ) -> None:
         self.state = "no master is known"
@@ -104,20 +94,20 @@ class HAClient:
         """The master that could not be reached, and since when."""
         self.received_at: float | None = None
         """When it last received something from a master; None before."""
-        self._store = store
+        self._store = core.store
         self._epochs = epochs
-        self._config = config
-        self._lock = lock
+        self._config = core.config
+        self._lock = core.puts.lock
         self._master_log = master_log
-        self._on_appended = on_appended
-        self._on_confirmed = on_confirmed
-        self._tenures = tenures
-        self._member = member
-        self._members = members
+        self._on_appended = core.puts.wrote
+        self._on_confirmed = core.puts.reput.wake
+        self._tenures = core.tenures
+        self._member = core.config.broker_id
+        self._members = core.routes.members
         self._on_reopen = on_reopen
-        self._credentials = config.access.credentials()
+        self._credentials = core.config.access.credentials()
         self._admission: str | None = None
-        self._is_sync = config.store.flush == "sync"
+        self._is_sync = core.config.store.flush == "sync"
         self._progress = trio.Event()
         self._master_epochs: list[Epoch] = []
         self._next_epoch_at: float = inf
@@ -218,14 +208,16 @@ class HAClient:
         """
         is_fit = self._store.unfit_reason is None
         members = self._members
-        ext = QueryReplicaStateHeader(
+        header = QueryReplicaStateHeader(
             record_offset,
             self._member,
             is_fit,
-            proves_user or None,
-            members.own_id or None,
-            members.own_address or None,
-        ).to_ext(HeaderType.JSON)
+            proves_user=proves_user or None,
+            slave_id=members.own_id or None,
+            address=members.own_address or None,
+            copies_tables=True,
+        )
+        ext = header.to_ext(HeaderType.JSON)
         answer = await remote.call(RequestCode.QUERY_REPLICA_STATE, ext, timeout_s=_ASK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -409,15 +401,20 @@ class HAClient:
         An earlier answer stays true under any later master, so that a failure to ask only delays consumers.
         """
         while True:
-            confirmed, known = state.confirm_offset, self._store.confirm_offset
+            confirmed = state.confirm_offset
             if confirmed is not None:
-                self._tenures.note_confirmed(state.epoch, min(confirmed, self._store.max_physical_offset))
-            if confirmed is not None and (known is None or confirmed > known):
-                self._store.confirm_offset = confirmed
-                self._on_confirmed()
+                self.note_confirmed(state.epoch, confirmed)
             await trio.sleep(_MEMBERS_INTERVAL_S if confirmed is None else _CONFIRM_INTERVAL_S)
             with suppress(RemoteUnreachable):
                 state = await self._ask(remote) or state
+
+    def note_confirmed(self, epoch: int, offset: int) -> None:
+        """Note how far the log of the master of an epoch is confirmed, whose history is that of this log."""
+        self._tenures.note_confirmed(epoch, min(offset, self._store.max_physical_offset))
+        known = self._store.confirm_offset
+        if known is None or offset > known:
+            self._store.confirm_offset = offset
+            self._on_confirmed()
 
     async def _sync_to(self, end: int) -> None:
         """Wait until the log is durable, since the first report gives its end, and acknowledges all of it.

@@ -22,7 +22,14 @@ class Appended(Protocol):
     """Wakes tasks that wait for more of the log."""
 
     async def appended(self) -> None:
-        """Return after the next append."""
+        """Return when more is offered."""
+
+    def wake(self) -> None:
+        """Offer the log up to its end."""
+
+    @property
+    def offered(self) -> int:
+        """The log is sent up to here at most."""
 
 
 class HAConnection:
@@ -169,14 +176,17 @@ class HAConnection:
             frames = max(1, _BUFFER_BYTES // size)
             if len(buffer) != frames * (_HEADER_BYTES + size):
                 buffer = memoryview(bytearray(frames * (_HEADER_BYTES + size)))
-            end = self._store.max_physical_offset
+            end = self._log.offered
             if self.next_offset < end:
                 await self._send_log(buffer, min(end, self._file_end()), size)
                 continue
             quiet_until = self._sent_at + self._config.send_heartbeat_interval
             with trio.move_on_at(quiet_until):
-                if self._store.max_physical_offset == end:
+                if self._log.offered == end:
                     await self._log.appended()
+                continue
+            self._log.wake()  # what no sync has followed
+            if self._log.offered > end:
                 continue
             await self._send(memoryview(HEADER.pack(self.next_offset, 0)))
 

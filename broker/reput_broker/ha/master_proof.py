@@ -34,10 +34,11 @@ PROVEN: Final = frozenset(
         RequestCode.GET_TIMER_CHECK_POINT,
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
         RequestCode.GET_SINK_BATCHES,
+        RequestCode.GET_GROUP_MEMBERS,
         RequestCode.GET_BROKER_RUNTIME_INFO,
     }
 )
-"""The requests whose answers a slave acts on."""
+"""The requests whose answers a slave acts on, but AWAIT_TABLE_CHANGES, which is answered later."""
 _NONCE: Final = "replicaNonce"
 _PROOF: Final = "masterProof"
 _LENGTH: Final = struct.Struct(">I")
@@ -62,6 +63,23 @@ def _proof(
     ).hex()
 
 
+def prove(request: Request, answer: Response, group: tuple[str, str]) -> None:
+    """Add the proof to an answer, if the request asks for it.
+
+    Args:
+        group: the name of the cluster, and that of its brokers.
+    """
+    user = request.principal
+    if isinstance(user, Account) and _asks_for_proof(request) and answer.code == ResponseCode.SUCCESS:
+        nonce = str(request.ext[_NONCE])
+        proof = _proof(user.secret, group, request.header.code, nonce, answer.ext, answer.body)
+        answer.ext = {**answer.ext, _PROOF: proof}
+
+
+def _asks_for_proof(request: Request) -> bool:
+    return isinstance(request.principal, Account) and isinstance(request.ext.get(_NONCE), str)
+
+
 def proving(handlers: Mapping[int, Handler], group: tuple[str, str]) -> dict[int, Handler]:
     """Return the handlers of a master; those whose answers slaves act on prove it if the request asks for that.
 
@@ -69,24 +87,20 @@ def proving(handlers: Mapping[int, Handler], group: tuple[str, str]) -> dict[int
         group: the name of the cluster, and that of its brokers.
     """
 
-    def wrapped(code: int, handler: Handler) -> Handler:
+    def wrapped(handler: Handler) -> Handler:
         def handle(request: Request) -> Result:
             result = handler(request)
-            if isinstance(request.principal, Account) and isinstance(request.ext.get(_NONCE), str):
-                return _prove(result, request, request.principal)
-            return result
+            return _prove(result, request) if _asks_for_proof(request) else result
 
-        async def _prove(result: Result, request: Request, user: Account) -> Outcome:
-            nonce = str(request.ext[_NONCE])
+        async def _prove(result: Result, request: Request) -> Outcome:
             answer = await result if isinstance(result, Awaitable) else result
-            if isinstance(answer, Response) and answer.code == ResponseCode.SUCCESS:
-                proof = _proof(user.secret, group, code, nonce, answer.ext, answer.body)
-                answer.ext = {**answer.ext, _PROOF: proof}
+            if isinstance(answer, Response):
+                prove(request, answer, group)
             return answer
 
         return handle
 
-    return {code: wrapped(code, handler) if code in PROVEN else handler for code, handler in handlers.items()}
+    return {code: wrapped(handler) if code in PROVEN else handler for code, handler in handlers.items()}
 
 
 class MasterNotProven(RemoteUnreachable):

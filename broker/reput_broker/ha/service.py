@@ -48,6 +48,8 @@ class HAService:
         self._waiting_for_hello: list[HAConnection] = []
         self._appended = trio.Event()
         self._waiting = 0
+        self.offered = store.max_physical_offset
+        """The log is sent up to here at most."""
 
     @property
     def slaves(self) -> tuple[HAConnection, ...]:
@@ -55,14 +57,18 @@ class HAService:
         return tuple(self._slaves)
 
     def wake(self) -> None:
-        """Note that the log has grown. Called after each append."""
+        """Offer the log up to its end. Called after each append; if each is synced, when a sync of it begins.
+
+        So a slave gets at once what this broker syncs at once, and syncs it at once too, at the same time.
+        """
+        self.offered = self._store.max_physical_offset
         if self._waiting:
             self._waiting = 0
             self._appended.set()
             self._appended = trio.Event()
 
     async def appended(self) -> None:
-        """Return after the next append."""
+        """Return when more is offered."""
         self._waiting += 1
         await self._appended.wait()
 

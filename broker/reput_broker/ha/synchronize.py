@@ -4,6 +4,10 @@ RocketMQ's slaves ask for everything once a minute. A Reput master says in each 
 sends only what has changed, so its slaves ask every second, and for offsets four times as often. After a failover a
 group receives again the messages whose offsets it committed since then.
 
+The member of a group with an election has a request open at its master, which is answered when a table changes
+(AWAIT_TABLE_CHANGES). It takes over what has changed, and says so: the master may hold its answer to the change until
+then. While that works, tables are asked for rarely besides.
+
 A table may name messages that the slave does not have yet, such as offsets of consumers at the end of the master's log.
 It is kept until the slave has dispatched the log up to the end that the master had, so that the tables of a slave that
 becomes the master never point beyond its log.
@@ -11,35 +15,48 @@ becomes the master never point beyond its log.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 import trio
 
 from reput_broker.delay.finished_timers import read_answer
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.roles import Master
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_broker.roles import Master
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, DataVersion, decode, encode
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.table_sync import SyncTableHeader, SyncTableResult
+from reput_protocol.commands.table_sync import (
+    ANNOUNCED_TABLES,
+    AwaitTableChangesHeader,
+    SyncTableHeader,
+    SyncTableResult,
+    TableChanges,
+)
 from reput_protocol.commands.topic import KVTable
-from reput_protocol.errors import BrokerError, ErrorCode, ReputError, error_from_response
+from reput_protocol.errors import BrokerError, ErrorCode, ReputError, error_from_response, leaves
 from reput_protocol.wire.header import HeaderType
 
 log = structlog.get_logger(__name__)
 
-_TICK_S: Final = 0.1
-"""Interval at which held tables are looked at."""
+_LONGEST_S: Final = 0.5
+_LEAST_S: Final = 0.05
+"""Bounds of the time between two looks at what is due."""
 _HURRY_S: Final = 0.005
-"""The same before a hand-over is completed."""
+"""Interval at which held tables are looked at, for which the log may arrive at any time."""
+_TOLD_S: Final = 10.0
+"""Interval at which a master is asked for a table that says when one changes."""
+_BETWEEN_S: Final = 0.05
+"""Pause between two questions for changes: what happens meanwhile is taken over together."""
+_WAIT_MS: Final = 2000
 _CHANGES_S: Final = 1.0
 """Interval at which a Reput master is asked for changes."""
 _OFFSETS_S: Final = 0.25
@@ -48,6 +65,8 @@ _TIMER_S: Final = 10.0
 """Interval at which it is asked how far its timer is: after a failover the new master reads the log of that time again.
 """
 _RETRY_S: Final = 1.0
+_LOOK_S: Final = 0.05
+"""Interval at which it is looked for a master that may be followed."""
 _WHOLE_TABLE_S: Final = 60.0
 """Interval at which a table is requested from a RocketMQ broker, which always sends all of it."""
 _FIGURES_S: Final = 10.0
@@ -86,6 +105,21 @@ class _Table:
     held: _Held | None = None
     refusal: str = ""
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether the table is here as it was when it was asked for last; a master may not have it."""
+        return self.held is None and self.due_at > -inf and (self.version is not None or bool(self.refusal))
+
+
+class _State(NamedTuple):
+    """A state of the master's tables, as it tells it; see `TableChanges`."""
+
+    changes: str = ""
+    tables: str = ""
+
+
+_NONE: Final = _State()
+
 
 class SlaveSynchronize:
     """Keeps the tables of a slave like its master's, while it may follow that master.
@@ -95,6 +129,8 @@ class SlaveSynchronize:
         accepted: returns the master whose history is that of this log; None while there is none.
         forget_topic: called with each topic that the master has deleted, after its queues were deleted.
         connect: makes a client of an address.
+        member: this broker's number, if an election decides the master; None: no master is asked for changes.
+        on_confirmed: called with an epoch, and the log offset before which its master says that all is confirmed.
     """
 
     def __init__(
@@ -105,6 +141,9 @@ class SlaveSynchronize:
         accepted: Callable[[], Master | None],
         forget_topic: Callable[[str], None],
         connect: Callable[[str], RemotingClient] = RemotingClient,
+        *,
+        member: int | None = None,
+        on_confirmed: Callable[[int, int], None] = lambda _epoch, _offset: None,
     ) -> None:
         self.master_min_offset = 0
         """The first log offset that the master still has; 0 while that is unknown."""
@@ -115,6 +154,9 @@ class SlaveSynchronize:
         self._accepted = accepted
         self._forget_topic = forget_topic
         self._connect = connect
+        self._member = member
+        self._on_confirmed = on_confirmed
+        self._told = self._taking = self._taken = _NONE
         self._began_at = trio.current_time()
         self._figures_due_at = -inf
         self._logged = ""
@@ -160,7 +202,14 @@ class SlaveSynchronize:
                 RequestCode.GET_SINK_BATCHES,
                 partial(_write, ConfigFile(config / "sinkBatches.json")),
             ),
+            _Table(
+                "groupMembers",
+                RequestCode.GET_GROUP_MEMBERS,
+                partial(_write, ConfigFile(config / "groupMembers.json")),
+            ),
         )
+
+        self._announced = [table for code in ANNOUNCED_TABLES for table in self._all if table.code is code]
 
     @property
     def has_offsets(self) -> bool:
@@ -177,9 +226,9 @@ class SlaveSynchronize:
         """Synchronize until cancelled."""
         while True:
             master = self._accepted()
-            if master is not None:
-                await self._follow(master)
-            await self._pause(_RETRY_S)
+            if master is not None and not await self._follow(master):
+                await self._pause(_RETRY_S)
+            await self._pause(_LOOK_S)
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not if `complete` has been called."""
@@ -197,42 +246,111 @@ class SlaveSynchronize:
         self._wake.set()
         await completed.wait()
 
-    async def _follow(self, master: Master) -> None:
+    async def _follow(self, master: Master) -> bool:
+        """Synchronize until another master is accepted; False after a failure."""
         client = self._connect(master.address)
         self._figures_due_at = -inf
+        self._told = self._taking = self._taken = _NONE
         for table in self._all:
             table.version, table.held, table.due_at = None, None, -inf
-        is_wanted = False
+        reason = ""
         try:
-            while self._accepted() == master:
-                if self._wanted is not None and not is_wanted:
-                    is_wanted = True
-                    for table in self._all:
-                        table.held, table.due_at = None, -inf
-                await self._ask(client)
-                for table in self._all:
-                    if self._accepted() == master:
-                        await self._take_if_due(table)
-                self._synchronized_at = trio.current_time()
-                if self._logged:
-                    log.info("tables_synchronized", master=master.address)
-                    self._logged = ""
-                if is_wanted and not any(t.held is not None or t.due_at == -inf for t in self._all):
-                    assert self._wanted is not None, "only this resets it"
-                    self._wanted.set()
-                    self._wanted, is_wanted = None, False
-                await self._pause(_HURRY_S if is_wanted else _TICK_S)
-        except (RemoteUnreachable, BrokerError) as error:
-            if str(error) != self._logged:
-                self._logged = str(error)
-                log.warning(
-                    "tables_not_synchronized",
-                    master=master.address,
-                    detail=self._logged,
-                    hint="the slave tries again; at a failover it has the tables of the last success",
-                )
+            async with trio.open_nursery() as nursery:
+                if self._member is not None:
+                    nursery.start_soon(self._be_told, client)
+                await self._synchronize(client, master)
+                nursery.cancel_scope.cancel()
+        except* (RemoteUnreachable, BrokerError) as group:
+            reason = "; ".join(str(error) for error in leaves(group))
         finally:
             client.close()
+        if reason and reason != self._logged:
+            self._logged = reason
+            log.warning(
+                "tables_not_synchronized",
+                master=master.address,
+                detail=reason,
+                hint="the slave tries again; at a failover it has the tables of the last success",
+            )
+        return not reason
+
+    async def _synchronize(self, client: RemotingClient, master: Master) -> None:
+        is_wanted = False
+        while self._accepted() == master:
+            if self._wanted is not None and not is_wanted:
+                is_wanted = True
+                self._make_due(self._all)
+            if self._told != self._taking == self._taken:
+                self._make_due(self._changed_tables())
+                self._taking = self._told
+            await self._ask(client)
+            for table in self._all:
+                if self._accepted() == master:
+                    await self._take_if_due(table)
+            self._synchronized_at = trio.current_time()
+            if self._logged:
+                log.info("tables_synchronized", master=master.address)
+                self._logged = ""
+            if self._taking != self._taken and all(table.is_taken for table in self._announced):
+                self._taken = self._taking
+                await self._changes(client, wait_ms=0)
+                continue
+            if is_wanted and not any(t.held is not None or t.due_at == -inf for t in self._all):
+                assert self._wanted is not None, "only this resets it"
+                self._wanted.set()
+                self._wanted, is_wanted = None, False
+            await self._pause(_HURRY_S if is_wanted else self._quiet_s())
+
+    def _quiet_s(self) -> float:
+        """Return how long there is nothing to do, unless `_wake` is set."""
+        if any(table.held is not None for table in self._all):
+            return _HURRY_S
+        due_at = min(self._figures_due_at, *(table.due_at for table in self._all))
+        return min(_LONGEST_S, max(_LEAST_S, due_at - trio.current_time()))
+
+    def _make_due(self, tables: Iterable[_Table]) -> None:
+        for table in tables:
+            table.held, table.due_at = None, -inf
+
+    def _changed_tables(self) -> list[_Table]:
+        """Return the tables that differ at the master from what was taken over."""
+        before, after = self._taken.tables.split("."), self._told.tables.split(".")
+        # A master of a later version may announce more.
+        triples = zip_longest(self._announced, before, after)
+        return [table for table, old, new in triples if table is not None and old != new]
+
+    async def _be_told(self, client: RemotingClient) -> None:
+        """Have the master say at once what has changed, and how far its log is confirmed."""
+        confirmed = -1
+        while True:
+            told = await self._changes(client, self._told, confirmed, wait_ms=_WAIT_MS)
+            if told is None:
+                return
+            confirmed = told.confirm_offset
+            self._on_confirmed(told.epoch, told.confirm_offset)
+            self._master_log.note_end(told.log_end)
+            state = _State(told.changes, told.tables)
+            if state != self._told:
+                self._told = state
+                self._wake.set()
+            await trio.sleep(_BETWEEN_S)
+
+    async def _changes(
+        self, client: RemotingClient, known: _State | None = None, confirmed: int = -1, *, wait_ms: int
+    ) -> TableChanges | None:
+        """Say what is taken over, and return what the master has; None if it is of an earlier version."""
+        assert self._member is not None, "only a member of a group asks"
+        known = known or _NONE
+        header = AwaitTableChangesHeader(
+            self._member, self._taken.changes, known.changes, known.tables, confirmed, wait_ms
+        )
+        ext = header.to_ext(HeaderType.JSON)
+        answer = await client.call(RequestCode.AWAIT_TABLE_CHANGES, ext, timeout_s=_TIMEOUT_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_from_response(answer.code, answer.remark, answer.ext)
+        return TableChanges.from_ext(answer.ext)
 
     async def _ask(self, client: RemotingClient) -> None:
         now = trio.current_time()
@@ -259,9 +377,10 @@ class SlaveSynchronize:
             if not body:
                 return  # it has changed meanwhile, and is requested again
         is_reput = result.table_version is not None
-        if result.log_end is not None:
-            self._master_log.note_end(result.log_end)
-        table.due_at = trio.current_time() + (table.interval_s if is_reput else _WHOLE_TABLE_S)
+        if result.log_end is not None and table.code is not RequestCode.GET_ALL_CONSUMER_OFFSET:
+            self._master_log.note_end(result.log_end)  # offsets belong to what consumers can read
+        interval_s = table.interval_s if self._told == _NONE else max(table.interval_s, _TOLD_S)
+        table.due_at = trio.current_time() + (interval_s if is_reput else _WHOLE_TABLE_S)
         table.refusal = ""
         if body:
             table.held = _Held(

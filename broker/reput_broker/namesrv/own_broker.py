@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Master, Tenure
+from reput_broker.roles import Master, Tenure
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import Perm

@@ -135,10 +135,14 @@ class StoreHealth:
 
     The checks of the role that the broker had before are forgotten. One owner: the event loop; only `report` is called
     from any thread.
+
+    Args:
+        is_replica: whether it is a slave's store: once that takes nothing more it only grows old, and is not ready.
     """
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, health: Health, *, is_replica: bool = False) -> None:
         self._health = health
+        self._is_replica = is_replica
         health.forget(_CHECKS_OF_A_ROLE)
         self._failing: dict[str, str] = {}
         self._unsaved: dict[str, str] = {}
@@ -146,7 +150,7 @@ class StoreHealth:
     def turn_read_only(self, reason: str) -> None:
         """Show that the store accepts no more messages."""
         self._health.state = BrokerState.READONLY
-        self._health.set("writable", False, reason)
+        self._health.set("writable", False, reason, gates=self._is_replica)
 
     def note_disk(self, refusal: str | None) -> None:
         """Show why puts are refused because of the disk's use; None while they are not."""

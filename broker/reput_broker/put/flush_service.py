@@ -61,6 +61,8 @@ class FlushCommitLogService:
         self._synced = trio.Event()
         self._limiter = trio.CapacityLimiter(1)
         self._failure: str | None = None
+        self.on_start: Callable[[], None] = lambda: None
+        """Called when a sync begins."""
         self._sync_always = config.flush == "sync"
         self._thorough_at = -inf
 
@@ -118,6 +120,7 @@ class FlushCommitLogService:
         """Sync once and answer waiting puts."""
         started_at = time.monotonic()
         before = self._store.flushed_offset
+        self.on_start()
         try:
             flushed = await trio.to_thread.run_sync(self._store.flush_commit_log, limiter=self._limiter)
         except (ReputError, OSError) as error:

@@ -52,25 +52,27 @@ class GroupTransfer:
         self._store = store
         self._config = config
         self._replicas: Replicas = NoReplicas()
-        self._wake: Callable[[], None] | None = None
-        self._waiters = PendingPutQueue(counters.produce_seconds["replicated"], ErrorCode.REPLICA_TIMEOUT)
+        self._on_committed: Callable[[], None] = lambda: None
+        self._waiters = PendingPutQueue(
+            counters.produce_seconds["replicated"], ErrorCode.REPLICA_TIMEOUT, lambda: store.flushed_offset
+        )
         self._waiting = trio.Event()
         self._advanced: trio.Event | None = None
 
-    def serve(self, replicas: Replicas, wake: Callable[[], None]) -> None:
+    def serve(self, replicas: Replicas, appended: Callable[[], None], committed: Callable[[], None]) -> None:
         """Begin to count copies.
 
         Args:
-            wake: called after each append, and each commit of a pool: there is more to send.
+            appended: called after each append.
+            committed: called after each commit of a pool: there is more to send.
         """
         self._replicas = replicas
-        self._wake = wake
-        self._store.when_appended(wake)
+        self._on_committed = committed
+        self._store.when_appended(appended)
 
     def committed(self) -> None:
         """Note a commit of the pool's buffers: only what is committed is sent."""
-        if self._wake is not None:
-            self._wake()
+        self._on_committed()
 
     def check(self) -> None:
         """Check that a put would be replicated now.
@@ -86,7 +88,8 @@ class GroupTransfer:
         """Answer a stored put once the log is replicated up to `end_offset`, or that it is not."""
         reason = self._replicas.refusal()
         if reason is not None and self._replicas.position < end_offset:
-            put.admit(reason, ErrorCode.REPLICA_MISSING)
+            is_flushed = end_offset <= self._store.flushed_offset
+            put.admit(reason, ErrorCode.REPLICA_MISSING, is_flushed=is_flushed)
             flush_clients([put])
             return
         self._waiters.add(end_offset, put, self._config.slave_timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -37,8 +37,8 @@ class PendingPut(Protocol):
     def acknowledge(self) -> None:
         """Answer that the requested level is reached."""
 
-    def admit(self, reason: str, error: ErrorCode) -> None:
-        """Answer that it is stored and the level is not known to be reached, with the reason."""
+    def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
+        """Answer that it is stored, and synced or not, and the level is not known to be reached, with the reason."""
 
     def refuse(self, reason: str) -> None:
         """Answer that it is not stored, with the reason: it was only in the broker's memory."""
@@ -72,9 +72,9 @@ class PendingRequest:
             return
         self.client.answer(self.request, self.response)
 
-    def admit(self, reason: str, error: ErrorCode) -> None:
+    def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
         """See `PendingPut`."""
-        self.client.answer(self.request, not_reached(self.response, reason, error))
+        self.client.answer(self.request, not_reached(self.response, reason, error, is_flushed=is_flushed))
 
     def refuse(self, reason: str) -> None:
         """See `PendingPut`."""
@@ -87,11 +87,12 @@ def flush_clients(pending: Iterable[PendingPut]) -> None:
         client.flush()
 
 
-def not_reached(response: Response, reason: str, error: ErrorCode) -> Response:
+def not_reached(response: Response, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> Response:
     """Return the answer to a put that is stored here, and not known to have reached its level."""
+    reached = AckLevel.FLUSHED if is_flushed else AckLevel.PAGE_CACHE
     where = "on disk" if error is ErrorCode.FLUSH_TIMEOUT else "replicated"
     text = f"stored, but not known to be {where}: {reason}; do not send again unless a duplicate is harmless"
-    ext = {**response.ext, "ack": AckLevel.PAGE_CACHE.value} if "ack" in response.ext else response.ext
+    ext = {**response.ext, "ack": reached.value} if "ack" in response.ext else response.ext
     return Response(int(error.response_code), ext, remark=refusal_remark(error, text))
 
 
@@ -111,11 +112,18 @@ class PendingPutQueue:
     Args:
         seconds: histogram of the time from arrival to answer.
         error: of puts that are stored and do not get there.
+        flushed: returns the position up to which the log is synced, if puts may be synced and not get there.
     """
 
-    def __init__(self, seconds: Histogram, error: ErrorCode = ErrorCode.FLUSH_TIMEOUT) -> None:
+    def __init__(
+        self,
+        seconds: Histogram,
+        error: ErrorCode = ErrorCode.FLUSH_TIMEOUT,
+        flushed: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._seconds = seconds
         self._error = error
+        self._flushed = flushed
         self._waiters: deque[_Waiter] = deque()
 
     def __bool__(self) -> bool:
@@ -150,24 +158,23 @@ class PendingPutQueue:
         Only those that end at or before `committed`: others are only in the broker's memory and may get lost.
         """
         now = time.monotonic()
-        late: list[PendingPut] = []
+        late: list[_Waiter] = []
         while self._waiters and self._waiters[0].deadline <= now and self._waiters[0].end_offset <= committed:
-            late.append(self._waiters.popleft().put)
-        _admit(late, reason, self._error)
+            late.append(self._waiters.popleft())
+        self._admit(late, reason)
 
     def fail(self, committed: int, reason: str) -> None:
         """Answer all puts that the level will not be reached: stored up to `committed`, not stored
         beyond."""
         waiters, self._waiters = self._waiters, deque()
-        stored = [waiter.put for waiter in waiters if waiter.end_offset <= committed]
-        _admit(stored, reason, self._error)
+        self._admit([waiter for waiter in waiters if waiter.end_offset <= committed], reason)
         lost = [waiter.put for waiter in waiters if waiter.end_offset > committed]
         for put in lost:
             put.refuse(reason)
         flush_clients(lost)
 
-
-def _admit(puts: list[PendingPut], reason: str, error: ErrorCode) -> None:
-    for put in puts:
-        put.admit(reason, error)
-    flush_clients(puts)
+    def _admit(self, waiters: list[_Waiter], reason: str) -> None:
+        flushed = self._flushed()
+        for waiter in waiters:
+            waiter.put.admit(reason, self._error, is_flushed=waiter.end_offset <= flushed)
+        flush_clients([waiter.put for waiter in waiters])

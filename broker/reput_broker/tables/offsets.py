@@ -176,13 +176,18 @@ class ConsumerOffsetManager:
         """How often the table changed, and when it last did; RocketMQ's step is 500 commits."""
         return self._version
 
+    @property
+    def changes_version(self) -> str:
+        """The version that `changes_since` would return now."""
+        return f"{self._era}.{self._changes}"
+
     def changes_since(self, version: str | None) -> OffsetChanges:
         """Return the offsets that have changed since `version`, of an earlier call; all if it is not known.
 
         A removal begins another era: then all are returned.
         """
         era, _, number = (version or "").partition(".")
-        now = f"{self._era}.{self._changes}"
+        now = self.changes_version
         if era == self._era and number.isdecimal():
             since = int(number)
             places = [place for place, change in self._changed_at.items() if change > since]

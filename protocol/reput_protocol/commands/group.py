@@ -364,19 +364,19 @@ REQUESTS: Final = (
     ),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=SubscriptionGroupConfig, groups=Right.ADMIN,
-        slave=Slave.REFUSES, refusal=ResponseCode.SYSTEM_ERROR,
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=SubscriptionGroupList, groups=Right.ADMIN,
-        slave=Slave.REFUSES, refusal=ResponseCode.SYSTEM_ERROR,
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupHeader, groups=Right.ADMIN,
-        slave=Slave.REFUSES, refusal=ResponseCode.SYSTEM_ERROR,
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, GroupForbiddenHeader, topics=Right.DESCRIBE,
-        groups=Right.ADMIN, slave=Slave.REFUSES, refusal=ResponseCode.SYSTEM_ERROR,
+        groups=Right.ADMIN, slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTableHeader, cluster=Right.DESCRIBE

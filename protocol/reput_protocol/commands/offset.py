@@ -209,7 +209,7 @@ REQUESTS: Final = (
     ),
     RequestType(
         RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, sender=Sender.CONSUMER, topics=Right.READ,
-        groups=Right.READ, slave=Slave.REFUSES, pool="consumer_manager",
+        groups=Right.READ, slave=Slave.REFUSES, changes_tables=True, pool="consumer_manager",
     ),
     RequestType(RequestCode.GET_MAX_OFFSET, QueueHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE),
     RequestType(RequestCode.GET_MIN_OFFSET, QueueHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE),
@@ -222,11 +222,12 @@ REQUESTS: Final = (
     RequestType(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, ResetOffsetBody, topics=Right.DESCRIBE,
         groups=Right.ADMIN, fields={"offsetTable.topic": "another topic than the header's is refused"},
-        slave=Slave.REFUSES, refusal=ResponseCode.SYSTEM_ERROR,
+        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader, topics=Right.DESCRIBE, groups=Right.ADMIN,
-        fields={"srcGroup": Right.DESCRIBE}, slave=Slave.REFUSES, refusal=ResponseCode.SYSTEM_ERROR,
+        fields={"srcGroup": Right.DESCRIBE}, slave=Slave.REFUSES,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, cluster=Right.DESCRIBE),
     RequestType(

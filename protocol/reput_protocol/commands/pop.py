@@ -375,6 +375,6 @@ REQUESTS: Final = (
     ),
     RequestType(
         RequestCode.SET_MESSAGE_REQUEST_MODE, body=MessageRequestMode, cluster=Right.ADMIN, slave=Slave.REFUSES,
-        refusal=ResponseCode.SYSTEM_ERROR,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
 )  # fmt: skip

@@ -23,6 +23,8 @@ class QueryReplicaStateHeader(CommandHeader):
     """The slave's number in its group."""
     is_fit: bool | None = None
     """Whether the slave could store messages, as master."""
+    copies_tables: bool | None = None
+    """Whether the slave says what it has of the tables, by AWAIT_TABLE_CHANGES; earlier versions do not."""
     proves_user: bool | None = None
     """Whether the slave will prove its user on the port of the log, if the master has access control."""
     slave_id: I32 | None = None

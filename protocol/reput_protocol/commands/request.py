@@ -67,6 +67,7 @@ class RequestType(Struct, frozen=True):
         refusal: response code of a slave's or former master's refusal.
         completes_first: whether a master refuses it while it completes what an earlier run began.
         newest_only: whether a master does not answer any more once it may have been replaced.
+        changes_tables: whether it changes tables that slaves copy besides the log; the answer may wait for them.
         pool: RocketMQ's thread pool, for its metrics.
         is_oneway: whether the sender waits for no answer.
         unserved: why a broker or name server may have no handler for it.
@@ -88,6 +89,7 @@ class RequestType(Struct, frozen=True):
     refusal: ResponseCode = ResponseCode.SYSTEM_BUSY
     completes_first: bool = False
     newest_only: bool = False
+    changes_tables: bool = False
     pool: str = "admin"
     is_oneway: bool = False
     unserved: str = ""

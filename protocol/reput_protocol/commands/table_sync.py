@@ -10,13 +10,13 @@ from typing import Final
 
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import LargeBody
-from reput_protocol.commands.header import I64, CommandHeader
+from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.commands.request import RequestType, Sender, Slave
 from reput_protocol.rights import Right
 
 
 class SyncTableHeader(CommandHeader):
-    """Header of 21, 43, 45, 201 and GET_SINK_BATCHES."""
+    """Header of 21, 43, 45, 201, GET_SINK_BATCHES and GET_GROUP_MEMBERS."""
 
     table_version: str | None = None
     """The version of an earlier answer, whose table the slave has; empty if it has none. RocketMQ's name none."""
@@ -37,6 +37,49 @@ class SyncTableResult(CommandHeader):
     """Of 43: the body has what changed since the slave's version; otherwise it is the whole table."""
     table_size: I64 | None = None
     """Bytes of the table if the body is a part of it, the first one unless `part_of` is this version."""
+
+
+ANNOUNCED_TABLES: Final = (
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_SINK_BATCHES,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_GROUP_MEMBERS,
+)
+"""The requests for the tables whose changes are announced, in the order of `TableChanges.tables`."""
+
+
+class AwaitTableChangesHeader(CommandHeader):
+    """Header of AWAIT_TABLE_CHANGES: a member tells its elected master which changes it has, and waits for others."""
+
+    member: I32
+    """The member's number in its group."""
+    taken: str = ""
+    """The `changes` of an earlier answer, all of which the member has taken over durably; empty: none."""
+    known: str = ""
+    """The `changes` of the last answer; empty: none."""
+    tables: str = ""
+    """The `tables` of the last answer."""
+    confirm_offset: I64 = -1
+    """That of the last answer."""
+    wait_ms: I64 = 0
+    """Answer so late if there is nothing else than the last answer said."""
+
+
+class TableChanges(CommandHeader):
+    """Answer to it."""
+
+    changes: str
+    """Stands for the changes by requests so far; another text means that there were more."""
+    tables: str
+    """A text for each of ANNOUNCED_TABLES, with dots between; another one means that the table has changed."""
+    epoch: I64
+    confirm_offset: I64
+    """All before this log offset is on every member of the in-sync set."""
+    log_end: I64
+    """End of the master's log."""
 
 
 class ConsumerOffsetTable(LargeBody):
@@ -67,6 +110,14 @@ REQUESTS: Final = (
     ),
     RequestType(
         RequestCode.GET_SINK_BATCHES, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.GET_GROUP_MEMBERS, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        slave=Slave.KNOWS_NOT,
+    ),
+    RequestType(
+        RequestCode.AWAIT_TABLE_CHANGES, AwaitTableChangesHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
         slave=Slave.KNOWS_NOT,
     ),
 )  # fmt: skip

@@ -217,20 +217,20 @@ REQUESTS: Final = (
     RequestType(RequestCode.GET_TOPIC_STATS_INFO, TopicStatsHeader, topics=Right.DESCRIBE),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, topics=Right.ADMIN,
-        fields={"defaultTopic": "the broker's settings of new topics count"}, slave=Slave.REFUSES,
+        fields={"defaultTopic": "the broker's settings of new topics count"}, slave=Slave.REFUSES, changes_tables=True,
         refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=TopicConfigList, cluster=Right.ADMIN, slave=Slave.REFUSES,
-        refusal=ResponseCode.SYSTEM_ERROR,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader, topics=Right.ADMIN, slave=Slave.REFUSES,
-        refusal=ResponseCode.SYSTEM_ERROR,
+        changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader, topics=Right.ADMIN),
     RequestType(
-        RequestCode.CLEAN_UNUSED_TOPIC, cluster=Right.ADMIN, slave=Slave.REFUSES,
+        RequestCode.CLEAN_UNUSED_TOPIC, cluster=Right.ADMIN, slave=Slave.REFUSES, changes_tables=True,
         refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, cluster=Right.DESCRIBE),

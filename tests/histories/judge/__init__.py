@@ -17,6 +17,7 @@ from histories.judge import (
     replication,
     retries,
     stored,
+    stranding,
 )
 from histories.judge.facts import Facts
 from histories.judge.violation import Violation
@@ -33,6 +34,7 @@ RULES = (
     delays.judge,
     bystanders.judge,
     replication.judge,
+    stranding.judge,
 )
 
 

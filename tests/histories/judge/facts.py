@@ -157,6 +157,8 @@ class Facts:
     """When the broker was down."""
     may_lose: dict[str, list[Loss]] = field(default_factory=lambda: defaultdict(list))
     """When something happened that may take back what was acknowledged before: by level, and "offsets"."""
+    overruled: list[Span] = field(default_factory=list)
+    """When masters led whose history an operator has given up."""
     end: float = 0.0
 
     @classmethod
@@ -207,6 +209,10 @@ class Facts:
         """Whether something has happened that may take back an acknowledged put at its level."""
         return any(loss.takes(put) for loss in self.may_lose[put.ack])
 
+    def is_overruled(self, at: float) -> bool:
+        """Whether a master led then whose history an operator has given up."""
+        return any(span.meets(at, at) for span in self.overruled)
+
     def died(self, who: str, since: float, until: float) -> bool:
         """Whether a process was killed in a span."""
         return since <= self.killed.get(who, -math.inf) <= until
@@ -227,6 +233,7 @@ class _Reader:
         self._backs: dict[tuple[str, QueueKey, int], GivenBack] = {}
         self._stopped: dict[str, float] = {}
         self._down_since: float | None = None
+        self._led_since: dict[str, float] = {}
         self._began: dict[str, float] = {}
 
     def take(self, event: Event) -> None:
@@ -374,6 +381,12 @@ class _Reader:
             self._facts.may_lose[what].append(
                 Loss(event.at, event.get("stored_by"), event.get("of", ""), event.get("kept_by", ""))
             )
+
+    def _leads(self, event: Event) -> None:
+        self._led_since[event["address"]] = event.at
+
+    def _overruled(self, event: Event) -> None:
+        self._facts.overruled.append(Span(self._led_since.get(event["of"], event.at), event.at))
 
     # The end
 

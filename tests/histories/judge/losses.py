@@ -1,7 +1,9 @@
 """Nothing that was acknowledged is lost: it is stored, and every group has handled it, or given it up as agreed.
 
 An acknowledgement holds as long as its level says: what a power cut or another master may take back is excused after
-such an event. What is stored although its put was not answered counts too. A process that fails is a violation, too.
+such an event. What is stored although its put was not answered counts too. A producer that deduplicates repeats a put
+whose level was not reached until it is: otherwise its caller has lost what another master takes back. A process that
+fails is a violation, too.
 """
 
 from __future__ import annotations
@@ -41,5 +43,7 @@ def judge(facts: Facts) -> Iterator[Violation]:
         if entry.uid not in facts.puts:
             yield Violation("invented", f"{entry} was never put")
     for event in facts.events:
+        if event.what == "not-reached" and facts.puts[event["uid"]].deduplicated:
+            yield Violation("not repeated", str(event))
         if event.what == "failed":
             yield Violation("process", f"{event['process']} has ended badly: {str(event.get('log'))[-600:]}")

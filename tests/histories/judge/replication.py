@@ -1,6 +1,7 @@
 """One history of each queue, whatever happens to the brokers; one master in each epoch.
 
 - An offset that a consumer or reader was handed has one message, for ever: the same for all of them, and in the end.
+  What a master has handed out is excused that an operator has overruled, because the engine had elected it by a copy.
 - No two brokers lead in the same epoch, and none acknowledges what it stored after another has begun to lead.
 - In the end all brokers have the same log.
 """
@@ -23,7 +24,7 @@ def judge(facts: Facts) -> Iterator[Violation]:
 def _taken_back(facts: Facts) -> Iterator[Violation]:
     handed_out: dict[tuple[QueueKey, int], tuple[str, str]] = {}
     for event in facts.events:
-        if event.what not in ("begun", "read"):
+        if event.what not in ("begun", "read") or facts.is_overruled(event.at):
             continue
         place, uid = ((event["topic"], event["queue"]), event["offset"]), event["uid"]
         before, where = handed_out.setdefault(place, (uid, str(event)))

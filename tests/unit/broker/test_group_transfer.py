@@ -28,9 +28,10 @@ class Bench:
         self.counters = Counters()
         self.answers: list[tuple[int, Response]] = []
         self.woken = 0
-        store: Any = SimpleNamespace(committed_offset=1 << 60, when_appended=lambda _: None)
+        self.store = SimpleNamespace(committed_offset=1 << 60, flushed_offset=0, when_appended=lambda _: None)
+        store: Any = self.store
         self.service = GroupTransfer(store, HAConfig(**options), self.counters)
-        self.service.serve(self, self._wake)
+        self.service.serve(self, lambda: None, self._wake)
 
     def refusal(self) -> str | None:
         return self.reason
@@ -110,6 +111,19 @@ async def test_late_copies_are_reported(nursery: trio.Nursery) -> None:
     bench.position = 100
     bench.service.advance()
     assert len(bench.answers) == 1
+
+
+@pytest.mark.trio
+async def test_a_late_put_that_is_synced_says_so(nursery: trio.Nursery) -> None:
+    bench = Bench(slave_timeout="20ms")
+    nursery.start_soon(bench.service.expire)
+    bench.put(1)
+    bench.put(2)
+    bench.store.flushed_offset = 100
+    with trio.fail_after(5):
+        while len(bench.answers) < 2:
+            await trio.sleep(0.005)
+    assert [answer.ext["ack"] for _, answer in bench.answers] == ["flushed", "page_cache"]
 
 
 def test_a_commit_of_the_pool_wakes_the_slaves() -> None:

@@ -30,6 +30,18 @@ def test_a_read_only_store_still_serves_pulls() -> None:
     assert not health.checks["writable"].ok
 
 
+def test_a_slave_that_cannot_store_what_its_master_sends_is_not_ready() -> None:
+    health = Health()
+    store = StoreHealth(health, is_replica=True)
+    health.state = BrokerState.RUNNING
+    store.turn_read_only("a sync has failed: input/output error")
+    assert not health.ready
+    assert health.failing() == ["writable"]
+    health.state = BrokerState.RECOVERING  # another tenure opens the store again
+    health.state = BrokerState.RUNNING
+    assert health.ready
+
+
 def test_a_check_remembers_since_when() -> None:
     now = 1.0
     health = Health(clock=lambda: now)

@@ -23,6 +23,8 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "QUERY_REPLICA_STATE": 700050,
         "PROMOTE_BROKER": 700051,
         "GET_SINK_BATCHES": 700060,
+        "AWAIT_TABLE_CHANGES": 700061,
+        "GET_GROUP_MEMBERS": 700062,
         "DESCRIBE_BROKER": 700070,
         "LIST_CLIENTS": 700071,
         "GET_CONFIG": 700072,

@@ -25,8 +25,8 @@ from reput_broker.ha.election.mastership import (
     warn_unavailable,
 )
 from reput_broker.ha.election.member_file import MemberFile
-from reput_broker.ha.roles import MASTER_ID, Master, Role, Tenure
 from reput_broker.put.fence import Fence, boot_time
+from reput_broker.roles import MASTER_ID, Master, Role, Tenure
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -88,6 +88,7 @@ class Elector:
             me, file, first_master=first_master, lease_s=lease_s, engine=engine.name, clock=clock
         )
         self._seen = GroupRecord()
+        self._last_leader: int | None = None
         self._mastership: Mastership | None = None
         self._acting = trio.Lock()
         self._current = self._as_slave(None)
@@ -204,6 +205,8 @@ class Elector:
                 f"{self._engine.name} has removed this member as master of epoch {mastership.record.epoch}"
             )
         self._seen = record
+        if record.leader is not None:
+            self._last_leader = record.leader.member
         await self._note_record(record)
         if record.leader is not None and record.leader.member != self._me.member:
             await self._follow(record, record.leader)
@@ -258,12 +261,14 @@ class Elector:
             return False
         await self._note_epoch(epoch)
         self._candidacy.filled()
+        is_planned = record.successor == self._me.member
         mastership = Mastership(
             self._engine,
             taken,
             sent_at=sent_at,
             lease_s=self._lease_s,
-            is_planned=record.successor == self._me.member,
+            is_planned=is_planned,
+            gone=None if is_planned else self._last_leader,
             in_sync_timeout_s=self._in_sync_timeout_s,
             gap_max=self._gap_max,
             clock=self._clock,
@@ -333,11 +338,12 @@ class Elector:
 
     # A tenure as master
 
-    async def lead(self, epoch: int, start: int) -> tuple[Fence, InSyncSet]:
+    def lead(self, epoch: int, start: int) -> tuple[Fence, InSyncSet]:
         """Begin to lead with an open log, before anything is served; return fence and in-sync set of the tenure.
 
-        After a failover the set is this member alone, so that all of its log is confirmed; the others join as soon as
-        they have it. After a hand-over all of the set have the whole log.
+        After a failover the set stays, but for the master before. Its members have what was confirmed; all of this log
+        is confirmed once those that connect soon have it, and the others have left. So another of them can take over
+        if this one fails. After a hand-over all of the set have the whole log.
 
         Args:
             epoch: of the tenure for which the log was opened.
@@ -349,7 +355,8 @@ class Elector:
         mastership = self._mastership
         if mastership is None or mastership.record.epoch != epoch:
             raise LeaseLost(self.reason or f"the tenure of epoch {epoch} has ended, and another has begun")
-        return mastership.fence, await mastership.lead(start)
+        _, confirmed = self._file.seen.confirmed
+        return mastership.fence, mastership.lead(start, confirmed)
 
     async def hand_over(self, member: int, end: int, *, force: bool = False) -> HandOver:
         """Make another member the master, without losing a message, and become a slave.

@@ -13,9 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import Protocol
 
 _CLOSE = 0.1
 """The part of the timeout within which a member was caught up that may join, and may connect again to stay."""
+
+
+class Tables(Protocol):
+    """Which members have the tables of the master, as they have its log."""
+
+    def may_join(self, member: int) -> bool:
+        """Tell whether a member has all changes that were answered."""
+
+    def is_late(self, member: int) -> bool:
+        """Tell whether a member has lacked a change for the timeout of the set."""
 
 
 @dataclass(slots=True)
@@ -37,27 +48,50 @@ class InSyncSet:
 
     Args:
         me: this member.
-        recorded: the set in the engine's record; this member is in it, and all have the log up to `start`.
+        recorded: the set in the engine's record; this member is in it.
         start: the log's end at the start of the tenure; all of it is flushed here.
+        confirmed: the log offset up to which all of the set have the log at least: `start` after a hand-over. After a
+            failover the others stay in the set if they connect within a tenth of the timeout.
+        gone: the master before, which has failed and is not waited for.
         timeout_s: a member is removed that reports nothing for so long, or was not caught up for so long.
         gap_max: a member is removed that is this many bytes behind.
         now: the time.
     """
 
     def __init__(
-        self, me: int, recorded: Iterable[int], *, start: int, timeout_s: float, gap_max: int, now: float
+        self,
+        me: int,
+        recorded: Iterable[int],
+        *,
+        start: int,
+        confirmed: int | None = None,
+        gone: int | None = None,
+        timeout_s: float,
+        gap_max: int,
+        now: float,
     ) -> None:
         self._me = me
         self._recorded = frozenset(recorded)
         assert me in self._recorded, f"member {me} is not in its set {sorted(self._recorded)}"
         self._proposed: frozenset[int] | None = None
         self._joining: frozenset[int] = frozenset()
-        self._start = self._end = self._flushed = self._confirm = start
+        self._start = self._end = self._flushed = start
+        self._confirm = start if confirmed is None else confirmed
         self._timeout_s, self._gap_max = timeout_s, gap_max
         self._unfit: set[int] = set()
+        self.tables: Tables | None = None
+        """Asked in addition before a member joins or stays."""
         self._followers = {
-            member: _Follower(start, now, now, start, now) for member in self._recorded if member != me
+            member: _Follower(self._confirm, now, now, start, now)
+            for member in self._recorded
+            if member != me
         }
+        for member, follower in self._followers.items():
+            if confirmed is not None:
+                self.disconnected(member, now)
+            if member == gone:
+                follower.seen_at = -inf
+        self._advance()
 
     @property
     def recorded(self) -> frozenset[int]:
@@ -148,10 +182,14 @@ class InSyncSet:
         """
         followers = self._followers.items()
         self._joining = frozenset(
-            m for m, f in followers if m not in self._recorded and self._is_close(f, now)
+            m
+            for m, f in followers
+            if m not in self._recorded
+            and self._is_close(f, now)
+            and (self.tables is None or self.tables.may_join(m))
         )
         if self._proposed is None:
-            kept = {m for m, f in followers if m in self._recorded and not self._is_lagging(f, now)}
+            kept = {m for m, f in followers if m in self._recorded and not self._is_lagging(m, f, now)}
             # Under load a member that is close is always a little behind the confirm offset, which therefore waits.
             joined = {m for m in self._joining if self._followers[m].offset >= self._confirm}
             members = frozenset({self._me, *kept, *joined})
@@ -170,13 +208,14 @@ class InSyncSet:
         self._joining -= recorded
         self._advance()
 
-    def _is_lagging(self, follower: _Follower, now: float) -> bool:
+    def _is_lagging(self, member: int, follower: _Follower, now: float) -> bool:
         """Tell whether a member of the set has to leave it, because all that waits for the set waits for it."""
         return (
             follower.offset < self._confirm  # it has lost something
             or now - follower.seen_at > self._timeout_s
             or self._end - follower.offset > self._gap_max
             or (follower.offset < self._end and now - follower.caught_up_at > self._timeout_s)
+            or (self.tables is not None and self.tables.is_late(member))
         )
 
     def _is_close(self, follower: _Follower, now: float) -> bool:

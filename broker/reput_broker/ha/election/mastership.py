@@ -67,6 +67,7 @@ class Mastership:
         record: this member is its leader.
         sent_at: when the request for the lease was sent.
         is_planned: whether the master before has handed over, so that all of the in-sync set have all of the log.
+        gone: the number of the master before, if it has failed.
         in_sync_timeout_s, gap_max: see `InSyncSet`.
         clock: seconds of a clock that never jumps.
         on_end: called once with the reason, and whether the end was wanted, when the tenure ends.
@@ -80,6 +81,7 @@ class Mastership:
         sent_at: float,
         lease_s: float,
         is_planned: bool,
+        gone: int | None,
         in_sync_timeout_s: float,
         gap_max: int,
         clock: Callable[[], float],
@@ -95,7 +97,7 @@ class Mastership:
         """Called after each change of the in-sync set, which may move the confirm offset."""
         self._engine = engine
         self._lease_s = lease_s
-        self._is_planned = is_planned
+        self._is_planned, self._gone = is_planned, gone
         self._in_sync_timeout_s, self._gap_max = in_sync_timeout_s, gap_max
         self._clock = clock
         self._on_end = on_end
@@ -146,22 +148,21 @@ class Mastership:
 
     # The in-sync set
 
-    async def lead(self, start: int) -> InSyncSet:
+    def lead(self, start: int, confirmed: int) -> InSyncSet:
         """Begin to lead; see `Elector.lead`. Raises LeaseLost."""
-        while not self.is_over and self.in_sync is None and self.fence.expiry() is None:
-            if self._is_planned or self.record.in_sync == {self.me}:
-                self.in_sync = InSyncSet(
-                    self.me,
-                    self.record.in_sync,
-                    start=start,
-                    timeout_s=self._in_sync_timeout_s,
-                    gap_max=self._gap_max,
-                    now=self._clock(),
-                )
-                return self.in_sync
-            if not await self._record(in_sync=frozenset({self.me})):
-                await trio.sleep(PAUSE_S)
-        raise LeaseLost(self.fence.expiry() or "this tenure was begun before")
+        if self.is_over or self.in_sync is not None or self.fence.expiry() is not None:
+            raise LeaseLost(self.fence.expiry() or "this tenure was begun before")
+        self.in_sync = InSyncSet(
+            self.me,
+            self.record.in_sync,
+            start=start,
+            confirmed=None if self._is_planned else min(start, confirmed),
+            gone=self._gone,
+            timeout_s=self._in_sync_timeout_s,
+            gap_max=self._gap_max,
+            now=self._clock(),
+        )
+        return self.in_sync
 
     async def _record_in_sync(self) -> None:
         """Record the changes that the in-sync set wants."""

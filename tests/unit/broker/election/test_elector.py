@@ -18,8 +18,8 @@ from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile, MemberFileWrong
-from reput_broker.ha.roles import Master, Role
 from reput_broker.put.fence import Fence
+from reput_broker.roles import Master, Role
 
 LEASE_S = 10.0
 Scenario = Callable[["Group"], object]
@@ -61,7 +61,7 @@ class Member:
                     self.in_sync = None
                     if tenure.is_master:
                         with suppress(LeaseLost):
-                            _, self.in_sync = await self.elector.lead(tenure.epoch, self.end)
+                            _, self.in_sync = self.elector.lead(tenure.epoch, self.end)
                     await self.elector.changed(tenure)
 
     def kill(self) -> None:
@@ -233,7 +233,7 @@ def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Run) -
         await trio.sleep(1)
         await g.copy_everything(2, 3, end=500)
 
-        async def fails(epoch: int, start: int) -> tuple[Fence, InSyncSet]:
+        def fails(epoch: int, start: int) -> tuple[Fence, InSyncSet]:
             raise LeaseLost("disk broken")
 
         first, second = g[2], g[3]
@@ -242,6 +242,33 @@ def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Run) -
         while g.state.record.epoch < 2:
             await trio.sleep(0.1)
         assert g.state.record.in_sync == {1, 2, 3}
+
+    group(scenario)
+
+
+def test_another_member_takes_over_from_a_new_master_that_fails_at_once(group: Run) -> None:
+    """Without waiting for it to return: the set of a new master is not itself alone."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3, end=500)
+        await trio.sleep(2)
+        g[1].kill()
+        while not any(g[n].leads and g[n].in_sync for n in (2, 3)):
+            await trio.sleep(0.01)
+        await trio.sleep(0.5)
+        second = g.master
+        assert g.state.record.in_sync == {2, 3}, "the master before has left"
+        assert second.in_sync is not None
+        assert second.in_sync.confirm < 500, "the other has not said yet that it has everything"
+        second.kill()
+        await trio.sleep(2 * LEASE_S)
+        assert g.master is not second
+        await trio.sleep(1.5)
+        assert g.state.record.in_sync == {g.master.number}
+        assert g.master.in_sync is not None
+        assert g.master.in_sync.confirm == 500
 
     group(scenario)
 
@@ -713,8 +740,8 @@ def test_a_log_that_was_opened_for_an_earlier_tenure_does_not_lead(group: Run) -
         await trio.sleep(1)
         assert g[1].elector.current.epoch == 2
         with pytest.raises(LeaseLost):
-            await g[1].elector.lead(1, 500)
-        fence, in_sync = await g[1].elector.lead(2, 500)
+            g[1].elector.lead(1, 500)
+        fence, in_sync = g[1].elector.lead(2, 500)
         assert (fence.expiry(), in_sync.confirm) == (None, 500)
 
     group(scenario)

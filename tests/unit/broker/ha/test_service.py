@@ -308,3 +308,26 @@ async def test_connections_beyond_the_limit_are_closed_and_those_without_a_word_
         with trio.fail_after(5):
             await until_closed(bench.connect())
         assert len(bench.service.slaves) == 64
+
+
+@pytest.mark.trio
+async def test_what_is_appended_is_sent_when_it_is_offered(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A master that syncs each put offers it when the sync begins; a heartbeat brings what no sync has followed."""
+    store = master_store(tmp_path)
+    async with running(store, send_heartbeat_interval="10s") as bench:
+        store.when_appended(lambda: None)
+        slave = await bench.slave(16806)
+        await trio.sleep(1)
+        put(store, b"one")
+        put(store, b"two")
+        await trio.sleep(1)
+        assert bench.service.slaves[0].next_offset == 16806
+        bench.service.wake()
+        await trio.sleep(1)
+        frame = bytes(await slave.receive_some())
+        assert HEADER.unpack_from(frame) == (16806, store.max_physical_offset - 16806), "both in one frame"
+        put(store, b"three")
+        await trio.sleep(11)
+        assert bench.service.slaves[0].next_offset == store.max_physical_offset

@@ -16,11 +16,11 @@ from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.roles import Master
 from reput_broker.ha.synchronize import SlaveSynchronize
-from reput_broker.processors import table_parts
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Request, Response
+from reput_broker.roles import Master
+from reput_broker.tables import table_parts
 from reput_broker.tables.tables import Tables
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
@@ -189,7 +189,7 @@ def test_a_table_waits_for_the_log_that_it_belongs_to(tmp_path: Path, is_reput: 
     run_by_the_clock(check)
 
 
-@pytest.mark.parametrize(("is_reput", "rounds", "within_s"), [(True, 33, 0.5), (False, 1, 61.0)])
+@pytest.mark.parametrize(("is_reput", "rounds", "within_s"), [(True, 39, 0.5), (False, 1, 61.0)])
 def test_how_often_the_master_is_asked(tmp_path: Path, is_reput: bool, rounds: int, within_s: float) -> None:
     async def check() -> None:
         master = FakeMaster(is_reput=is_reput)

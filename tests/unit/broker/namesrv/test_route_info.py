@@ -9,9 +9,9 @@ import pytest
 
 from delivery_fakes import FakeClient
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit
+from reput_broker.roles import Master, Role, Tenure
 from reput_broker.tables.tables import Tables
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
 from reput_protocol.commands.replica import GroupMember

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 import trio
 
-from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.groups.group_access import check_not_brokers
+from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.pop.allocation import STRATEGIES, allocate_for_pop
-from reput_broker.processors.group_access import check_not_brokers
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.message_request_modes import MessageRequestModes
@@ -110,12 +110,12 @@ class AssignmentProcessor:
         queues: TopicQueues,
         modes: MessageRequestModes,
         saver: TableSaver,
-        online: ConsumerGroups,
+        membership: Membership,
     ) -> None:
         self._queues = queues
         self._modes = modes
         self._saver = saver
-        self._online = online
+        self._membership = membership
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -146,8 +146,7 @@ class AssignmentProcessor:
             return None
         if body.message_model is MessageModel.BROADCASTING:
             return queues
-        group = self._online.get(body.consumer_group)
-        members = [] if group is None else sorted(group.client_ids())
+        members = self._membership.client_ids(body.consumer_group)
         strategy = STRATEGIES.get(body.strategy_name)
         if strategy is None:
             log.warning(

@@ -18,7 +18,7 @@ from reput_broker.config.sections import HAConfig
 from reput_broker.put.appender import not_master
 from reput_broker.put.fence import Fence
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_protocol.codes import ResponseCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.request import Content, Slave
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
@@ -102,6 +102,29 @@ def is_completing(begun: str) -> Refusal:
         f"this broker completes {begun} before it takes messages and changes; try again shortly",
         response_code=_BUSY,
     )
+
+
+def once_confirmed(served: Mapping[int, Handler], is_confirmed: Callable[[], bool]) -> dict[int, Handler]:
+    """Return the handlers of a new master by request code: consumers get nothing until all that they could read is on
+    every member of the in-sync set, which the other members have to connect for.
+    """
+    has_been = False
+
+    def read(handler: Handler, request: Request) -> Result:
+        nonlocal has_been
+        has_been = has_been or is_confirmed()
+        if not has_been:
+            raise Refusal(
+                ErrorCode.NOT_MASTER,
+                "this broker has just become the master and does not know yet which of its messages the other members "
+                "in sync have; try again shortly",
+                response_code=_BUSY,
+            )
+        return handler(request)
+
+    pops = (RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE)
+    reads = [code for code in served if REQUESTS[code].slave is Slave.READS or code in pops]
+    return {**served, **{code: partial(read, served[code]) for code in reads}}
 
 
 def fenced(served: Mapping[int, Handler], fence: Fence) -> dict[int, Handler]:

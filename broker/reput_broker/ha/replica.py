@@ -8,7 +8,7 @@ from zlib import crc32
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.members import GroupMembers
+from reput_broker.namesrv.members import GroupMembers
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
@@ -22,7 +22,7 @@ class ReplicaProcessor:
         epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
         ha_port: where the log is served; None if it is not.
         admission: gives a slave what it proves its user with on that port; None: it need not.
-        on_fitness: called with the number of a slave, and whether it could store messages, when it asks.
+        on_member: called with what a slave says of itself when it asks.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ReplicaProcessor:
         epoch: int,
         ha_port: int | None,
         admission: SlaveAdmission | None = None,
-        on_fitness: Callable[[int, bool], None] = lambda _member, _is_fit: None,
+        on_member: Callable[[QueryReplicaStateHeader], None] = lambda _header: None,
     ) -> None:
         self._config = config
         self._store = store
@@ -44,7 +44,7 @@ class ReplicaProcessor:
         self._epoch = epoch
         self._ha_port = ha_port
         self._admission = admission
-        self._on_fitness = on_fitness
+        self._on_member = on_member
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -53,8 +53,7 @@ class ReplicaProcessor:
     def query(self, request: Request) -> Response:
         """Answer with the history of the log, and the checksum of the record at the named offset."""
         header = QueryReplicaStateHeader.from_ext(request.ext)
-        if header.member is not None and header.is_fit is not None:
-            self._on_fitness(header.member, header.is_fit)
+        self._on_member(header)
         host = request.client.peer.rpartition(":")[0]
         self._members.asked(header.slave_id, header.address, host)
         store = self._store

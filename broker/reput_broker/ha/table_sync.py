@@ -1,4 +1,6 @@
-"""What a slave takes over from its master: 21, 43, 45, 60, 61, 201, 402, 700060 (RocketMQ: AdminBrokerProcessor).
+"""What a slave takes over from its master: 21, 43, 45, 60, 61, 201, 402, 700060, 700062.
+
+(RocketMQ: AdminBrokerProcessor.)
 
 An answer says which end of the log its table belongs to: the slave keeps it until it has the log up to there, so that
 its tables never name what it does not have.
@@ -12,14 +14,20 @@ from functools import partial
 from zlib import crc32
 
 from reput_broker.delay.schedule import Schedule
-from reput_broker.processors.table_parts import TableParts
+from reput_broker.groups.membership import Membership
 from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
+from reput_broker.tables.table_parts import TableParts
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json
-from reput_protocol.commands.table_sync import ConsumerOffsetTable, SyncTableHeader, SyncTableResult
+from reput_protocol.commands.table_sync import (
+    ANNOUNCED_TABLES,
+    ConsumerOffsetTable,
+    SyncTableHeader,
+    SyncTableResult,
+)
 from reput_protocol.names import POP_PASSED_GROUP
 
 _POPS_SEPARATOR = "/"
@@ -42,6 +50,7 @@ class TableSyncProcessor:
         schedule: Schedule,
         batches_version: Callable[[], DataVersion],
         handlers: Mapping[int, Handler],
+        membership: Membership,
         clock_ms: Callable[[], int],
         *,
         revive_topic: str,
@@ -52,6 +61,7 @@ class TableSyncProcessor:
         self._offsets_version, self._until = "", 0
         self._request_modes = tables.request_modes
         self._schedule = schedule
+        self._membership = membership
         self._clock_ms = clock_ms
         self._run = secrets.token_hex(4)
         self._parts = TableParts()
@@ -64,6 +74,10 @@ class TableSyncProcessor:
         self._handlers = {
             code: partial(self._answer, version, handlers[code]) for code, version in versions.items()
         }
+        versions[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda: self._offsets.changes_version
+        versions[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes_version
+        versions[RequestCode.GET_GROUP_MEMBERS] = self._members_version
+        self._announced = [versions[code] for code in ANNOUNCED_TABLES]
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -77,9 +91,10 @@ class TableSyncProcessor:
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: partial(
                 self._answer,
-                lambda: f"{crc32(encode_json(self._request_modes.members())):x}",
+                self._modes_version,
                 self.request_modes,
             ),
+            RequestCode.GET_GROUP_MEMBERS: partial(self._answer, self._members_version, self.group_members),
             RequestCode.GET_TIMER_CHECK_POINT: partial(
                 self._answer,
                 self._timer_version,
@@ -101,6 +116,21 @@ class TableSyncProcessor:
         answer.ext = {**answer.ext, **ext}
         return answer
 
+    def versions(self) -> str:
+        """Return a text for each of ANNOUNCED_TABLES, with dots between, that differs whenever the table does."""
+        return ".".join([f"{crc32(version().encode()):x}" for version in self._announced])
+
+    def _modes_version(self) -> str:
+        return f"{crc32(encode_json(self._request_modes.members())):x}"
+
+    def _members_version(self) -> str:
+        return f"{crc32(encode_json(self._membership.to_await())):x}"
+
+    def group_members(self, request: Request) -> Response:
+        """Answer with the members of groups, for the list of a slave that becomes the master."""
+        request.client.note_role("admin")
+        return Response(0, body=encode_json({"members": self._membership.to_await()}))
+
     def _timer_version(self) -> str:
         is_used = self._schedule.timers.is_used
         return f"{self._store.wrote_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
@@ -116,7 +146,9 @@ class TableSyncProcessor:
         changes = self._offsets.changes_since(known_offsets)
         popped_until = self._popped_until(changes.version)
         version = f"{changes.version}{_POPS_SEPARATOR}{popped_until}"
-        ext = SyncTableResult(version, self._store.wrote_offset, changes.is_partial)
+        # Offsets name what consumers have read, which is dispatched.
+        log_end = self._store.dispatched_offset
+        ext = SyncTableResult(version, log_end, changes.is_partial)
         if version == known:
             return Response(0, ext.to_ext(request.header_type))
         table = {f"{topic}@{group}": offsets for (group, topic), offsets in changes.offsets.items()}

@@ -199,7 +199,7 @@ class _PendingCancel:
     def acknowledge(self) -> None:
         self.client.answer(self.request, self.response)
 
-    def admit(self, reason: str, error: ErrorCode) -> None:
+    def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:  # noqa: ARG002 - it tells no level
         text = f"cancelled, but not known to be on disk: {reason}; ask again whether it was in time"
         remark = refusal_remark(error, text)
         self.client.answer(

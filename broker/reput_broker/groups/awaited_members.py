@@ -1,0 +1,49 @@
+"""Members of groups that a new master knows from the one before, until they have connected to it.
+
+Each member computes its queues from the list of members. A list with only those that have come already would give them
+the queues of the others, which still consume them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+AwaitedGroups = Mapping[str, Mapping[str, float]]
+"""By group and client id: how long the member is awaited, in seconds."""
+
+
+class AwaitedMembers:
+    """The client ids that are awaited, by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, float]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def expect(self, groups: AwaitedGroups, now: float) -> None:
+        """Await these members from now on."""
+        for group, members in groups.items():
+            self._groups[group] = {client_id: now + wait_s for client_id, wait_s in members.items()}
+
+    def of(self, group: str) -> list[str]:
+        """Return the client ids that a group still awaits."""
+        return list(self._groups.get(group, ()))
+
+    def came(self, group: str, client_id: str) -> None:
+        """Note that a member has come."""
+        self._groups.get(group, {}).pop(client_id, None)
+
+    def forget_group(self, group: str) -> None:
+        """Await no member of a group."""
+        self._groups.pop(group, None)
+
+    def expired(self, now: float) -> list[str]:
+        """Stop to await those whose time is over; return their groups."""
+        before = {group: len(members) for group, members in self._groups.items()}
+        left = {
+            group: {client_id: until for client_id, until in members.items() if until > now}
+            for group, members in self._groups.items()
+        }
+        self._groups = {group: members for group, members in left.items() if members}
+        return [group for group, count in before.items() if len(left[group]) < count]

@@ -1,0 +1,232 @@
+"""The tables of an elected master, and which members have them: offsets, topics, groups and the others that a slave
+takes over (`ha/synchronize.py`).
+
+With `ha.in_sync_replicas` of 2 or more, a change of a table is answered once every member of the in-sync set has taken
+it over, so that no failover takes it back. For that
+
+- each member waits here for changes (AWAIT_TABLE_CHANGES), and says what it has;
+- one that lacks an answered change does not join the set;
+- one that does not get a change for the timeout of the set leaves it, as one that does not get the log.
+
+Members of earlier versions do not say what they have. They are not waited for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from reput_broker.config.sections import HAConfig
+from reput_broker.ha.election.in_sync_set import InSyncSet
+from reput_broker.put.fence import Fence
+from reput_broker.request import Handler, Outcome, Refusal, Request, Response, Result
+from reput_broker.store.message_store import MessageStore
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.replica import QueryReplicaStateHeader
+from reput_protocol.commands.table import REQUESTS
+from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
+from reput_protocol.errors import ErrorCode
+
+_LOOK_S: Final = 0.25
+"""Interval at which the tables are compared, for changes that no request made, such as progress of pops."""
+_HELD_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class _Change:
+    number: int
+    at: float
+    answer: Callable[[Response], None] | None
+    """None once it was answered."""
+    response: Response
+
+
+class TableCopies:
+    """Which members have which changes, in one tenure.
+
+    Args:
+        me: this member.
+        epoch: of the tenure.
+        versions: returns `TableChanges.tables`.
+        prove: proves this master in the answer to a member.
+        timeout_s: of the in-sync set.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        in_sync: InSyncSet,
+        store: MessageStore,
+        config: HAConfig,
+        fence: Fence,
+        versions: Callable[[], str],
+        prove: Callable[[Request, Response], None],
+        *,
+        epoch: int,
+        timeout_s: float,
+    ) -> None:
+        self._me = me
+        self._in_sync = in_sync
+        self._store = store
+        self._config = config
+        self._fence = fence
+        self._versions = versions
+        self._prove = prove
+        self._epoch = epoch
+        self._timeout_s = timeout_s
+        self._run = secrets.token_hex(4)
+        self._number = self._answered = 0
+        self._taken: dict[int, int] = {}
+        self._silent: set[int] = set()
+        self._changes: deque[_Change] = deque()
+        self._changed = trio.Event()
+        self._waiting = 0
+        in_sync.tables = self
+
+    # The members
+
+    def introduced(self, header: QueryReplicaStateHeader) -> None:
+        """Note whether a member says what it has."""
+        if header.member is not None and header.is_fit is not None:
+            (self._silent.discard if header.copies_tables else self._silent.add)(header.member)
+
+    def wait(self, request: Request) -> Response | None:
+        """Note what a member has; answer at once if there is more, else when there is."""
+        header = AwaitTableChangesHeader.from_ext(request.ext)
+        request.client.note_role("broker")
+        run, _, number = header.taken.partition(".")
+        if run == self._run and number.isdecimal():
+            self._silent.discard(header.member)
+            self._taken[header.member] = int(number)
+            self.advance()
+        if header.wait_ms <= 0 or self._has_news(header):
+            return self._state(request)
+        request.client.spawn(self._answer_later, request, header)
+        return None
+
+    async def _answer_later(self, request: Request, header: AwaitTableChangesHeader) -> None:
+        with trio.move_on_after(min(header.wait_ms / 1000, _HELD_S)):
+            while not self._has_news(header):
+                self._waiting += 1
+                with trio.move_on_after(_LOOK_S):
+                    await self._changed.wait()
+        request.reply(self._state(request))
+
+    def _has_news(self, header: AwaitTableChangesHeader) -> bool:
+        return (
+            self._text() != header.known
+            or self._confirmed() != header.confirm_offset
+            or self._versions() != header.tables
+        )
+
+    def _state(self, request: Request) -> Response:
+        end = self._store.max_physical_offset
+        state = TableChanges(self._text(), self._versions(), self._epoch, self._confirmed(), end)
+        response = Response(0, state.to_ext(request.header_type))
+        self._prove(request, response)
+        return response
+
+    def _text(self) -> str:
+        return f"{self._run}.{self._number}"
+
+    def _confirmed(self) -> int:
+        return self._store.confirm_offset or 0
+
+    def wake(self) -> None:
+        """Note that a table has changed, or the confirm offset has moved."""
+        if self._waiting:
+            self._waiting = 0
+            self._changed.set()
+            self._changed = trio.Event()
+
+    # See `in_sync_set.Tables`
+
+    def may_join(self, member: int) -> bool:
+        """Tell whether a member has all changes that were answered."""
+        return not self._counts or member in self._silent or self._taken.get(member, -1) >= self._answered
+
+    def is_late(self, member: int) -> bool:
+        """Tell whether a member has lacked a change for the timeout of the set."""
+        if not self._changes or member in self._silent or not self._counts:
+            return False
+        oldest = self._changes[0]
+        is_old = trio.current_time() - oldest.at > self._timeout_s
+        return is_old and self._taken.get(member, -1) < oldest.number
+
+    @property
+    def _counts(self) -> bool:
+        return self._config.in_sync_replicas > 1
+
+    # Changes
+
+    def handlers(self, served: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return the handlers by request code; those that change tables answer once the set has the change."""
+        changed = {
+            code: partial(self._when_copied, handler)
+            for code, handler in served.items()
+            if REQUESTS[code].changes_tables
+        }
+        return {**served, **changed, RequestCode.AWAIT_TABLE_CHANGES: self.wait}
+
+    def _when_copied(self, handler: Handler, request: Request) -> Result:
+        result = handler(request)
+        return self._later(result, request) if isinstance(result, Awaitable) else self._held(result, request)
+
+    async def _later(self, work: Awaitable[Outcome], request: Request) -> Outcome:
+        return self._held(await work, request)
+
+    def _held(self, outcome: Outcome, request: Request) -> Outcome:
+        if not isinstance(outcome, Response) or outcome.code or not self._counts:
+            return outcome
+        self._number += 1
+        answer = None if request.is_oneway else request.reply
+        self._changes.append(_Change(self._number, trio.current_time(), answer, outcome))
+        self.wake()
+        self.advance()
+        return None
+
+    def advance(self) -> None:
+        """Answer the changes that all of the set have. Called when one has more, and when the set has changed."""
+        in_sync = self._in_sync
+        members = (in_sync.recorded | (in_sync.proposed or frozenset())) - self._silent - {self._me}
+        least = min([self._taken.get(member, -1) for member in members], default=self._number)
+        while self._changes and self._changes[0].number <= least:
+            change = self._changes.popleft()
+            self._answered = change.number
+            if change.answer is not None:
+                reason = self._fence.expiry()
+                change.answer(change.response if reason is None else _unknown(reason))
+
+    async def expire(self) -> None:
+        """Answer changes that take longer than `ha.slave_timeout`, until cancelled."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            late = trio.current_time() - self._config.slave_timeout
+            for change in self._changes:
+                if change.at > late:
+                    break
+                if change.answer is not None:
+                    answer, change.answer = change.answer, None
+                    answer(
+                        _unknown(
+                            f"members {sorted(self._in_sync.recorded)} are in sync, and not all have said within "
+                            f"ha.slave_timeout ({self._config.slave_timeout} s) that they have it"
+                        )
+                    )
+
+
+def not_announced(_request: Request) -> Response:
+    """Answer a member without an election as a broker that does not know the request: it asks from time to time."""
+    remark = "this master is in no group with an election, and announces no changes of its tables"
+    return Response(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=remark)
+
+
+def _unknown(reason: str) -> Response:
+    text = f"changed here, and a failover may take it back: {reason}; ask again, or repeat it"
+    return Refusal(ErrorCode.TIMEOUT, text).response()
