@@ -135,6 +135,7 @@ class MasterParts(RoleDuties):
         """Return the handlers as slaves, members of the group and the lease of the master need them."""
         core, leadership = self._core, self._leadership
         if leadership is not None:
+            leadership.fence.who_may_lead = core.routes.members.who_may_lead
             handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: core.store.is_confirmed)
         sync = TableSyncProcessor(
             core.store,

@@ -45,6 +45,8 @@ _ASK_TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = 0.2
 _REFUSED_RETRY_S: Final = 5.0
 _CONFIRM_INTERVAL_S: Final = 0.5
+_LOST_S: Final = 5.0
+"""Time without a master that can be reached, after which it is lost; with an election that is the lease."""
 _MEMBERS_INTERVAL_S: Final = 5.0
 """Interval at which a master without an election is asked for its state."""
 
@@ -88,6 +90,8 @@ class HAClient:
         self.state = "no master is known"
         """What it does, or why it does not copy, for status."""
         self.is_connected = False
+        self._unreached: tuple[Master, float] | None = None
+        """The master that could not be reached, and since when."""
         self.received_at: float | None = None
         """When it last received something from a master; None before."""
         self._store = core.store
@@ -112,6 +116,16 @@ class HAClient:
         """Note that a sync of the log has ended."""
         self._progress.set()
 
+    @property
+    def lost_master(self) -> Master | None:
+        """The master that could not be reached for a while, so that it has failed; one that refuses has not."""
+        if self._unreached is None or self.is_connected:
+            return None
+        master, since = self._unreached
+        election = self._config.election
+        lost_s = election.lease if election.is_on else _LOST_S
+        return master if trio.current_time() - since >= lost_s else None
+
     async def run(self) -> None:
         """Copy until cancelled; after a failure, try again."""
         logged = ""
@@ -134,6 +148,10 @@ class HAClient:
                 except* ReputError as group:
                     pause_s, reason = _REFUSED_RETRY_S, _reason(group)
                 was_connected, self.is_connected = self.is_connected, False
+                if pause_s == _REFUSED_RETRY_S:
+                    self._unreached = None
+                elif was_connected or self._unreached is None or self._unreached[0] != tenure.master:
+                    self._unreached = tenure.master, trio.current_time()
                 self.state = f"master {tenure.master.address}: {reason}"
                 if reason != logged or was_connected:
                     logged = reason

@@ -201,7 +201,13 @@ class NameServerProcessor:
         own = self._routes.own
         if own is None or not request.is_native:
             return {}
-        return {"brokerName": own.name, "brokerId": own.tenure.broker_id, "startId": own.start_id}
+        who_may_lead = {} if own.knows_master else self._routes.members.who_may_lead()
+        return {
+            "brokerName": own.name,
+            "brokerId": own.tenure.broker_id,
+            "startId": own.start_id,
+            **who_may_lead,
+        }
 
     # Brokers
 
