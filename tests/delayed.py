@@ -16,14 +16,16 @@ from typing import Any
 
 import trio
 
+from cores import core_of
 from faults.workload import abandon
-from reput_broker.compose.delay import DelayParts
 from reput_broker.compose.storage import open_schedule
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.delay.canceller import Canceller
-from reput_broker.delay.service import DelayedArrivals
+from reput_broker.delay.feature import DelayFeature
+from reput_broker.put.arrivals import Arrivals
 from reput_broker.put.fence import Fence
+from reput_broker.put.own_puts import OwnPuts
 from reput_broker.put.put_lock import PutLock
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
@@ -88,7 +90,7 @@ class DelayBench:
             store={"file_reserved_time": file_reserved_time},
             delay={"timer_log_file_size": f"{TIMER_LOG_BYTES}B", **delay},
         )
-        self.arrivals = DelayedArrivals()
+        self.arrivals = Arrivals()
         self.store = MessageStore(options, clock_ms=self.clock_ms, dispatchers=[self.arrivals])
         self.store.open()
         self.topics = TopicConfigManager(options.data_dir / "config" / "topics.json", clock_ms=self.clock_ms)
@@ -103,17 +105,18 @@ class DelayBench:
         self.schedule = open_schedule(
             self.config, self.store, self.topics.all(), self.clock_ms, wheel_slots=wheel_slots
         )
-        storage: Any = SimpleNamespace(
-            schedule=self.schedule,
+        flush = SimpleNamespace(answer_when_flushed=self._answer)
+        core = core_of(
+            config=self.config,
             store=self.store,
             arrivals=self.arrivals,
             tables=SimpleNamespace(topics=self.topics),
             clock_ms=self.clock_ms,
             warm_from=0,
+            puts=SimpleNamespace(flush=flush, own=OwnPuts(self.store, self.lock, Fence(), self.wrote)),
+            sources=SimpleNamespace(),
         )
-        flush = SimpleNamespace(answer_when_flushed=self._answer)
-        puts: Any = SimpleNamespace(lock=self.lock, fence=Fence(), flush=flush, wrote=self.wrote)
-        self.parts = DelayParts(self.config, storage, puts)
+        self.parts = DelayFeature(core, self.schedule)
         self.processor = self.parts.processor
 
     def clock_ms(self) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from reput_broker.ha.roles import Role, Tenure
 from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures, SlaveFigures
+from reput_broker.roles import Role, Tenure
 
 REPLICATION = ReplicationFigures(
     "SYNC_MASTER", 3, MasterFigures(1, 2, 2, 4096, {"1": (10, 0.5)}), SlaveFigures(True, True, 10, 0.5, 1.0)

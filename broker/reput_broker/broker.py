@@ -22,11 +22,12 @@ from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import open_access
 from reput_broker.access.pages import GuardedPages
 from reput_broker.access.tls import ServerTls
+from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
-from reput_broker.compose.served_tenure import BrokerBase, ServedTenure
+from reput_broker.compose.served_tenure import ServedTenure
 from reput_broker.compose.span_receiver import make_span_exporter
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
@@ -34,7 +35,6 @@ from reput_broker.console.app import Console, needs_admin
 from reput_broker.console.source import Serving
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
-from reput_broker.ha.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
@@ -45,6 +45,7 @@ from reput_broker.observe.pages import make_app
 from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.request import Handler
+from reput_broker.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, HttpListenFailed, serve_http
 from reput_broker.server.listener import ListenFailed, address_of, bind

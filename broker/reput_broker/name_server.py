@@ -22,21 +22,21 @@ from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access, open_access
 from reput_broker.access.pages import GuardedPages
 from reput_broker.access.tls import ServerTls
+from reput_broker.access.users import UsersProcessor
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.config.description import describe
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.properties import Properties
+from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
-from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.processors.properties import PropertiesProcessor
-from reput_broker.processors.users import UsersProcessor
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, serve_http

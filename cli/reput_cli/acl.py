@@ -33,8 +33,8 @@ def command() -> None:
     """List, allow and deny what users may do.
 
     Rights are read, write, admin and describe on topic:PATTERN; read, admin and describe on group:PATTERN; admin,
-    describe and replicate on cluster. A pattern is a name, or the beginning of names and *. read, write and admin
-    include describe. Of the rules that match, those with the longest pattern decide, and among these a denial.
+    describe and replicate on cluster. A pattern is a name, or the beginning of names and *. Every other right
+    includes describe. Of the rules that match, those with the longest pattern decide, and among these a denial.
 
     The commands change the same brokers as those of `reput user`, or the same file.
     """

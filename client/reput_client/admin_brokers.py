@@ -14,10 +14,10 @@ from reput_client.transport.session import raise_refusal
 from reput_client.transport.standbys import read
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.query import ViewMessageHeader
-from reput_protocol.errors import BrokerError, ErrorCode, NotFound, ReputError
+from reput_protocol.errors import BrokerError, ErrorCode, NotFound, RecordMalformed, ReputError
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
-from reput_protocol.record.record import decode_record
+from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.wire.header import HeaderType, Value
 
 T = TypeVar("T")
@@ -162,15 +162,14 @@ class BrokersAdmin(Client):
             absent=(NotFound, BrokerError),
             or_slave=True,
         )
-        damage: ReputError | None = None
+        damage: RecordMalformed | None = None
         for name, call in answers.items():
             if not call.body:
                 continue
             record = bytes(call.body)
-            try:
-                decode_record(record)  # with its checksums
-            except ReputError as error:
-                damage = error
+            scan = scan_record(record, 0, len(record), check_crc=True)
+            if scan.status is not ScanStatus.RECORD:
+                damage = RecordMalformed(0, 0, scan.reason or "a blank record, the end of a file")
                 continue
             message = ReceivedMessage.of_record(record, name)
             if len(brokers) == 1 or message.offset_message_id == offset_message_id.upper():

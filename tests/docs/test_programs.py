@@ -8,7 +8,6 @@ import inspect
 import runpy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import reput_client
 from docs.blocks import RUN
 from reput_broker.background import BackgroundBroker
-from reput_client import Consumer, Message, Producer, PullConsumer, TransactionState, blocking
+from reput_client import Consumer, Message, PullConsumer, TransactionState, blocking
 
 PUBLIC = {name: getattr(reput_client, name) for name in reput_client.__all__}
 TOPICS = ("orders", "prices", "reminders")
@@ -94,15 +93,8 @@ def compiled(key: tuple[str, int], address: str) -> Any:
 
 
 async def run(key: tuple[str, int], address: str, **names: Any) -> dict[str, Any]:
-    """Run a snippet with every public name of the client."""
-    found = {
-        **PUBLIC,
-        "UTC": UTC,
-        "datetime": datetime,
-        "timedelta": timedelta,
-        "suppress": suppress,
-        **names,
-    }
+    """Run a snippet, which imports what it uses besides `names`."""
+    found = dict(names)
     with suppress(Ended):
         running = eval(compiled(key, address), found)
         if inspect.isawaitable(running):
@@ -144,18 +136,20 @@ def test_readme_with_a_broker_of_its_own(tmp_path: Path) -> None:
 def test_client(broker: BackgroundBroker, number: int) -> None:
     async def main() -> None:
         async with PullConsumer(broker.address, group="g") as consumer:
-            names = {"consumer": consumer, "orders": some_orders(), "note": lambda _posted: None}
+            names = {
+                **PUBLIC,
+                "suppress": suppress,
+                "consumer": consumer,
+                "orders": some_orders(),
+                "note": lambda _posted: None,
+            }
             await run(("docs/client.md", number), broker.address, print=lambda *_: ending(), **names)
 
     trio.run(main)
 
 
 def test_delays(broker: BackgroundBroker) -> None:
-    async def main() -> None:
-        async with Producer(broker.address) as producer:
-            await run(("docs/delays.md", 0), broker.address, producer=producer)
-
-    trio.run(main)
+    trio.run(run, ("docs/delays.md", 0), broker.address)
     with blocking.Admin(broker.address) as admin:
         assert len(admin.list_delayed(topic="reminders")) == 3
 
@@ -170,12 +164,12 @@ def test_request_and_reply(broker: BackgroundBroker) -> None:
                 shown.append(body)
                 nursery.cancel_scope.cancel()
 
-            answering = run(("docs/request-reply.md", 1), broker.address, price_of=lambda body: body * 2)
+            answering = run(("docs/request-reply.md", 1), broker.address)
             nursery.start_soon(_awaited, answering)
             await run(("docs/request-reply.md", 0), broker.address, print=show)
 
     trio.run(main)
-    assert shown == [b"4242"]
+    assert shown == [b"19.90"]
 
 
 async def _awaited(work: Awaitable[object]) -> None:
@@ -234,7 +228,7 @@ def test_fastapi(broker: BackgroundBroker) -> None:
         return b"42"
 
     async def main() -> None:
-        own = {**PUBLIC, "print": shown.append}
+        own: dict[str, Any] = {"print": shown.append}
         exec(compiled(("docs/frameworks.md", 2), broker.address), own)
         async with own["app"].router.lifespan_context(own["app"]) as state:
             await own["take_order"](SimpleNamespace(state=SimpleNamespace(**state), body=body))

@@ -50,7 +50,7 @@ class Bug:
 
 def lost_wake_up() -> None:
     """nine in ten waiting pulls are not woken by a message"""
-    from reput_broker.processors.long_polling import PullRequestHoldService
+    from reput_broker.pull.long_polling import PullRequestHoldService
 
     real = PullRequestHoldService.arriving
 
@@ -116,8 +116,8 @@ def lock_never_free() -> None:
 
 def retry_dropped() -> None:
     """half of the messages that are given back are taken and forgotten"""
-    from reput_broker.processors.send_back import SendBackProcessor
     from reput_broker.request import Response
+    from reput_broker.retry.send_back import SendBackProcessor
 
     real = SendBackProcessor._store_it
 
@@ -133,7 +133,7 @@ def retry_dropped() -> None:
 
 def retry_early() -> None:
     """every message given back is redelivered after a second"""
-    from reput_broker.processors import send_back
+    from reput_broker.retry import send_back
     from reput_broker.retry.retry_records import returned_message
 
     def hasty(*arguments: Any, **options: Any) -> Any:
@@ -147,7 +147,7 @@ def retry_early() -> None:
 
 def retry_to_another_group() -> None:
     """half of the messages that are given back come to another group"""
-    from reput_broker.processors import send_back
+    from reput_broker.retry import send_back
     from reput_broker.retry.retry_records import returned_message
 
     def astray(record: Any, group: str, **options: Any) -> Any:
@@ -159,7 +159,7 @@ def retry_to_another_group() -> None:
 
 def dead_letter_twice() -> None:
     """a dead letter is stored twice"""
-    from reput_broker.processors.send_back import SendBackProcessor
+    from reput_broker.retry.send_back import SendBackProcessor
 
     real = SendBackProcessor._store_it
 
@@ -191,7 +191,7 @@ def delayed_twice() -> None:
 
 def half_message_delivered() -> None:
     """every other rollback is carried out as a commit"""
-    from reput_broker.processors import transaction
+    from reput_broker.transactions import processor as transaction
     from reput_protocol.codes import TransactionState
     from reput_protocol.commands.transaction import EndTransactionHeader
 

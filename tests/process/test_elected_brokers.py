@@ -21,10 +21,10 @@ from reput_broker.ha.election.engine import Leader
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.roles import Role
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Refusal, Response
+from reput_broker.roles import Role
 from reput_broker.server.listener import Server
 from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.publisher import Publisher
@@ -318,6 +318,28 @@ async def test_clients_leave_a_master_that_only_they_can_reach(tmp_path: Path) -
                 taken = [await consumer.take(10.0) for _ in range(3)]
         assert not old._base.tenures.current.is_master
         assert [message and message.body for message in taken] == [b"one", b"two", b"three"]
+
+
+@pytest.mark.trio
+async def test_the_address_of_the_isolated_master_alone_is_enough(tmp_path: Path) -> None:
+    """It says which members there are: to clients that it served, and to those that come then."""
+    group = Group(tmp_path)
+    async with group.member(0) as old, group.member(1) as new:
+        await group.in_sync(0, 1)
+        async with Producer(old.address, timeout_s=15.0, retries=3) as producer:
+            await producer.send(Message(TOPIC, b"one"))
+            group.engines[0].is_cut_off = True
+            await until(lambda: group.state.record.leader is not None and group.master() is new)
+            answer = await between_tenures(lambda: put(old, b"refused"))
+            assert (answer.remark or "").startswith("NOT_MASTER")
+            assert answer.ext["members"] == new.address
+            await producer.send(Message(TOPIC, b"two"))
+            async with Producer(old.address, timeout_s=15.0) as late:
+                await late.send(Message(TOPIC, b"three"))
+            async with Consumer(old.address, group="g", topic=TOPIC) as consumer:
+                taken = [await consumer.take(10.0) for _ in range(3)]
+        assert [message and message.body for message in taken] == [b"one", b"two", b"three"]
+        assert new.store.max_offset_in_queue(TOPIC, 0) == 3
 
 
 @pytest.mark.trio

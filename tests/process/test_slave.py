@@ -13,15 +13,18 @@ import httpx
 import pytest
 import trio
 
+from broker_process import BrokerProcess, free_port
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha import synchronize
-from reput_broker.ha.roles import Master, Role, Tenure
+from reput_broker.ha import client, synchronize
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_broker.roles import Master, Role, Tenure
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import RouteHeader, TopicRoute
+from reput_protocol.wire.header import HeaderType
 from tenures import SetTenures
 from waiting import until
 
@@ -241,3 +244,41 @@ async def test_a_promoted_slave_ends_the_transactions_that_are_open_and_no_other
             await trio.sleep(0.5)
             found = await consumer.pull("T", queue_id=0, offset=0)
             assert [message.body for message in found.messages] == [b"committed", b"open"]
+
+
+async def routed(broker: Broker) -> dict[int, str]:
+    answer = await ask(
+        broker, RequestCode.GET_ROUTEINFO_BY_TOPIC, dict(RouteHeader("T").to_ext(HeaderType.JSON))
+    )
+    return {} if answer.code else dict(TopicRoute.from_json(answer.body).broker_datas[0].broker_addrs)
+
+
+@pytest.mark.process
+@pytest.mark.trio
+async def test_a_client_that_starts_after_the_master_was_killed_reads_from_the_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_LOST_S", 0.2)
+    environment = {"REPUT_HA_PORT": str(free_port()), "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "64KiB"}
+    with BrokerProcess(tmp_path / "master", environment=environment) as master:
+        config = BrokerConfig(
+            data_dir=tmp_path / "slave",
+            broker_id=1,
+            port=0,
+            http_port=0,
+            store=STORE,
+            ha={"role": "SLAVE", "master": master.address, "slave_read_enabled": True},
+        )
+        async with Broker(config) as slave:
+            async with Producer(master.address) as producer:
+                await producer.send(Message("T", b"copied"), queue_id=0)
+            await until(lambda: slave.health.ready and slave.store.max_offset_in_queue("T", 0) == 1)
+            with trio.fail_after(20):
+                while await routed(slave) != {0: master.address, 1: slave.address}:
+                    await trio.sleep(0.05)
+                master.kill()
+                while await routed(slave) != {1: slave.address}:
+                    await trio.sleep(0.05)
+            async with PullConsumer(slave.address, group="g") as consumer:
+                result = await consumer.pull("T", 0, 0)
+            assert [bytes(message.body) for message in result.messages] == [b"copied"]

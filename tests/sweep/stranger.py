@@ -8,6 +8,7 @@ from typing import Final, Self
 
 from raw_client import RawClient
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands.naming import named_fields
 from reput_protocol.commands.request import RequestType, Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.names import Names, retry_topic
@@ -68,7 +69,7 @@ class Stranger:
         for row in REQUESTS.values():
             if row.sender is Sender.TO_CLIENTS or row.is_oneway:
                 continue
-            for field in row.named:
+            for field in (*named_fields(row.header), *named_fields(row.body)):
                 for existing, missing in hidden_names(field.names):
                     answers = [self._ask_with(row, field.path, name) for name in (existing, missing)]
                     if field.names is not Names.CLIENT:  # an id of an open connection is refused as such

@@ -44,6 +44,7 @@ from reput_protocol.wire.header import Value
 
 log = structlog.get_logger(__name__)
 
+_SINCE_EPOCH_MS: Final = (time.time_ns() - time.monotonic_ns()) // 1_000_000
 _LOOK_S: Final = 2.0
 _UNKNOWN_USERS_SECRET: Final = secrets.token_bytes(32)
 """Requests of unknown users are compared with a signature by it, so that they take as long as others."""
@@ -69,7 +70,8 @@ class AccessControl:
         file: with the users; `watch` reads it again when it changes.
         users: its content, as it was read at `seen`.
         options: the administrator whom they name replaces a user of that name in the file.
-        clock_ms: returns the time since the epoch.
+        clock_ms: returns the time since the epoch, as this process reckons it: signatures are refused by it, so it may
+            not jump when the machine's clock is set.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class AccessControl:
         options: AccessConfig,
         counters: Counters,
         *,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = lambda: _SINCE_EPOCH_MS + time.monotonic_ns() // 1_000_000,
     ) -> None:
         self._file = file
         self.configured = (
@@ -215,7 +217,7 @@ class AccessControl:
     def authenticate(self, request: Request) -> None:
         """Set the user of a request, and of its connection, if the signature is its.
 
-        A request for a challenge needs none.
+        A request for a challenge needs none; more than one of a connection count as requests without a signature.
 
         Raises:
             Refusal: UNAUTHENTICATED.
@@ -224,6 +226,7 @@ class AccessControl:
             return  # a request of the broker's own pages, which have checked their user
         ext = request.ext
         if request.header.code == _CHALLENGE and ACCESS_KEY not in ext:
+            request.client.unauthenticated += request.client.signatures is not None
             request.principal = STRANGER
             return
         name = ext.get(ACCESS_KEY)

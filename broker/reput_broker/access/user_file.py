@@ -6,8 +6,8 @@
      "groups": {"billing": [{"resource": "group:billing*", "rights": ["read"]}]}}
 
 A rule with `"deny": true` denies, and one with `"sources": ["10.0.0.0/8"]` concerns requests of these addresses only.
-The secrets are stored as they are, because a signature can only be checked with the secret itself; so only the owner of
-the file may read it.
+The secrets are stored as they are, because a signature can only be checked with the secret itself; so the file has mode
+0600, and one that others may read is refused.
 """
 
 from __future__ import annotations

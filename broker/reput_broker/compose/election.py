@@ -12,8 +12,8 @@ from reput_broker.ha.election.engine import Engine, Leader
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.roles import Role
 from reput_broker.put.fence import Fence, boot_time
+from reput_broker.roles import Role
 from reput_broker.store.errors import directory_refusals
 
 NOT_OPEN = "this broker is starting: its log is not open yet"

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
 import structlog
 import trio
+from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
-from reput_broker.access.opening import Access
-from reput_broker.compose.delay import DelayParts
+from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import Leadership
-from reput_broker.compose.parts import CommonParts, Processor, handlers_of
-from reput_broker.compose.pop import PopParts
-from reput_broker.compose.retry import RetryParts
+from reput_broker.compose.parts import CommonParts, HasHandlers, build_core, handlers_of
 from reput_broker.compose.storage import Storage
+from reput_broker.core import RoleDuties
+from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import AwaitedGroups
-from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.copies import Copies
@@ -28,197 +26,174 @@ from reput_broker.ha.election.group_copies import GroupCopies
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
-from reput_broker.ha.roles import TenureSource
+from reput_broker.ha.replica import ReplicaProcessor
 from reput_broker.ha.service import HAService
-from reput_broker.namesrv.route_info import RouteInfoManager
+from reput_broker.ha.slave_refusals import fenced, once_confirmed
+from reput_broker.ha.status import HAStatusProcessor
+from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures
-from reput_broker.processors.ha_status import HAStatusProcessor
+from reput_broker.pop.feature import PopFeature
 from reput_broker.processors.put import PutProcessor
-from reput_broker.processors.put_once import PutOnce
-from reput_broker.processors.replica import ReplicaProcessor
-from reput_broker.processors.reply import ReplyProcessor
 from reput_broker.processors.send import SendProcessor
-from reput_broker.processors.slave_refusals import fenced, once_confirmed
-from reput_broker.processors.table_sync import TableSyncProcessor
 from reput_broker.put.fence import Fence
+from reput_broker.reply.processor import ReplyProcessor
+from reput_broker.request import Handler
 from reput_broker.retry.deduplication import Deduplication
+from reput_broker.retry.feature import RetryFeature
+from reput_broker.retry.put_once import PutOnce
 from reput_broker.server.acceptor import Acceptor
-from reput_broker.server.gate import Gate
 from reput_broker.server.listener import address_of
-from reput_broker.staging.parts import StagingParts
-from reput_broker.surroundings import Surroundings
+from reput_broker.staging.feature import StagingFeature
 from reput_broker.tables.config_file import ConfigFile
+from reput_broker.transactions.feature import TransactionFeature
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.errors import ReputError
-from reput_protocol.names import reply_topic, revive_topic
+from reput_protocol.names import revive_topic
 
 log = structlog.get_logger(__name__)
 
 
-class MasterParts:
+class MasterParts(RoleDuties):
     """What serves requests as a master, and the tasks behind it. Start `tasks` before `server`.
 
     Args:
         storage: opened for a master.
-        tenures: the current one is what routes show of this broker.
-        routes: what other brokers have registered.
-        gate: what connections pass before their first request.
-        connections_max: the open files that are left for connections.
         epoch: of the log in this tenure; 0 if no slave can copy it.
-        ha_listener: a bound socket on which slaves are served; None if none are.
         leadership: of an elected master; None without an election.
     """
 
     def __init__(
         self,
+        base: BrokerBase,
         storage: Storage,
-        sources: MetricsSources,
         store_health: StoreHealth,
-        surroundings: Surroundings,
-        tenures: TenureSource,
-        routes: RouteInfoManager,
-        gate: Gate,
-        access: Access,
-        cold_quotas: ColdQuotas,
         *,
-        connections_max: int,
         epoch: int,
-        ha_listener: socket.socket | None,
         leadership: Leadership | None = None,
     ) -> None:
-        config, counters = sources.config, sources.counters
-        self._common = common = CommonParts(
-            storage,
-            sources,
-            store_health,
-            surroundings,
-            tenures,
-            routes,
-            gate,
-            access,
-            cold_quotas,
-            before_delete=lambda: self.staging.before_delete(),
-            needed_from=lambda: self.staging.needed_from(),
-            waiting_from=storage.schedule.waiting_from,
-            more_figures=storage.schedule.figures,
-            fence=Fence() if leadership is None else leadership.fence,
-            ids_to_pull_from=self._slave_ids,
-        )
-        self._admission = self._admission_of(access, epoch) if isinstance(access, AccessControl) else None
-        common.statistics.timer_totals = storage.schedule.timer_totals
-        self._is_elected = leadership is not None
-        self.groups, self.puts = common.groups, common.puts
+        fence = Fence() if leadership is None else leadership.fence
+        self._core = core = build_core(base, storage, store_health, fence)
+        self._schedule = storage.schedule
+        self._common = common = CommonParts(core, self)
+        self._gate = base.gate
+        self._ha_listener = base.ha_listener
+        self._leadership = leadership
+        self._epoch = epoch
+        self.groups, self.puts = core.groups, core.puts
         self.overview = common.overview
         self.own = common.own
-        self._tenures = tenures
+        access = core.access
+        self._admission = self._admission_of(access) if isinstance(access, AccessControl) else None
+        core.statistics.timer_totals = storage.schedule.timer_totals
         self.slaves: HAService | None = None
         self._table_copies: TableCopies | None = None
-        self._ha_listener = ha_listener
-        self._gate = gate
-        if ha_listener is not None:
-            self.own.ha_port = address_of(ha_listener)[1]
-            self.slaves = (
-                self._serve_log(epoch) if leadership is None else self._serve_group(epoch, leadership)
-            )
-        self.staging = StagingParts(
-            config.sink,
-            storage.store,
-            storage.staging,
-            storage.tables,
-            common.topic_access,
-            common.puts.appender,
-            common.puts.flush,
-            common.puts.transfer,
-            counters,
-        )
-        self.delay = DelayParts(config, storage, common.puts)
-        self.retry = RetryParts(
-            config,
-            storage,
-            common.puts,
-            self.delay.delay_hook,
-            common.groups,
-            common.topic_access,
-            common.group_access,
-            counters.retry,
-        )
-        self.pop = PopParts(
-            config,
-            storage,
-            common.puts,
-            self.delay.delay_hook,
-            common.groups,
-            common.topic_access,
-            common.group_access,
-            routes,
-            common.filter_check,
-            counters,
-        )
-        sources.pop = self.pop.sources()
-        sources.open_transactions = lambda: storage.half_queue.transactions.open_by_topic
-        sources.delays = self.delay.sources()
-        processors = (
-            *common.processors(),
-            *self._writing_processors(),
-            self.delay,
-            self.retry,
-            self.pop,
-            self.staging,
-            ReplicaProcessor(
-                config,
-                storage.store,
-                storage.epochs,
-                routes.members,
-                epoch=epoch,
-                ha_port=None if ha_listener is None else address_of(ha_listener)[1],
-                admission=self._admission,
-                on_member=self._member_asks,
-            ),
-        )
-        self._epoch = epoch
+        ha_port = None
+        if base.ha_listener is not None:
+            ha_port = self.own.ha_port = address_of(base.ha_listener)[1]
+            self.slaves = self._serve_log() if leadership is None else self._serve_group(leadership)
+        self.staging = StagingFeature(core, storage.staging)
+        self.delay = DelayFeature(core, storage.schedule)
+        self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_hook)
+        self.retry = RetryFeature(core, storage.half_queue.transactions, self.delay.delay_hook)
+        self.pop = PopFeature(core, storage.schedule, storage.orders, self.delay.delay_hook)
         self._progress = ReplicationProgress(
-            lambda: storage.store.max_physical_offset,
+            lambda: core.store.max_physical_offset,
             lambda: () if self.slaves is None else self.slaves.slaves,
-            config.ha,
+            core.config.ha,
             None if leadership is None else lambda: leadership.in_sync.recorded,
         )
-        sources.replication = self._figures
-        handlers = handlers_of((*processors, HAStatusProcessor(self._ha_status)))
+        core.sources.replication = self._figures
+        replica = ReplicaProcessor(
+            core.config,
+            core.store,
+            storage.epochs,
+            core.routes.members,
+            epoch=epoch,
+            ha_port=ha_port,
+            admission=self._admission,
+            on_member=self._member_asks,
+        )
+        handlers = handlers_of(
+            (
+                *common.processors,
+                *self._writing_processors(),
+                self.delay,
+                self.transactions,
+                self.retry,
+                self.pop,
+                self.staging,
+                replica,
+                HAStatusProcessor(self._ha_status),
+            )
+        )
+        self.server = common.server(self._guarded(handlers), base)
+
+    def _guarded(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """Return the handlers as slaves, members of the group and the lease of the master need them."""
+        core, leadership = self._core, self._leadership
         if leadership is not None:
-            handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: storage.store.is_confirmed)
-        self._leadership = leadership
+            leadership.fence.who_may_lead = core.routes.members.who_may_lead
+            handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: core.store.is_confirmed)
         sync = TableSyncProcessor(
-            storage.store,
-            storage.tables,
-            storage.schedule,
+            core.store,
+            core.tables,
+            self._schedule,
             self.staging.batches_version,
             handlers,
-            common.groups.membership,
-            storage.clock_ms,
-            revive_topic=revive_topic(config.cluster),
+            core.groups.membership,
+            core.clock_ms,
+            revive_topic=revive_topic(core.config.cluster),
         )
         handlers = {**handlers, **sync.handlers(), RequestCode.AWAIT_TABLE_CHANGES: not_announced}
-        names = config.cluster, config.broker_name
+        names = core.config.cluster, core.config.broker_name
         if self._admission is not None:
             handlers = proving(handlers, names)
-        if leadership is not None:
-            self._table_copies = TableCopies(
-                config.broker_id,
-                leadership.in_sync,
-                storage.store,
-                config.ha,
-                leadership.fence,
-                sync.versions,
-                partial(prove, group=names),
-                epoch=epoch,
-                timeout_s=config.election.in_sync_timeout,
-            )
-            handlers = self._table_copies.handlers(handlers)
-        self.server = common.server(handlers, connections_max)
+        if leadership is None:
+            return handlers
+        self._table_copies = TableCopies(
+            core.config.broker_id,
+            leadership.in_sync,
+            core.store,
+            core.config.ha,
+            leadership.fence,
+            sync.versions,
+            partial(prove, group=names),
+            epoch=self._epoch,
+            timeout_s=core.config.election.in_sync_timeout,
+        )
+        return self._table_copies.handlers(handlers)
+
+    @override
+    async def before_delete(self) -> None:
+        await self.staging.before_delete()
+
+    @override
+    def needed_from(self) -> int | None:
+        return self.staging.needed_from()
+
+    @override
+    def waiting_from(self) -> int:
+        return self._schedule.waiting_from()
+
+    @override
+    def runtime_figures(self) -> dict[str, object]:
+        return self._schedule.figures()
+
+    @override
+    def follows(self) -> None:
+        return None
+
+    @override
+    def ids_to_pull_from(self) -> list[int]:
+        """Return the announced ids of the slaves that are connected; RocketMQ's do not say theirs."""
+        numbers = () if self.slaves is None else [slave.member for slave in self.slaves.slaves]
+        announced = int if self._leadership is None else slave_id
+        return [announced(number) for number in numbers if number is not None]
+
+    # -- replication -------------------------------------------------------------------------------------
 
     def _member_asks(self, header: QueryReplicaStateHeader) -> None:
         """Note what a member says of itself."""
@@ -228,8 +203,8 @@ class MasterParts:
             self._leadership.in_sync.fitness(header.member, header.is_fit)
         self._table_copies.introduced(header)
 
-    def _admission_of(self, access: AccessControl, epoch: int) -> SlaveAdmission:
-        config = self._common.config
+    def _admission_of(self, access: AccessControl) -> SlaveAdmission:
+        config = self._core.config
 
         def addresses() -> tuple[str, ...]:
             advertised = config.advertise
@@ -237,25 +212,24 @@ class MasterParts:
 
         return SlaveAdmission(
             access,
-            Group(config.cluster, config.broker_name, epoch),
+            Group(config.cluster, config.broker_name, self._epoch),
             addresses,
             needs_mutual_proof=config.ha.mutual_proof,
         )
 
-    def _serve_log(self, epoch: int) -> HAService:
+    def _serve_log(self) -> HAService:
         """Return the service for slaves, whose reports answer the puts that wait for copies."""
-        common, transfer = self._common, self._common.puts.transfer
-        store, config = common.storage.store, common.config
+        transfer, store, config = self._core.puts.transfer, self._core.store, self._core.config
         service = HAService(
             store,
             config.ha,
-            epoch=epoch,
+            epoch=self._epoch,
             on_ack=lambda _: transfer.advance(),
             admit=None if self._admission is None else self._admission.admit,
         )
         is_sync = config.store.flush == "sync"
         if is_sync:
-            common.puts.flush.on_start = service.wake
+            self.puts.flush.on_start = service.wake
         transfer.serve(
             Copies(service, store, config.ha, is_sync=is_sync),
             _nothing if is_sync else service.wake,
@@ -263,11 +237,11 @@ class MasterParts:
         )
         return service
 
-    def _serve_group(self, epoch: int, leadership: Leadership) -> HAService:
+    def _serve_group(self, leadership: Leadership) -> HAService:
         """Return the service for the members of a group, whose reports move the confirm offset."""
-        common, puts, elector = self._common, self._common.puts, leadership.elector
+        puts, elector = self._core.puts, leadership.elector
         elector.before_taking_over(None)
-        store, config = common.storage.store, common.config
+        store, config = self._core.store, self._core.config
 
         def confirmed() -> None:
             puts.reput.catch_up()
@@ -299,7 +273,7 @@ class MasterParts:
         service = HAService(
             store,
             config.ha,
-            epoch=epoch,
+            epoch=self._epoch,
             on_ack=copies.acknowledged,
             on_gone=copies.gone,
             admit=None if self._admission is None else self._admission.admit,
@@ -310,12 +284,6 @@ class MasterParts:
         puts.on_flushed = copies.moved
         elector.on_set_change(set_changed)
         return service
-
-    def _slave_ids(self) -> list[int]:
-        """Return the announced ids of the slaves that are connected; RocketMQ's do not say theirs."""
-        numbers = () if self.slaves is None else [slave.member for slave in self.slaves.slaves]
-        announced = slave_id if self._is_elected else int
-        return [announced(number) for number in numbers if number is not None]
 
     async def _run_slaves(self) -> None:
         """Serve slaves. The socket stays open for the next tenure."""
@@ -332,45 +300,19 @@ class MasterParts:
         if admitted is not None:
             await slaves.serve(admitted, f"{peer[0]}:{peer[1]}")
 
-    def _writing_processors(self) -> tuple[Processor, ...]:
-        common, storage, puts = self._common, self._common.storage, self._common.puts
-        config, counters, access = common.config, common.counters, common.topic_access
-        store, clock_ms = storage.store, storage.clock_ms
+    def _writing_processors(self) -> tuple[HasHandlers, ...]:
+        core, puts = self._core, self._core.puts
         deduplication = Deduplication(
-            store,
+            core.store,
             dispatch=puts.reput.catch_up,
-            clock_ms=clock_ms,
-            window_s=lambda: config.dedup.window,
+            clock_ms=core.clock_ms,
+            window_s=lambda: core.config.dedup.window,
         )
         once = PutOnce(deduplication, puts.appender)
-        requesters = common.groups.requesters
         return (
-            PutProcessor(store, access, counters, once, puts.transfer),
-            SendProcessor(
-                store,
-                access,
-                self.retry.redirects,
-                once,
-                self.retry.back_once,
-                self.retry.claims,
-                requesters,
-                puts.transfer,
-                cluster=config.cluster,
-                broker_name=config.broker_name,
-                default_ack=puts.default_ack,
-            ),
-            ReplyProcessor(
-                store,
-                access,
-                puts.appender,
-                ReplyPusher(requesters, config.limits),
-                config.replies,
-                counters,
-                reply_topic=reply_topic(config.cluster),
-                default_ack=puts.default_ack,
-                local_ack=puts.local_ack,
-                clock_ms=clock_ms,
-            ),
+            PutProcessor(core.store, core.topic_access, core.counters, once, puts.transfer),
+            SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
+            ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
         )
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
@@ -378,7 +320,7 @@ class MasterParts:
         return (
             *self._common.tasks(),
             *self.staging.tasks(),
-            *self.retry.tasks(),
+            *self.transactions.tasks(),
             *self.delay.tasks(),
             *self.pop.tasks(),
             self._run_slaves,
@@ -390,7 +332,7 @@ class MasterParts:
     async def before_serving(self) -> None:
         """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
-        file = ConfigFile(self._common.storage.store.options.data_dir / "config" / "groupMembers.json")
+        file = ConfigFile(self._core.store.options.data_dir / "config" / "groupMembers.json")
         self.groups.membership.expect(await trio.to_thread.run_sync(_members_before, file))
 
     @property
@@ -415,14 +357,14 @@ class MasterParts:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(give_up)
-            await self.retry.finish()
+            await self.transactions.finish()
             nursery.cancel_scope.cancel()
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""
         return {
             "delayed": self.delay.status(),
-            "transactions": self.retry.status(),
+            "transactions": self.transactions.status(),
             "slaves": [slave._asdict() for slave in self._progress.slaves()],
         }
 
@@ -433,7 +375,7 @@ class MasterParts:
         return False, f"copies in sync: {figures.in_sync}, ha.in_sync_replicas: {figures.wanted}"
 
     def _figures(self) -> ReplicationFigures:
-        config, slaves = self._common.config.ha, self._progress.slaves()
+        config, slaves = self._core.config.ha, self._progress.slaves()
         lag = {
             "other" if slave.member is None else str(slave.member): (slave.lag_bytes, slave.lag_s)
             for slave in slaves
@@ -445,13 +387,13 @@ class MasterParts:
             self.puts.transfer.position,
             lag,
         )
-        return ReplicationFigures(self._tenures.current.role, self._epoch, figures, None)
+        return ReplicationFigures(self._core.tenures.current.role, self._epoch, figures, None)
 
     def _ha_status(self) -> HARuntimeInfo:
         slaves = self._progress.slaves()
         return HARuntimeInfo(
             True,
-            self._common.storage.store.max_physical_offset,
+            self._core.store.max_physical_offset,
             self._progress.copies_in_sync - 1,
             [
                 HAConnectionRuntimeInfo(

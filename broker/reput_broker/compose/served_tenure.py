@@ -6,41 +6,31 @@ one role to another, so that a broker that has changed its role is like one that
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
 import trio
 
-from reput_broker.access.opening import Access
+from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import Leadership
 from reput_broker.compose.master import MasterParts
-from reput_broker.compose.open_files import OpenFiles
 from reput_broker.compose.slave import SlaveParts
 from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.storage import Storage, store_options
-from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.client_table import ClientTable
-from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.reopen import Reopen
-from reput_broker.ha.roles import Tenure, TenureSource
-from reput_broker.namesrv.route_info import RouteInfoManager
+from reput_broker.ha.slave_refusals import NOT_WHILE_COMPLETING, is_completing
 from reput_broker.observe.figures import refresh_disk_figures
-from reput_broker.observe.health import BrokerState, Health, StoreHealth
-from reput_broker.observe.metrics import MetricsSources
-from reput_broker.processors.operations import OperationsProcessor
-from reput_broker.processors.slave_refusals import NOT_WHILE_COMPLETING, is_completing
+from reput_broker.observe.health import BrokerState, StoreHealth
+from reput_broker.roles import Tenure
 from reput_broker.server.connection import Connection
-from reput_broker.server.gate import Gate
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
-from reput_broker.surroundings import Surroundings
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -68,45 +58,6 @@ class _ServedRole:
     async def flushed(self) -> int:
         await self._parts.puts.flush.flushed_to(self._store.wrote_offset)
         return self._store.flushed_offset
-
-
-@dataclass(slots=True)
-class BrokerBase:
-    """What a broker has in every role."""
-
-    config: BrokerConfig
-    surroundings: Surroundings
-    sources: MetricsSources
-    tenures: TenureSource
-    waits_for_room: bool
-    """Whether a start waits while the disk is full, instead of raising."""
-    operations: OperationsProcessor
-    cold_quotas: ColdQuotas
-    """How much groups may read from the disk."""
-    access: Access = None
-    """What checks the requests, in every role."""
-    routes: RouteInfoManager = field(default_factory=lambda: RouteInfoManager(None, trio.current_time))
-    """What other brokers have registered with this one."""
-    stop_wanted: trio.Event = field(default_factory=trio.Event)
-    open_files: OpenFiles = field(init=False)
-    address: tuple[str, int] = ("", 0)
-    """Where clients on this machine reach the broker."""
-    listeners: dict[str, socket.socket] = field(default_factory=dict)
-    """Bound sockets of the protocol, by name."""
-    ha_listener: socket.socket | None = None
-    """The bound socket on which slaves are served; None if none are."""
-    gate: Gate = field(init=False)
-    """What connections pass before their first request."""
-
-    @property
-    def elector(self) -> Elector | None:
-        """What decides the role, if an engine elects."""
-        return self.tenures if isinstance(self.tenures, Elector) else None
-
-    @property
-    def health(self) -> Health:
-        """What /readyz shows."""
-        return self.sources.health
 
 
 class ServedTenure:
@@ -250,29 +201,13 @@ class ServedTenure:
 
     def _start_parts(self, nursery: trio.Nursery) -> MasterParts | SlaveParts:
         base, storage = self._base, self._opened
-        connections_max = base.open_files.connections
-        common = (
-            storage,
-            base.sources,
-            self._store_health,
-            base.surroundings,
-            base.tenures,
-            base.routes,
-            base.gate,
-            base.access,
-            base.cold_quotas,
-        )
         parts: MasterParts | SlaveParts
         if self.tenure.is_master:
             parts = MasterParts(
-                *common,
-                connections_max=connections_max,
-                epoch=self._epoch,
-                ha_listener=base.ha_listener,
-                leadership=self._leadership,
+                base, storage, self._store_health, epoch=self._epoch, leadership=self._leadership
             )
         else:
-            parts = SlaveParts(*common, connections_max=connections_max, on_reopen=self._reopen)
+            parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
         base.operations.attach(_ServedRole(parts, storage.store))
         for task in parts.tasks():
             nursery.start_soon(task)

@@ -14,7 +14,6 @@ import trio
 from reput_broker.compose.open_files import OpenFiles
 from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.schedule import Schedule
-from reput_broker.delay.service import DelayedArrivals
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.reopen import Reopen
@@ -26,7 +25,8 @@ from reput_broker.pop.recovery import (
     recover_positions,
     take_back_positions,
 )
-from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.pull.long_polling import PullRequestHoldService
+from reput_broker.put.arrivals import Arrivals
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.errors import directory_refusals
 from reput_broker.store.file_io import sync_directory
@@ -71,7 +71,7 @@ class Storage:
     ) -> None:
         self.clock_ms = clock_ms
         self.hold = PullRequestHoldService(config.long_polling)
-        self.arrivals = DelayedArrivals()
+        self.arrivals = Arrivals()
         self.store = MessageStore(options, clock_ms=clock_ms, listener=self.hold, dispatchers=[self.arrivals])
         self.warm_from = 0
         """Log offset from which recovery has read the log, so that the page cache holds it."""

@@ -16,7 +16,7 @@ from reput_broker.delay.deliverer import Deliverer, Stuck
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_feed import LOADED_MAX, TimerFeed
-from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.put.arrivals import Arrivals
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -32,36 +32,6 @@ _CLEAN_S = 30.0
 _COUNT_PAUSE_S = 0.001
 
 
-class DelayedArrivals:
-    """A dispatcher that wakes the schedule for new delayed messages, and others that follow the log."""
-
-    def __init__(self) -> None:
-        self._wake: dict[str, Callable[[], None]] = {}
-        self._followers: list[Callable[[DispatchBatch], None]] = []
-
-    def follow(self, call: Callable[[DispatchBatch], None]) -> None:
-        """Call `call` with every batch."""
-        self._followers.append(call)
-
-    def watch(self, topic: str, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever messages have been stored in a topic."""
-        self._wake[topic] = wake
-
-    def end(self) -> None:
-        """Call no follower any more: the end of the store may dispatch a last batch."""
-        self._followers.clear()
-        self._wake.clear()
-
-    def dispatch(self, batch: DispatchBatch) -> None:
-        """Call the followers, and the watchers of the topics in the batch."""
-        for call in self._followers:
-            call(batch)
-        for rows in batch.queues:
-            wake = self._wake.get(rows.topic)
-            if wake is not None:
-                wake()
-
-
 class DelayService:
     """Runs one schedule. Checks every `flush_interval_s` whether progress must be saved."""
 
@@ -72,7 +42,7 @@ class DelayService:
         deliverer: Deliverer,
         feed: TimerFeed,
         counts: LevelCounts,
-        arrivals: DelayedArrivals,
+        arrivals: Arrivals,
         *,
         clock_ms: Callable[[], int],
         flush_interval_s: Callable[[], float],

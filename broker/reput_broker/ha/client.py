@@ -20,20 +20,17 @@ from zlib import crc32
 import structlog
 import trio
 
-from reput_broker.config.model import BrokerConfig
+from reput_broker.core import Core
 from reput_broker.ha.admission import Group, old_proof_frame, prove
 from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
 from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
-from reput_broker.ha.members import GroupMembers
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
-from reput_broker.ha.roles import Master, TenureSource
-from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting_client import RemoteUnreachable, dial
+from reput_broker.roles import Master
 from reput_broker.store.errors import StoreReadOnly
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
@@ -48,6 +45,8 @@ _ASK_TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = 0.2
 _REFUSED_RETRY_S: Final = 5.0
 _CONFIRM_INTERVAL_S: Final = 0.5
+_LOST_S: Final = 5.0
+"""Time without a master that can be reached, after which it is lost; with an election that is the lease."""
 _MEMBERS_INTERVAL_S: Final = 5.0
 """Interval at which a master without an election is asked for its state."""
 
@@ -82,38 +81,33 @@ class HAClient:
 
     def __init__(
         self,
-        store: MessageStore,
+        core: Core,
         epochs: EpochFile,
-        config: BrokerConfig,
-        lock: PutLock,
         master_log: MasterLog,
         *,
-        on_appended: Callable[[], None],
-        on_confirmed: Callable[[], None],
-        tenures: TenureSource,
-        member: int,
-        members: GroupMembers,
         on_reopen: Callable[[int | None, str], Awaitable[None]],
     ) -> None:
         self.state = "no master is known"
         """What it does, or why it does not copy, for status."""
         self.is_connected = False
+        self._unreached: tuple[Master, float] | None = None
+        """The master that could not be reached, and since when."""
         self.received_at: float | None = None
         """When it last received something from a master; None before."""
-        self._store = store
+        self._store = core.store
         self._epochs = epochs
-        self._config = config
-        self._lock = lock
+        self._config = core.config
+        self._lock = core.puts.lock
         self._master_log = master_log
-        self._on_appended = on_appended
-        self._on_confirmed = on_confirmed
-        self._tenures = tenures
-        self._member = member
-        self._members = members
+        self._on_appended = core.puts.wrote
+        self._on_confirmed = core.puts.reput.wake
+        self._tenures = core.tenures
+        self._member = core.config.broker_id
+        self._members = core.routes.members
         self._on_reopen = on_reopen
-        self._credentials = config.access.credentials()
+        self._credentials = core.config.access.credentials()
         self._admission: str | None = None
-        self._is_sync = config.store.flush == "sync"
+        self._is_sync = core.config.store.flush == "sync"
         self._progress = trio.Event()
         self._master_epochs: list[Epoch] = []
         self._next_epoch_at: float = inf
@@ -121,6 +115,16 @@ class HAClient:
     def flushed(self) -> None:
         """Note that a sync of the log has ended."""
         self._progress.set()
+
+    @property
+    def lost_master(self) -> Master | None:
+        """The master that could not be reached for a while, so that it has failed; one that refuses has not."""
+        if self._unreached is None or self.is_connected:
+            return None
+        master, since = self._unreached
+        election = self._config.election
+        lost_s = election.lease if election.is_on else _LOST_S
+        return master if trio.current_time() - since >= lost_s else None
 
     async def run(self) -> None:
         """Copy until cancelled; after a failure, try again."""
@@ -144,6 +148,10 @@ class HAClient:
                 except* ReputError as group:
                     pause_s, reason = _REFUSED_RETRY_S, _reason(group)
                 was_connected, self.is_connected = self.is_connected, False
+                if pause_s == _REFUSED_RETRY_S:
+                    self._unreached = None
+                elif was_connected or self._unreached is None or self._unreached[0] != tenure.master:
+                    self._unreached = tenure.master, trio.current_time()
                 self.state = f"master {tenure.master.address}: {reason}"
                 if reason != logged or was_connected:
                     logged = reason

@@ -27,9 +27,9 @@ import trio
 
 from reput_broker.delay.finished_timers import read_answer
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.roles import Master
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_broker.roles import Master
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, DataVersion, decode, encode
 from reput_broker.tables.tables import Tables

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Tenure
+from reput_broker.roles import Master, Tenure
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import Perm
@@ -31,6 +31,8 @@ class OwnBroker:
         """Tells this start from another broker of the same name behind the advertised address."""
         self.ha_port: int | None = None
         """Where it serves its log; None if it does not."""
+        self.lost_master: Callable[[], Master | None] = lambda: None
+        """Of a slave: returns the master that it cannot reach any more."""
         self._tables = tables
         self._tenure = tenure
         self._wiped_at: DataVersion | None = None
@@ -39,6 +41,12 @@ class OwnBroker:
     def tenure(self) -> Tenure:
         """Its role now."""
         return self._tenure()
+
+    @property
+    def knows_master(self) -> bool:
+        """Whether it is the master, or can reach it."""
+        tenure = self.tenure
+        return tenure.is_master or tenure.master not in (None, self.lost_master())
 
     def ha_address(self, address: str) -> str:
         """Return where slaves reach its log, if clients reach it at `address`; empty if it serves none."""

@@ -14,10 +14,10 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reput_broker.ha.members import FORGOTTEN_AFTER_S, GroupMembers
-from reput_broker.ha.roles import MASTER_ID
+from reput_broker.namesrv.members import GroupMembers
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.request import Client
+from reput_broker.roles import MASTER_ID
 from reput_broker.tables.config_file import DataVersion
 from reput_protocol.codes import Perm
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
@@ -36,7 +36,8 @@ log = structlog.get_logger(__name__)
 SILENCE_S: Final = 120.0
 """After so long without a registration or heartbeat a broker is dropped, unless it announced another time."""
 _ROUTED_S: Final = 30.0
-"""Routes, which clients follow, have members of the own group that were there so lately; operators see the others too.
+"""Routes, which clients follow, have members of the own group that were there so lately, and no master that this broker
+has lost; operators see the others too.
 """
 _UNIT = 0x1
 _UNIT_SUB = 0x2
@@ -293,7 +294,7 @@ class RouteInfoManager:
         names = sorted(queues)
         return TopicRoute(
             [queues[name] for name in names],
-            [self._broker_data(name, own_address, seen_within_s=_ROUTED_S) for name in names],
+            [self._broker_data(name, own_address, is_route=True) for name in names],
         )
 
     def cluster_info(self, own_address: str) -> ClusterInfo:
@@ -373,19 +374,21 @@ class RouteInfoManager:
             return self.own.cluster
         return self._brokers[name].cluster
 
-    def _broker_data(
-        self, name: str, own_address: str, *, seen_within_s: float = FORGOTTEN_AFTER_S
-    ) -> BrokerData:
+    def _broker_data(self, name: str, own_address: str, *, is_route: bool = False) -> BrokerData:
         broker, own = self._brokers.get(name), self.own
         addresses = dict(broker.addresses) if broker is not None else {}
         if own is not None and own.name == name:
             tenure = own.tenure
             if tenure.broker_id not in addresses:  # else a later master has registered
                 addresses[tenure.broker_id] = own_address
-            if tenure.master is not None:
+            lost = own.lost_master() if is_route else None
+            if tenure.master is not None and tenure.master != lost:
                 addresses.setdefault(MASTER_ID, tenure.master.address)
             for member in self.members.others():
-                if member.age_s < seen_within_s and member.address not in addresses.values():
+                is_away = is_route and (
+                    member.age_s >= _ROUTED_S or (lost is not None and member.address == lost.address)
+                )
+                if not is_away and member.address not in addresses.values():
                     addresses.setdefault(member.slave_id, member.address)
         cluster = self._cluster_of(name)
         return BrokerData(

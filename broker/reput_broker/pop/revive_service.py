@@ -14,23 +14,19 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
 import structlog
 import trio
 
+from reput_broker.core import Core
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.timer_message_store import TimerMessageStore
-from reput_broker.observe.counters import RetryCounts
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
 from reput_broker.pop.in_flight import InFlightMessages
 from reput_broker.pop.revived_messages import Revived, origin_of, revived_message
-from reput_broker.put.own_puts import OwnPuts
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
-from reput_broker.tables.tables import Tables
 from reput_protocol import properties as names
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
 from reput_protocol.names import REVIVE_GROUP, TIMER_TOPIC, popped_topic
@@ -92,28 +88,17 @@ class PopReviveService:
 
     def __init__(
         self,
+        core: Core,
         topic: str,
-        store: MessageStore,
         timers: TimerMessageStore,
         reader: RecordReader,
-        puts: OwnPuts,
-        tables: Tables,
         in_flight: InFlightMessages,
-        counts: RetryCounts,
-        *,
-        broker_name: str,
-        clock_ms: Callable[[], int],
     ) -> None:
+        self._core = core
         self._topic = topic
-        self._store = store
         self._timers = timers
         self._reader = reader
-        self._puts = puts
-        self._tables = tables
         self._in_flight = in_flight
-        self._counts = counts
-        self._broker_name = broker_name
-        self._clock_ms = clock_ms
         self._queues = [self._begin(queue_id) for queue_id in range(REVIVE_QUEUES)]
         self._copies_from = self._first_unread()
         self._copies: dict[str, set[str]] = {}
@@ -126,18 +111,18 @@ class PopReviveService:
         """Messages that were redelivered."""
 
     def _begin(self, queue_id: int) -> _ReviveQueue:
-        saved = self._tables.offsets.query(REVIVE_GROUP, self._topic, queue_id)
+        saved = self._core.tables.offsets.query(REVIVE_GROUP, self._topic, queue_id)
         done = -1 if saved is None else saved
-        return _ReviveQueue(done + 1, done, self._store.max_offset_in_queue(self._topic, queue_id))
+        return _ReviveQueue(done + 1, done, self._core.store.max_offset_in_queue(self._topic, queue_id))
 
     def _first_unread(self) -> int:
         """Return the log offset of the first entry to be read; copies that an earlier run made are behind it."""
         found = [
             unit.physical_offset
             for queue_id, queue in enumerate(self._queues)
-            for unit in self._store.queue_units(self._topic, queue_id, queue.next_offset, 1)
+            for unit in self._core.store.queue_units(self._topic, queue_id, queue.next_offset, 1)
         ]
-        return min(found, default=self._store.max_physical_offset)
+        return min(found, default=self._core.store.max_physical_offset)
 
     def arrived(self) -> None:
         """Note that the revive topic has new messages."""
@@ -148,7 +133,7 @@ class PopReviveService:
         """How long the most overdue check point has been due; 0 if none is."""
         while self._due and not self._is_open(self._due[0][2]):
             heapq.heappop(self._due)
-        return max(0, self._clock_ms() - self._due[0][0]) / 1000 if self._due else 0.0
+        return max(0, self._core.clock_ms() - self._due[0][0]) / 1000 if self._due else 0.0
 
     async def run(self) -> None:
         """Redeliver until cancelled."""
@@ -173,11 +158,11 @@ class PopReviveService:
     async def _read(self) -> None:
         """Read everything that the queues have now."""
         for queue_id, queue in enumerate(self._queues):
-            low = self._store.min_offset_in_queue(self._topic, queue_id)
+            low = self._core.store.min_offset_in_queue(self._topic, queue_id)
             queue.next_offset = max(queue.next_offset, low)
-            end = self._store.max_offset_in_queue(self._topic, queue_id)
+            end = self._core.store.max_offset_in_queue(self._topic, queue_id)
             while queue.next_offset < end:
-                units = self._store.queue_units(self._topic, queue_id, queue.next_offset, _READ_AT_ONCE)
+                units = self._core.store.queue_units(self._topic, queue_id, queue.next_offset, _READ_AT_ONCE)
                 if not units:
                     queue.next_offset += 1  # a damaged place
                     continue
@@ -187,7 +172,7 @@ class PopReviveService:
                 await trio.lowlevel.checkpoint()
 
     def _take(self, queue_id: int, queue: _ReviveQueue, data: bytes | None) -> None:
-        entry = None if data is None else read_entry(RecordView(data, 0), self._broker_name)
+        entry = None if data is None else read_entry(RecordView(data, 0), self._core.config.broker_name)
         if isinstance(entry, CheckPoint):
             queue.points.pop(entry.key, None)
             if entry.offsets:
@@ -216,7 +201,7 @@ class PopReviveService:
 
     async def _revive_due(self) -> float:
         """Redeliver what is due; return how long to wait for more, in seconds."""
-        if not self.behind_s and (not self._due or self._due[0][0] > self._clock_ms()):
+        if not self.behind_s and (not self._due or self._due[0][0] > self._core.clock_ms()):
             return self._pause_s()
         until = await self._settled()
         while self._due and self._due[0][0] <= until:
@@ -229,16 +214,16 @@ class PopReviveService:
     def _pause_s(self) -> float:
         if not self._due:
             return _POLL_S
-        return min(_POLL_S, max(_SETTLE_S, (self._due[0][0] - self._clock_ms()) / 1000))
+        return min(_POLL_S, max(_SETTLE_S, (self._due[0][0] - self._core.clock_ms()) / 1000))
 
     async def _settled(self) -> int:
         """Read all acknowledgements up to now; return the time up to which all were read that can count.
 
         What was stored before this call and is due is in the revive topic when the timer has passed it.
         """
-        now_ms = self._clock_ms()
+        now_ms = self._core.clock_ms()
         await self._dispatched()
-        end = self._store.max_offset_in_queue(TIMER_TOPIC, 0)
+        end = self._core.store.max_offset_in_queue(TIMER_TOPIC, 0)
         while self._timers.queue_offset < end:  # noqa: ASYNC110 - rare, and another event would cost every message
             await trio.sleep(_SETTLE_S)
         until = self._timers.settled_until(now_ms)
@@ -247,13 +232,13 @@ class PopReviveService:
         return until
 
     async def _dispatched(self) -> None:
-        end = self._store.wrote_offset
-        while self._store.dispatched_offset < end:  # noqa: ASYNC110 - likewise
+        end = self._core.store.wrote_offset
+        while self._core.store.dispatched_offset < end:  # noqa: ASYNC110 - likewise
             await trio.sleep(_SETTLE_S)
 
     async def _revive(self, opened: _Open) -> None:
         key = opened.point.key
-        tables = self._tables
+        tables = self._core.tables
         origin = tables.topics.get(popped_topic(key.topic, key.group))
         group = tables.groups.get(key.group)
         for offset in sorted(opened.left):
@@ -267,7 +252,7 @@ class PopReviveService:
 
     async def _revive_one(self, opened: _Open, offset: int, max_reconsume_times: int) -> None:
         key = opened.point.key
-        units = self._store.queue_units(key.topic, key.queue_id, offset, 1)
+        units = self._core.store.queue_units(key.topic, key.queue_id, offset, 1)
         if not units:
             return  # expired
         (data,) = await self._reader.read([(units[0].physical_offset, units[0].size)])
@@ -284,7 +269,7 @@ class PopReviveService:
         if not await self._make_topic(revived.record.topic):
             return
         size = record_bytes(len(revived.record.body), revived.record.topic, len(revived.record.properties))
-        result = await self._puts.put(size + _RECORD_ROOM, lambda: revived.record)
+        result = await self._core.puts.own.put(size + _RECORD_ROOM, lambda: revived.record)
         assert result is not None
         if result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             log.error(
@@ -306,10 +291,13 @@ class PopReviveService:
         if found is not None:
             return found
         found = set()
-        low, offset = self._store.min_offset_in_queue(topic, 0), self._store.max_offset_in_queue(topic, 0)
+        low, offset = (
+            self._core.store.min_offset_in_queue(topic, 0),
+            self._core.store.max_offset_in_queue(topic, 0),
+        )
         while offset > low:
             first = max(low, offset - _READ_AT_ONCE)
-            units = self._store.queue_units(topic, 0, first, offset - first)
+            units = self._core.store.queue_units(topic, 0, first, offset - first)
             places = [
                 (unit.physical_offset, unit.size)
                 for unit in units
@@ -326,22 +314,22 @@ class PopReviveService:
         return found
 
     async def _make_topic(self, topic: str) -> bool:
-        if self._tables.topics.get(topic) is None:
+        if self._core.tables.topics.get(topic) is None:
             try:
-                self._tables.topics.create_internal(topic)
+                self._core.tables.topics.create_internal(topic)
             except InvalidName as error:
                 log.error("popped_message_dropped", topic=topic, detail=str(error), hint="shorten the names")
                 return False
-            await self._tables.topic_saver.save()
+            await self._core.tables.topic_saver.save()
         return True
 
     def _count(self, group: str, revived: Revived) -> None:
         topic = revived.origin_topic
         if not revived.is_dead_letter:
             self.revived += 1
-            self._counts.retries[group, topic] += 1
+            self._core.counters.retry.retries[group, topic] += 1
             return
-        self._counts.dead_letters[group, topic] += 1
+        self._core.counters.retry.dead_letters[group, topic] += 1
         log.warning(
             "dead_letter",
             group=group,
@@ -355,7 +343,7 @@ class PopReviveService:
 
     def _save(self) -> None:
         """Save the progress whose copies are on disk, and remember what was reached now."""
-        store = self._store
+        store = self._core.store
         reached = [queue.done for queue in self._queues]
         if not self._unsaved or self._unsaved[-1][1] != reached:
             self._unsaved.append((store.wrote_offset, reached))
@@ -365,6 +353,6 @@ class PopReviveService:
         for queue_id, done in enumerate(found or ()):
             queue = self._queues[queue_id]
             if done > queue.saved:
-                self._tables.offsets.commit(REVIVE_GROUP, self._topic, queue_id, done)
-                self._tables.offsets_soon.committed()
+                self._core.tables.offsets.commit(REVIVE_GROUP, self._topic, queue_id, done)
+                self._core.tables.offsets_soon.committed()
                 queue.saved = done

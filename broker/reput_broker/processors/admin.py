@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
 import trio
 
-from reput_broker.observe.counters import Counters, Histogram, merged
-from reput_broker.observe.health import Health
+from reput_broker.core import Core, RoleDuties
+from reput_broker.observe.counters import Histogram, merged
 from reput_broker.observe.metrics import broker_version
 from reput_broker.observe.processor_load import waiting_requests
-from reput_broker.observe.statistics import Statistics
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
+from reput_broker.upkeep.clean_service import CleanFilesService
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.commands.body import encode_json
@@ -46,32 +45,16 @@ class AdminProcessor:
     """Reports on the broker as a whole.
 
     Args:
-        clean: deletes expired files of queues and index now, and those of the log if it is their hour.
-        delete_files: deletes expired files of the log now, at any hour.
-        put_lock_ms: returns how long the put lock has been held.
-        more_figures: of other parts, for the runtime figures.
+        capacities: of queues of requests, for the runtime figures.
     """
 
     def __init__(
-        self,
-        store: MessageStore,
-        health: Health,
-        counters: Counters,
-        statistics: Statistics,
-        *,
-        clean: Callable[[], None],
-        delete_files: Callable[[], None],
-        put_lock_ms: Callable[[], int],
-        more_figures: Callable[[], dict[str, object]],
+        self, core: Core, role: RoleDuties, clean: CleanFilesService, capacities: dict[str, int]
     ) -> None:
-        self._store = store
-        self._health = health
-        self._counters = counters
-        self._statistics = statistics
+        self._core = core
+        self._role = role
         self._clean = clean
-        self._delete_files = delete_files
-        self._put_lock_ms = put_lock_ms
-        self._more_figures = more_figures
+        self._capacities = capacities
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -88,7 +71,7 @@ class AdminProcessor:
     def view_statistics(self, request: Request) -> Response:
         """Answer with a statistic of a topic or a group in the last minute, hour and day."""
         header = ViewBrokerStatsHeader.from_ext(request.ext)
-        found = self._statistics.view(header.stats_name, header.stats_key)
+        found = self._core.statistics.view(header.stats_name, header.stats_key)
         if found is None:
             raise Refusal(
                 ErrorCode.NOT_FOUND,
@@ -100,13 +83,13 @@ class AdminProcessor:
     def clean_expired_consume_queues(self, request: Request) -> Response:
         """Delete files of queues and index that refer only to deleted messages; does not wait for the deletion."""
         request.client.note_role("admin")
-        self._clean()
+        self._clean.clean_now()
         return Response()
 
     def delete_expired_commit_log(self, request: Request) -> Response:
         """Delete expired files of the log now, at any hour; does not wait for the deletion."""
         request.client.note_role("admin")
-        self._delete_files()
+        self._clean.delete_now()
         return Response()
 
     def check_rocksdb(self, request: Request) -> Response:
@@ -124,7 +107,7 @@ class AdminProcessor:
     async def runtime_info(self, request: Request) -> Response:
         """Answer with the runtime figures, all as text, under RocketMQ's names."""
         request.client.note_role("admin")
-        store, stats = self._store, self._store.stats
+        store, stats = self._core.store, self._core.store.stats
         disks = await trio.to_thread.run_sync(_look_at_disks, store)
         logs = disks.used_by_logs
         buffers = store.buffers_available
@@ -132,17 +115,17 @@ class AdminProcessor:
             "brokerVersionDesc": f"Reput {broker_version()}",
             "brokerVersion": ROCKETMQ_VERSION,
             "brokerActive": "true",
-            "brokerState": str(self._health.state),
+            "brokerState": str(self._core.sources.health.state),
             "kernel": kernel.FORM,
-            "bootTimestamp": int(self._health.started_at_s * 1000),
-            "runtime": _duration(time.time() - self._health.started_at_s),
+            "bootTimestamp": int(self._core.sources.health.started_at_s * 1000),
+            "runtime": _duration(time.time() - self._core.sources.health.started_at_s),
             "putMessageTimesTotal": stats.put_messages,
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageFailedTimes": stats.put_refused,
             "putMessageAverageSize": round(stats.put_bytes / stats.put_messages, 1)
             if stats.put_messages
             else 0.0,
-            "putMessageEntireTimeMax": round(1000 * self._counters.longest_put_s),
+            "putMessageEntireTimeMax": round(1000 * self._core.counters.longest_put_s),
             "getMessageEntireTimeMax": round(1000 * stats.get_longest_s),
             "commitLogMinOffset": store.min_physical_offset,
             "commitLogMaxOffset": store.max_physical_offset,
@@ -152,24 +135,27 @@ class AdminProcessor:
             "commitLogDirCapacity": f"Total : {_gib(disks.total_b)}, Free : {_gib(disks.free_b)}.",
             "earliestMessageTimeStamp": disks.earliest_ms,
             "startAcceptSendRequestTimeStamp": 0,
-            "pageCacheLockTimeMills": self._put_lock_ms(),
+            "pageCacheLockTimeMills": round(1000 * self._core.puts.lock.held_s),
             **self._latencies(),
             **self._queues(),
-            **self._statistics.figures(),
+            **self._core.statistics.figures(),
             "dispatchBehindBytes": store.dispatch_behind_bytes,
             "remainHowManyDataToCommit": f"{store.commit_behind_bytes} B",
             "dispatchMaxBuffer": stats.dispatch_behind_max,
             "remainTransientStoreBufferNumbs": _NO_POOL if buffers is None else buffers,
             "remainHowManyDataToFlush": f"{store.flush_behind_bytes} B",
             "flushedWhere": store.flushed_offset,
-            "connections": sum(listener.open for listener in self._counters.listeners.values()),
-            **self._more_figures(),
+            "connections": sum(listener.open for listener in self._core.counters.listeners.values()),
+            "brokerRole": self._core.tenures.current.role,
+            "brokerId": self._core.tenures.current.broker_id,
+            **self._capacities,
+            **self._role.runtime_figures(),
         }
         return Response(0, body=KVTable({name: str(value) for name, value in figures.items()}).to_json())
 
     def _queues(self) -> dict[str, object]:
         """Return the requests that wait under RocketMQ's names; none waits before it is handled, as in its pools."""
-        waiting = waiting_requests(self._counters)
+        waiting = waiting_requests(self._core.counters)
         figures: dict[str, object] = {"EndTransactionQueueSize": waiting["transaction"]}
         for name, processor in _POOLS.items():
             figures[f"{name}ThreadPoolQueueSize"] = waiting[processor]
@@ -177,7 +163,7 @@ class AdminProcessor:
         return figures
 
     def _latencies(self) -> dict[str, object]:
-        seconds = merged(self._counters.produce_seconds.values())
+        seconds = merged(self._core.counters.produce_seconds.values())
         return {
             "putLatency99": f"{_quantile(seconds, 0.99) * 1000:.2f}",
             "putLatency999": f"{_quantile(seconds, 0.999) * 1000:.2f}",

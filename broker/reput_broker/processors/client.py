@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import trio
 
-from reput_broker.groups.membership import MemberConflict, Membership
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.request import Client, Handler, Refusal, Request, Response
+from reput_broker.core import Core
+from reput_broker.groups.membership import MemberConflict
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,
     ConsumerList,
     ConsumerListHeader,
     HeartbeatData,
-    SubscriptionGroupConfig,
     UnregisterClientHeader,
 )
 from reput_protocol.errors import ErrorCode, InvalidName
@@ -34,17 +31,9 @@ class ClientProcessor:
         on_left: called with a client and a group of consumers that it has left.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        access: GroupAccess,
-        make_retry_topic: Callable[[SubscriptionGroupConfig], None],
-        on_left: Callable[[Client, str], None],
-    ) -> None:
-        self._membership = membership
-        self._access = access
-        self._make_retry_topic = make_retry_topic
-        self._on_left = on_left
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._membership = core.groups.membership
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -89,12 +78,13 @@ class ClientProcessor:
                     continue
                 for subscription in group.subscriptions:
                     check_label("topic", subscription.topic)
-                config = self._access.find_or_create(group.group_name)
+                config = self._core.group_access.find_or_create(group.group_name)
             except (Refusal, InvalidName) as error:
                 refused = error
                 continue
             consumers.append(group)
-            self._make_retry_topic(config)
+            if not self._core.store.options.is_replica:  # whose topics are its master's
+                self._core.tables.make_retry_topic(config)
         conflicts = self._membership.heard(
             request.client,
             client_id,
@@ -127,7 +117,7 @@ class ClientProcessor:
             request.client, consumer_group=header.consumer_group, producer_group=header.producer_group
         )
         if header.consumer_group:
-            self._on_left(request.client, header.consumer_group)
+            self._core.hold.leave(request.client, header.consumer_group)
         return Response()
 
     def consumer_list(self, request: Request) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reput_broker.config.properties import read_properties
 from reput_broker.groups.cold_quotas import ColdQuotas
-from reput_broker.processors.group_access import GroupAccess
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json

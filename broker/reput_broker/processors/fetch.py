@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import trio
 
-from reput_broker.processors.cold_reads import ColdReads
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.core import Core
+from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
-from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pull import (
     FETCH_BYTES_MAX,
@@ -39,18 +37,8 @@ _QUEUES_A_TURN = 64
 class FetchProcessor:
     """Serves ranges of records."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        access: TopicAccess,
-        *,
-        broker_name: str,
-    ) -> None:
-        self._store = store
-        self._topics = topics
-        self._access = access
-        self._broker_name = broker_name
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "fetch again")
 
     def handlers(self) -> dict[int, Handler]:
@@ -60,7 +48,7 @@ class FetchProcessor:
     def fetch(self, request: Request) -> Response | None:
         """Answer with the records of a range from its start, as many as one answer holds."""
         header = FetchRecordsHeader.from_ext(request.ext)
-        there = self._access.readable(header.topic, header.queue_id).generation
+        there = self._core.topic_access.readable(header.topic, header.queue_id).generation
         if header.generation and there and header.generation != there:
             raise Refusal(
                 ErrorCode.NO_TOPIC,
@@ -74,8 +62,8 @@ class FetchProcessor:
         tag_filter = TagFilter.parse(header.subscription)
         request.client.note_role("consumer")
         while True:
-            high = self._store.durable_max_offset_in_queue(header.topic, header.queue_id)
-            low = self._store.min_offset_in_queue(header.topic, header.queue_id)
+            high = self._core.store.durable_max_offset_in_queue(header.topic, header.queue_id)
+            low = self._core.store.min_offset_in_queue(header.topic, header.queue_id)
             end = min(header.end_offset, high)
             if not low <= header.start_offset < end:
                 moved = header.start_offset < low or header.start_offset > high
@@ -90,10 +78,10 @@ class FetchProcessor:
                 return Response(0, ext)
             try:
                 if not result.cold:
-                    return Response(0, ext, self._store.read_extents(result.extents))
-                held = self._store.hold_extents(result.extents)
+                    return Response(0, ext, self._core.store.read_extents(result.extents))
+                held = self._core.store.hold_extents(result.extents)
             except FileMissing:
-                if result.extents[0].physical_offset >= self._store.min_physical_offset:
+                if result.extents[0].physical_offset >= self._core.store.min_physical_offset:
                     raise
                 continue  # deleted since the queue was read: read it again
             request.client.spawn(self._read_cold, request, held, ext)
@@ -106,7 +94,7 @@ class FetchProcessor:
         size = min(max(1, header.max_bytes), FETCH_BYTES_MAX, share)
         limits = TransferLimits(size, count, size, count, count * _UNIT_BYTES)
         place = header.topic, header.queue_id, header.start_offset
-        return self._store.get_message(*place, count, size, tag_filter, limits=limits)
+        return self._core.store.get_message(*place, count, size, tag_filter, limits=limits)
 
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
         """Answer with records outside the page cache."""
@@ -124,16 +112,17 @@ class FetchProcessor:
         generations: dict[str, str] = {}
         queues_done = 0
         for topic in dict.fromkeys(asked.topics):
-            config = self._topics.get(topic)
+            config = self._core.tables.topics.get(topic)
             if config is None:
                 continue
             found[topic] = queues = []
             generations[topic] = config.generation
             for queue_id in range(config.read_queue_nums if config.perm & Perm.READ else 0):
-                low = self._store.min_offset_in_queue(topic, queue_id)
-                high = self._store.durable_max_offset_in_queue(topic, queue_id)
+                low = self._core.store.min_offset_in_queue(topic, queue_id)
+                high = self._core.store.durable_max_offset_in_queue(topic, queue_id)
                 queues.append(QueueBounds(queue_id, low, max(low, high)))
                 queues_done += 1
                 if queues_done % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
-        return Response(0, body=await write_in_turns(QueueBoundsTable(self._broker_name, found, generations)))
+        table = QueueBoundsTable(self._core.config.broker_name, found, generations)
+        return Response(0, body=await write_in_turns(table))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import trio
 
+from reput_broker.core import Core
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.groups.membership import Membership
 from reput_broker.request import (
     ClientBusy,
     ClientGone,
@@ -18,10 +16,6 @@ from reput_broker.request import (
     Response,
     write_in_turns,
 )
-from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.admin import (
     ClientConnection,
@@ -53,24 +47,9 @@ _PRODUCERS_A_TURN = 256
 class GroupMembersProcessor:
     """Reports who is connected, and passes requests on to members."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        settings: SubscriptionGroupManager,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        store: MessageStore,
-        *,
-        broker_name: str,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._membership = membership
-        self._settings = settings
-        self._topics = topics
-        self._offsets = offsets
-        self._store = store
-        self._broker_name = broker_name
-        self._clock_ms = clock_ms
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._membership = core.groups.membership
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -117,7 +96,7 @@ class GroupMembersProcessor:
     async def all_producers(self, request: Request) -> Response:
         """Answer with all clients that send, by producer group."""
         del request
-        now_ms, now = self._clock_ms(), trio.current_time()
+        now_ms, now = self._core.clock_ms(), trio.current_time()
         groups: dict[str, list[ProducerInfo]] = {}
         shown = 0
         for group, channels in self._membership.producers.items():
@@ -138,7 +117,7 @@ class GroupMembersProcessor:
     def groups_of_topic(self, request: Request) -> Response:
         """Answer with the groups that subscribe to a topic now, or have offsets in it."""
         topic = TopicConsumersHeader.from_ext(request.ext).topic
-        groups = {*self._membership.consumers.of_topic(topic), *self._offsets.for_topic(topic)}
+        groups = {*self._membership.consumers.of_topic(topic), *self._core.tables.offsets.for_topic(topic)}
         return Response(0, body=GroupList(sorted(groups)).to_json())
 
     def subscription(self, request: Request) -> Response:
@@ -161,9 +140,9 @@ class GroupMembersProcessor:
         request.client.note_role("admin")
         channel = self._member(header.consumer_group, header.client_id)
         record = self._record(header.msg_id)
-        topic = self._topics.get(header.topic or RecordView(record, 0).topic)
-        group = self._settings.get(header.consumer_group)
-        header.broker_name = self._broker_name
+        topic = self._core.tables.topics.get(header.topic or RecordView(record, 0).topic)
+        group = self._core.tables.groups.get(header.consumer_group)
+        header.broker_name = self._core.config.broker_name
         header.topic_sys_flag = 0 if topic is None else topic.topic_sys_flag
         header.group_sys_flag = 0 if group is None else group.group_sys_flag
         request.client.spawn(self._pass_on, request, channel, header, record)
@@ -183,7 +162,7 @@ class GroupMembersProcessor:
             _, physical_offset = decode_offset_message_id(message_id or "")
         except InvalidMessage as error:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, str(error)) from None
-        record = self._store.message_at(physical_offset)
+        record = self._core.store.message_at(physical_offset)
         if record is None:
             raise Refusal(
                 ErrorCode.NOT_FOUND,

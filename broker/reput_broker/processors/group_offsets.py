@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import trio
 
-from reput_broker.groups.group_state import GroupState
+from reput_broker.core import Core
 from reput_broker.groups.offset_updates import OffsetSetting
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
-from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
     ConsumeStats,
@@ -43,38 +39,21 @@ _NO_CORRECTION = (1 << 63) - 1
 
 
 class GroupOffsetsProcessor:
-    """Shows and sets the progress of groups.
+    """Shows and sets the progress of groups."""
 
-    Args:
-        get_tps: returns the messages a second of a topic that a group received in the last minute.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        tables: Tables,
-        state: GroupState,
-        access: TopicAccess,
-        groups: GroupAccess,
-        setting: OffsetSetting,
-        *,
-        broker_name: str,
-        clock_ms: Callable[[], int],
-        get_tps: Callable[[str, str], float],
-    ) -> None:
-        self._store = store
-        self._settings = tables.groups
-        self._get_tps = get_tps
-        self._times = state.times
-        self._topics = tables.topics
-        self._access = access
-        self._groups = groups
-        self._online = state.online
-        self._offsets = tables.offsets
-        self._progress = state.progress
-        self._setting = setting
-        self._broker_name = broker_name
-        self._clock_ms = clock_ms
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._topics = core.tables.topics
+        self._offsets = core.tables.offsets
+        self._online = core.groups.online
+        self._setting = OffsetSetting(
+            core.tables.offsets,
+            core.groups.resets,
+            core.groups.progress,
+            core.groups.online,
+            core.config.groups,
+            core.hold.release_group,
+        )
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -106,7 +85,7 @@ class GroupOffsetsProcessor:
         consumed: dict[str, list[str]] = {}  # looking each group up would read the whole table each time
         for group, topic, _ in self._offsets.items():
             consumed.setdefault(group, []).append(topic)
-        for group in sorted(self._settings.all()):
+        for group in sorted(self._core.tables.groups.all()):
             await trio.lowlevel.checkpoint()
             found = []
             for topic in self._subscribed(group, consumed.get(group, ())):
@@ -133,7 +112,7 @@ class GroupOffsetsProcessor:
                 if len(table) % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 table[queue] = await self._progress_in(group, queue)
-            stats.consume_tps += self._get_tps(topic, group)
+            stats.consume_tps += self._core.statistics.group_get_tps(topic, group)
         return stats
 
     def correction(self, request: Request) -> Response:
@@ -156,10 +135,10 @@ class GroupOffsetsProcessor:
     async def _progress_in(self, group: str, queue: MessageQueue) -> OffsetWrapper:
         topic, queue_id = queue.topic, queue.queue_id
         committed = self._offsets.query(group, topic, queue_id) or 0
-        progress = self._progress.get(group, topic, queue_id)
-        last_ms = await self._times.at(topic, queue_id, committed - 1) if committed else 0
+        progress = self._core.groups.progress.get(group, topic, queue_id)
+        last_ms = await self._core.groups.times.at(topic, queue_id, committed - 1) if committed else 0
         return OffsetWrapper(
-            self._store.max_offset_in_queue(topic, queue_id),
+            self._core.store.max_offset_in_queue(topic, queue_id),
             committed,
             0 if progress is None else max(0, progress.pull_offset),
             max(0, last_ms),
@@ -168,8 +147,8 @@ class GroupOffsetsProcessor:
     async def time_span(self, request: Request) -> Response:
         """Answer with the store times of the first and last message of each queue, and how far behind a group is."""
         header = ConsumeTimeSpanHeader.from_ext(request.ext)
-        self._access.existing(header.topic)
-        store, times, topic = self._store, self._times, header.topic
+        self._core.topic_access.existing(header.topic)
+        store, times, topic = self._core.store, self._core.groups.times, header.topic
         spans: list[QueueTimeSpan] = []
         for queue in self._queues_of(topic):
             if len(spans) % _QUEUES_A_TURN == 0:
@@ -183,7 +162,7 @@ class GroupOffsetsProcessor:
             delay_ms = 0
             if committed < high:
                 next_ms = await times.at(topic, queue_id, max(committed, low))
-                delay_ms = max(0, self._clock_ms() - next_ms) if next_ms >= 0 else 0
+                delay_ms = max(0, self._core.clock_ms() - next_ms) if next_ms >= 0 else 0
             spans.append(QueueTimeSpan(queue, first_ms, last_ms, consumed_ms, delay_ms))
         return Response(0, body=await write_in_turns(ConsumeTimeSpan(spans)))
 
@@ -202,8 +181,8 @@ class GroupOffsetsProcessor:
         """
         header = ResetOffsetHeader.from_ext(request.ext)
         request.client.note_role("admin")
-        group = self._groups.existing(header.group).group_name
-        generations = {header.topic: self._access.existing(header.topic).generation}
+        group = self._core.group_access.existing(header.group).group_name
+        generations = {header.topic: self._core.topic_access.existing(header.topic).generation}
         if request.body:
             body = ResetOffsetBody.from_json(request.body, is_trusted=False)
             targets = await self._named(header.topic, body.offset_table)
@@ -212,8 +191,8 @@ class GroupOffsetsProcessor:
             )
         queues = self._queues_of(header.topic)
         if header.queue_id >= 0:
-            self._access.check_queue(header.topic, header.queue_id)
-            queues = [MessageQueue(header.topic, self._broker_name, header.queue_id)]
+            self._core.topic_access.check_queue(header.topic, header.queue_id)
+            queues = [MessageQueue(header.topic, self._core.config.broker_name, header.queue_id)]
         targets = {}
         for number, queue in enumerate(queues):
             if number % _QUEUES_A_TURN == 0:
@@ -233,10 +212,12 @@ class GroupOffsetsProcessor:
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT, f"{queue.topic!r} is not the topic of the header, {topic!r}"
                 )
-            self._access.check_queue(topic, queue.queue_id)
-            low = self._store.min_offset_in_queue(topic, queue.queue_id)
-            high = self._store.max_offset_in_queue(topic, queue.queue_id)
-            targets[MessageQueue(topic, self._broker_name, queue.queue_id)] = _within(offset, low, high)
+            self._core.topic_access.check_queue(topic, queue.queue_id)
+            low = self._core.store.min_offset_in_queue(topic, queue.queue_id)
+            high = self._core.store.max_offset_in_queue(topic, queue.queue_id)
+            targets[MessageQueue(topic, self._core.config.broker_name, queue.queue_id)] = _within(
+                offset, low, high
+            )
         return targets
 
     def _target(
@@ -248,8 +229,8 @@ class GroupOffsetsProcessor:
         RocketMQ's tools send an offset of -1 for none, and name a queue with any other.
         """
         topic, queue_id = queue.topic, queue.queue_id
-        low = self._store.min_offset_in_queue(topic, queue_id)
-        high = self._store.max_offset_in_queue(topic, queue_id)
+        low = self._core.store.min_offset_in_queue(topic, queue_id)
+        high = self._core.store.max_offset_in_queue(topic, queue_id)
         if header.shift is not None:
             committed = self._offsets.query(group, topic, queue_id)
             return None if committed is None else _within(committed + header.shift, low, high)
@@ -265,7 +246,7 @@ class GroupOffsetsProcessor:
             return min(header.offset, high)
         if header.timestamp < 0:
             return high
-        return self._store.offset_by_timestamp(topic, queue_id, header.timestamp)
+        return self._core.store.offset_by_timestamp(topic, queue_id, header.timestamp)
 
     async def clone(self, request: Request) -> Response:
         """Give a group the offsets of another."""
@@ -276,7 +257,7 @@ class GroupOffsetsProcessor:
         online = None if header.offline else self._online.get(header.src_group)
         topics = [header.topic] if header.topic else sorted(source)
         targets = {
-            MessageQueue(topic, self._broker_name, queue_id): offset
+            MessageQueue(topic, self._core.config.broker_name, queue_id): offset
             for topic in topics
             if self._topics.get(topic) is not None and (online is None or topic in online.subscriptions)
             for queue_id, offset in sorted(source.get(topic, {}).items())
@@ -289,8 +270,9 @@ class GroupOffsetsProcessor:
             )
         dry_run = header.dry_run is True
         if not dry_run:
-            self._groups.find_or_create(header.dest_group)
-        generations = {topic: self._access.existing(topic).generation for topic in {q.topic for q in targets}}
+            self._core.group_access.find_or_create(header.dest_group)
+        access = self._core.topic_access
+        generations = {topic: access.existing(topic).generation for topic in {q.topic for q in targets}}
         return await self._set(header.dest_group, targets, generations, -1, dry_run=dry_run)
 
     async def _set(
@@ -303,9 +285,9 @@ class GroupOffsetsProcessor:
         dry_run: bool,
     ) -> Response:
         def check() -> None:
-            self._groups.existing(group)
+            self._core.group_access.existing(group)
             for topic, generation in generations.items():
-                if self._access.existing(topic).generation != generation:
+                if self._core.topic_access.existing(topic).generation != generation:
                     raise Refusal(
                         ErrorCode.NO_TOPIC,
                         f"topic {topic!r} was deleted and created again meanwhile, and no offset was set; repeat the "
@@ -319,7 +301,7 @@ class GroupOffsetsProcessor:
     def _queues_of(self, topic: str) -> list[MessageQueue]:
         config = self._topics.get(topic)
         ids: Iterable[int] = () if config is None else range(config.read_queue_nums)
-        return [MessageQueue(topic, self._broker_name, queue_id) for queue_id in ids]
+        return [MessageQueue(topic, self._core.config.broker_name, queue_id) for queue_id in ids]
 
 
 def _within(offset: int, low: int, high: int) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import trio
 
+from reput_broker.core import Core
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroup
-from reput_broker.groups.group_state import GroupState
-from reput_broker.processors.group_access import no_group
+from reput_broker.groups.group_access import no_group
 from reput_broker.request import Handler, Request, Response, write_in_turns
-from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.admin import (
     DescribeGroupHeader,
@@ -31,24 +29,11 @@ _QUEUES_A_TURN = 64
 class GroupOverviewProcessor:
     """Combines the tables and states of groups."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        tables: Tables,
-        state: GroupState,
-        *,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._times = state.times
-        self._topics = tables.topics
-        self._settings = tables.groups
-        self._membership = state.membership
-        self._locks = state.locks
-        self._offsets = tables.offsets
-        self._progress = state.progress
-        self._lag = state.lag.figures
-        self._clock_ms = clock_ms
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._groups = core.groups
+        self._topics = core.tables.topics
+        self._offsets = core.tables.offsets
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -69,8 +54,8 @@ class GroupOverviewProcessor:
             if position % _QUEUES_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             of_group.setdefault(group, {})[topic] = dict(queues)
-        names = {name for name in self._settings.all() if not is_system_group(name)}
-        names |= {*of_group, *(group.name for group in self._membership.consumers)}
+        names = {name for name in self._core.tables.groups.all() if not is_system_group(name)}
+        names |= {*of_group, *(group.name for group in self._groups.membership.consumers)}
         summaries = []
         for position, name in enumerate(sorted(names)):
             if position % _GROUPS_A_TURN == 0:
@@ -79,13 +64,15 @@ class GroupOverviewProcessor:
         return summaries
 
     def _summary(self, group: str, offsets: dict[str, dict[int, int]]) -> GroupSummary:
-        settings, online = self._settings.get(group), self._membership.consumers.get(group)
+        settings, online = self._core.tables.groups.get(group), self._groups.membership.consumers.get(group)
         lag = sum(
             self._waiting(topic, queue_id, committed)
             for topic, queues in offsets.items()
             for queue_id, committed in queues.items()
         )
-        age_s = max((self._lag.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0)
+        age_s = max(
+            (self._groups.lag.figures.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0
+        )
         return GroupSummary(
             group,
             settings is not None,
@@ -98,8 +85,8 @@ class GroupOverviewProcessor:
         )
 
     def _waiting(self, topic: str, queue_id: int, committed: int) -> int:
-        start = max(committed, self._store.min_offset_in_queue(topic, queue_id))
-        return max(0, self._store.max_offset_in_queue(topic, queue_id) - start)
+        start = max(committed, self._core.store.min_offset_in_queue(topic, queue_id))
+        return max(0, self._core.store.max_offset_in_queue(topic, queue_id) - start)
 
     async def describe(self, request: Request) -> Response:
         """Answer with a group's members, and its progress in all of its queues or in those of one topic."""
@@ -114,12 +101,13 @@ class GroupOverviewProcessor:
         Raises:
             Refusal: NO_GROUP.
         """
-        offsets, online = self._offsets.for_group(group), self._membership.consumers.get(group)
-        if self._settings.get(group) is None and online is None and not offsets:
+        offsets, online = self._offsets.for_group(group), self._groups.membership.consumers.get(group)
+        if self._core.tables.groups.get(group) is None and online is None and not offsets:
             raise no_group(group)
         summary = self._summary(group, offsets)
         peers = {
-            channel.client.peer: channel.client_id for channel in self._membership.consumers.members(group)
+            channel.client.peer: channel.client_id
+            for channel in self._groups.membership.consumers.members(group)
         }
         queues: list[GroupQueue] = []
         for each in [topic] if topic else summary.topics:
@@ -140,19 +128,19 @@ class GroupOverviewProcessor:
         return sorted({*offsets, *range(0 if config is None else config.read_queue_nums)})
 
     async def _queue(self, group: str, topic: str, queue_id: int, peers: dict[str, str]) -> GroupQueue:
-        store = self._store
+        store = self._core.store
         low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
         committed = self._offsets.query(group, topic, queue_id)
-        progress = self._progress.get(group, topic, queue_id)
+        progress = self._groups.progress.get(group, topic, queue_id)
         queue = GroupQueue(topic, queue_id, low, high, -1 if committed is None else committed)
         if committed is not None and queue.lag:
-            stored_ms = await self._times.at(topic, queue_id, max(committed, low))
-            queue.lag_age_millis = max(0, self._clock_ms() - stored_ms) if stored_ms >= 0 else 0
+            stored_ms = await self._groups.times.at(topic, queue_id, max(committed, low))
+            queue.lag_age_millis = max(0, self._core.clock_ms() - stored_ms) if stored_ms >= 0 else 0
         if progress is not None:
             queue.in_flight = max(0, progress.pull_offset - max(0, queue.committed_offset))
             queue.last_commit_timestamp = progress.committed_at_ms or -1
             queue.client_id = peers.get(progress.peer, "")
-        queue.client_id = self._locks.owner(group, (topic, queue_id)) or queue.client_id
+        queue.client_id = self._groups.locks.owner(group, (topic, queue_id)) or queue.client_id
         return queue
 
     def _members(
@@ -162,7 +150,7 @@ class GroupOverviewProcessor:
 
         def member(channel: ClientChannel) -> GroupMember:
             own = [queue for queue in queues if queue.client_id == channel.client_id]
-            owners = (self._locks.owner(group, (queue.topic, queue.queue_id)) for queue in own)
+            owners = (self._groups.locks.owner(group, (queue.topic, queue.queue_id)) for queue in own)
             return GroupMember(
                 channel.client_id,
                 channel.client.peer,

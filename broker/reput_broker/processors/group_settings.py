@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import trio
 from msgspec.structs import replace
 
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.core import Core
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (
     DeleteSubscriptionGroupHeader,
@@ -43,21 +37,10 @@ class GroupSettingsProcessor:
         forget: drops what is kept of a group besides settings and offsets.
     """
 
-    def __init__(
-        self,
-        settings: SubscriptionGroupManager,
-        saver: TableSaver,
-        access: GroupAccess,
-        offsets: ConsumerOffsetManager,
-        hold: PullRequestHoldService,
-        forget: Callable[[str], None],
-    ) -> None:
-        self._settings = settings
-        self._saver = saver
-        self._access = access
-        self._offsets = offsets
-        self._hold = hold
-        self._forget = forget
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._settings = core.tables.groups
+        self._saver = core.tables.group_saver
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -108,7 +91,7 @@ class GroupSettingsProcessor:
             if config != self._settings.get(config.group_name):
                 self._settings.put(config)
                 if not config.consume_enable:
-                    self._hold.release_group(config.group_name)
+                    self._core.hold.release_group(config.group_name)
         await self._saver.save()
         return Response()
 
@@ -125,11 +108,13 @@ class GroupSettingsProcessor:
         user may be a member of it, which would create it too.
         """
         group = SubscriptionGroupHeader.from_ext(request.ext).group
-        found = self._access.settings_of(group)
+        found = self._core.group_access.settings_of(group)
         if found is None:
             user = request.principal
             creates = not request.is_native and (user is None or user.permits(Right.READ, Kind.GROUP, group))
-            found = (self._access.find_or_create if creates else self._access.existing)(group)
+            found = (self._core.group_access.find_or_create if creates else self._core.group_access.existing)(
+                group
+            )
         return Response(0, body=found.to_json())
 
     async def delete(self, request: Request) -> Response:
@@ -141,14 +126,14 @@ class GroupSettingsProcessor:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"{group!r} cannot be deleted: it belongs to the system"
             )
-        if self._settings.get(group) is None and not self._offsets.for_group(group):
+        if self._settings.get(group) is None and not self._core.tables.offsets.for_group(group):
             check_group(group)
         if header.clean_offset:
-            self._offsets.remove_group(group)
+            self._core.tables.offsets.remove_group(group)
         self._settings.delete(group)
         await self._saver.save()
-        self._forget(group)
-        self._hold.release_group(group)
+        self._core.groups.forget_group(group)
+        self._core.hold.release_group(group)
         return Response()
 
     async def forbid(self, request: Request) -> Response:
@@ -157,9 +142,9 @@ class GroupSettingsProcessor:
         group, topic = check_group(header.group), check_topic(header.topic)
         request.client.note_role("admin")
         if header.readable is not None:
-            self._access.existing(group)
+            self._core.group_access.existing(group)
             self._settings.set_readable(group, topic, header.readable)
             if not header.readable:
-                self._hold.release_group(group)
+                self._core.hold.release_group(group)
             await self._saver.save()
         return Response(0, body=GroupForbidden(group, topic, self._settings.may_read(group, topic)).to_json())

@@ -7,11 +7,9 @@ from typing import Final
 
 import trio
 
-from reput_broker.groups.client_table import ClientTable
-from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.processors.group_access import GroupAccess, check_not_brokers
+from reput_broker.core import Core
+from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
-from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import LockBatchBody, LockBatchResult
 from reput_protocol.names import check_label
@@ -23,13 +21,10 @@ _QUEUES_A_TURN: Final = 256
 class LockProcessor:
     """Grants and releases locks."""
 
-    def __init__(
-        self, locks: QueueLocks, clients: ClientTable, access: GroupAccess, topics: TopicConfigManager
-    ) -> None:
-        self._locks = locks
-        self._clients = clients
-        self._access = access
-        self._topics = topics
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._locks = core.groups.locks
+        self._clients = core.groups.membership.clients
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -38,7 +33,7 @@ class LockProcessor:
     async def lock(self, request: Request) -> Response:
         """Answer with the requested queues that are locked by the member now; the others belong to other members."""
         asked = self._read(request)
-        self._access.find_or_create(asked.consumer_group)
+        self._core.group_access.find_or_create(asked.consumer_group)
         locked: list[MessageQueue] = []
         async for queues in _in_turns(asked.queues):
             wanted = {(queue.topic, queue.queue_id): queue for queue in queues}
@@ -71,7 +66,7 @@ class LockProcessor:
         return body
 
     def _has_queue(self, topic: str, queue_id: int) -> bool:
-        config = self._topics.get(topic)
+        config = self._core.tables.topics.get(topic)
         return config is not None and 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums)
 
 

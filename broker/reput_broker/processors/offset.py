@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.offset_updates import OffsetCommits
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.offset import (
     EarliestTimeResult,

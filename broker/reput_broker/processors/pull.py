@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import structlog
 
-from reput_broker.config.sections import HAConfig, LimitsConfig
-from reput_broker.groups.cold_quotas import ColdQuotas
-from reput_broker.groups.group_state import GroupState
-from reput_broker.ha.roles import MASTER_ID
-from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
-from reput_broker.processors.cold_reads import ColdReads, get_unless_cold
-from reput_broker.processors.filter_check import FilterCheck
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.core import Core, RoleDuties
+from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.processors.spans import Spans
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.pull.cold_reads import ColdReads, get_unless_cold
 from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.roles import MASTER_ID
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
@@ -57,50 +50,15 @@ _COLD_READS_AT_ONCE = 4
 
 
 class PullProcessor:
-    """Serves messages to consumers.
+    """Serves messages to consumers."""
 
-    Args:
-        ha: whether consumers that are far behind are sent to a slave.
-        follows: of a slave: whether its master runs, as far as it knows; None of a master.
-        ids_to_pull_from: returns the ids of the slaves that can be suggested; none if they are not known.
-        spans: makes spans of deliveries; None: there are none.
-        cold_quotas: how much groups may read from the disk.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        access: TopicAccess,
-        groups: GroupAccess,
-        state: GroupState,
-        hold: PullRequestHoldService,
-        limits: LimitsConfig,
-        counters: Counters,
-        filter_check: FilterCheck,
-        ha: HAConfig,
-        follows: Callable[[], bool] | None,
-        ids_to_pull_from: Callable[[], Sequence[int]],
-        spans: Spans | None,
-        cold_quotas: ColdQuotas,
-        *,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._clock_ms = clock_ms
-        self._ha = ha
-        self._follows = follows
-        self._ids_to_pull_from = ids_to_pull_from
+    def __init__(self, core: Core, role: RoleDuties, spans: Spans | None) -> None:
+        self._core = core
+        self._role = role
         self._spans = spans
-        self._store = store
-        self._access = access
-        self._groups = groups
-        self._commits = state.commits
-        self._resets = state.resets
-        self._hold = hold
-        self._limits = limits
-        self._counters = counters
-        self._filter_check = filter_check
+        self._commits = core.groups.commits
+        self._resets = core.groups.resets
         self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "pull again")
-        self._cold_quotas = cold_quotas
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -110,28 +68,28 @@ class PullProcessor:
         """Answer with messages or with the next offset, or hold the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
         kind, expression = self._wanted(header)
-        if expression is not None and self._filter_check.takes_long(kind, expression):
+        if expression is not None and self._core.filter_check.takes_long(kind, expression):
             return self._pull_prepared(request, header, expression)
         return self._pull(request, header)
 
     async def _pull_prepared(
         self, request: Request, header: PullMessageHeader, expression: str
     ) -> Response | None:
-        await self._filter_check.prepare(expression)
+        await self._core.filter_check.prepare(expression)
         return self._pull(request, header)
 
     def _wanted(self, header: PullMessageHeader) -> tuple[str | None, str | None]:
         """Return the type and text of the filter, of the pull or of its group's subscription."""
         if header.sys_flag & _SUBSCRIPTION:
             return header.expression_type, header.subscription
-        found = self._groups.subscribed(header.consumer_group, header.topic)
+        found = self._core.group_access.subscribed(header.consumer_group, header.topic)
         return (None, None) if found is None else (found.expression_type, found.sub_string)
 
     def _pull(self, request: Request, header: PullMessageHeader) -> Response | None:
         # The order is RocketMQ's: group, topic, filter.
-        group = self._groups.consuming(header.consumer_group)
-        self._access.readable(header.topic, header.queue_id)
-        self._groups.check_readable(header.consumer_group, header.topic)
+        group = self._core.group_access.consuming(header.consumer_group)
+        self._core.topic_access.readable(header.topic, header.queue_id)
+        self._core.group_access.check_readable(header.consumer_group, header.topic)
         message_filter = self._filter_of(header, group)
         if header.queue_offset < 0:
             raise Refusal(
@@ -146,9 +104,9 @@ class PullProcessor:
     def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> MessageFilter | None:
         """Return the filter of the pull, or else of its group's subscription."""
         if header.sys_flag & _SUBSCRIPTION:
-            return self._filter_check.filter_of(header.expression_type, header.subscription)
-        subscription = self._groups.subscription(group, header.topic, header.sub_version)
-        return self._filter_check.filter_of_subscription(
+            return self._core.filter_check.filter_of(header.expression_type, header.subscription)
+        subscription = self._core.group_access.subscription(group, header.topic, header.sub_version)
+        return self._core.filter_check.filter_of_subscription(
             subscription.expression_type, subscription.sub_string
         )
 
@@ -156,10 +114,10 @@ class PullProcessor:
         """Return the filter of a pull that was held: its group's subscription may have changed."""
         if header.sys_flag & _SUBSCRIPTION:
             return before
-        found = self._groups.subscribed(header.consumer_group, header.topic)
+        found = self._core.group_access.subscribed(header.consumer_group, header.topic)
         if found is None:
             return before
-        return self._filter_check.filter_of_subscription(found.expression_type, found.sub_string)
+        return self._core.filter_check.filter_of_subscription(found.expression_type, found.sub_string)
 
     def _commit(self, request: Request, header: PullMessageHeader) -> None:
         """Commit the offset in a pull. The answer does not report the result.
@@ -206,20 +164,20 @@ class PullProcessor:
             if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
                 self._hold_pull(request, header, message_filter)
                 return None
-            if code == _NOT_FOUND and self._follows is not None and self._follows():
+            if code == _NOT_FOUND and self._role.follows():
                 code = _RETRY  # at the master, which the answer suggests
             ext = self._ext_of(result, request, header)
             if code != 0:
                 return Response(code, ext, remark=result.status.name)
             try:
                 if result.cold:
-                    held = self._store.hold_extents(result.extents)
+                    held = self._core.store.hold_extents(result.extents)
                     body = b""
                 else:
                     held = None
-                    body = self._store.read_extents(result.extents)
+                    body = self._core.store.read_extents(result.extents)
             except FileMissing:
-                if result.extents[0].physical_offset >= self._store.min_physical_offset:
+                if result.extents[0].physical_offset >= self._core.store.min_physical_offset:
                     raise
                 continue  # deleted since the queue was read: read it again
             self._count(header, result)
@@ -246,8 +204,8 @@ class PullProcessor:
         self, request: Request, header: PullMessageHeader, next_offset: int, code: int, remark: str
     ) -> Response:
         """Answer without having looked into the queue."""
-        low = self._store.min_offset_in_queue(header.topic, header.queue_id)
-        high = self._store.max_offset_in_queue(header.topic, header.queue_id)
+        low = self._core.store.min_offset_in_queue(header.topic, header.queue_id)
+        high = self._core.store.max_offset_in_queue(header.topic, header.queue_id)
         ext = PullMessageResult(next_offset, low, high).to_ext(request.header_type)
         return Response(code, ext, remark=remark)
 
@@ -255,7 +213,7 @@ class PullProcessor:
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
     ) -> GetMessageResult | FilteredGet:
         """Read messages, or return a get for a worker thread, because it filters cold messages."""
-        limits = self._limits
+        limits = self._core.config.limits
         count = min(max(1, header.max_msg_nums), limits.pull_messages)
         size = min(limits.pull_bytes, request.client.share)
         if header.max_msg_bytes is not None:
@@ -264,23 +222,23 @@ class PullProcessor:
         if request.is_native:
             transfer = TransferLimits(size, count, size, count, ROCKETMQ_LIMITS.scan_bytes)
         place = header.topic, header.queue_id, header.queue_offset
-        return get_unless_cold(self._store, place, count, size, message_filter, transfer)
+        return get_unless_cold(self._core.store, place, count, size, message_filter, transfer)
 
     def _hold_pull(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
     ) -> None:
-        if self._hold.is_stopping:
+        if self._core.hold.is_stopping:
             # Holding it would delay the stop, and after an answer its client would pull again immediately.
             raise Refusal(ErrorCode.DRAINING, "the broker is stopping; pull again once it is back")
-        waiting = self._counters.request(request.header_type, PULL_WAIT_CODE)
+        waiting = self._core.counters.request(request.header_type, PULL_WAIT_CODE)
         held_since = time.monotonic()
 
         def resume(is_wanted: bool) -> None:
             waiting.done(0, time.monotonic() - held_since)
             try:
-                self._groups.check_still_consuming(header.consumer_group)
-                self._access.readable(header.topic, header.queue_id)
-                self._groups.check_readable(header.consumer_group, header.topic)
+                self._core.group_access.check_still_consuming(header.consumer_group)
+                self._core.topic_access.readable(header.topic, header.queue_id)
+                self._core.group_access.check_readable(header.consumer_group, header.topic)
                 filter_now = self._filter_now(header, message_filter)
                 if is_wanted:
                     response = self._answer(request, header, filter_now, may_suspend=False)
@@ -298,10 +256,10 @@ class PullProcessor:
 
         queue = (header.topic, header.queue_id)
         wait_s = header.suspend_timeout_millis / 1000
-        if self._follows is not None and self._follows():
+        if self._role.follows():
             wait_s = min(wait_s, _REDIRECTED_AFTER_S)
         try:
-            self._hold.hold(
+            self._core.hold.hold(
                 request,
                 header.consumer_group,
                 queue,
@@ -312,20 +270,20 @@ class PullProcessor:
                 waiting.abandoned,
             )
         except Refusal:
-            self._counters.pulls_throttled += 1
+            self._core.counters.pulls_throttled += 1
             raise
         waiting.begin()
         request.note_held()
         header.subscription = header.expression_type = None  # frees them; the filter exists
 
     def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
-        self._counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
+        self._core.counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
 
     def _note_latency(self, topic: str, body: bytes) -> None:
         """Count how old the first message of an answer is."""
         stored_ms = store_timestamp_at(body)
-        seconds = self._counters.topic(topic).deliver_seconds
-        seconds.observe(max(0, self._clock_ms() - stored_ms) / 1000)
+        seconds = self._core.counters.topic(topic).deliver_seconds
+        seconds.observe(max(0, self._core.clock_ms() - stored_ms) / 1000)
 
     async def _read_cold(
         self,
@@ -363,7 +321,7 @@ class PullProcessor:
         response = await self._answer_cold(request, header, look, get)
         for result in found:
             response.ext = self._ext_of(result, request, header)
-            self._store.count_get(result)
+            self._core.store.count_get(result)
             self._note_progress(request, header, result)
             if result.count:
                 self._count(header, result)
@@ -380,19 +338,19 @@ class PullProcessor:
     ) -> Response:
         """Read in a worker thread, once the quota of the group permits it."""
         try:
-            await self._cold_quotas.wait(header.consumer_group)
+            await self._core.cold_quotas.wait(header.consumer_group)
         except BaseException:
             held.release()
             raise
         response = await self._cold_reads.read(request.client, read, held)
-        self._cold_quotas.count(header.consumer_group, len(response.body))
+        self._core.cold_quotas.count(header.consumer_group, len(response.body))
         return response
 
     def _code_of(self, result: GetMessageResult, header: PullMessageHeader) -> int:
         code = _CODES.get(result.status)
         if code is None:  # an empty queue
             code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
-        if code == _MOVED and self._follows is not None and header.queue_offset > result.max_offset:
+        if code == _MOVED and self._role.follows() is not None and header.queue_offset > result.max_offset:
             # The master has these messages, and this slave does not yet (RocketMQ: offsetCheckInSlave).
             result.next_begin_offset = header.queue_offset
             return _NOT_FOUND
@@ -410,15 +368,15 @@ class PullProcessor:
 
     def _suggested_broker_id(self, result: GetMessageResult, header: PullMessageHeader) -> int:
         """Return where to pull next: a slave while the group is further behind than the page cache reaches."""
-        if not self._ha.slave_read_enabled:
+        if not self._core.config.ha.slave_read_enabled:
             return MASTER_ID
-        group = self._groups.settings_of(header.consumer_group)
+        group = self._core.group_access.settings_of(header.consumer_group)
         if group is None:
             return MASTER_ID
-        is_far = result.status in _EXAMINED and not self._store.is_in_memory(
+        is_far = result.status in _EXAMINED and not self._core.store.is_in_memory(
             header.topic, header.queue_id, result.next_begin_offset - 1
         )
         if not is_far:
             return group.broker_id
-        wanted, there = group.which_broker_when_consume_slowly, self._ids_to_pull_from()
+        wanted, there = group.which_broker_when_consume_slowly, self._role.ids_to_pull_from()
         return min(there) if there and wanted not in there else wanted

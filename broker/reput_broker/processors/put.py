@@ -6,14 +6,14 @@ from collections.abc import Awaitable
 from functools import partial
 
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.put_once import PutOnce, Work
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import StoredBefore
 from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.retry.put_once import PutOnce, Work
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.send import PutMessageHeader, PutMessageResult
 from reput_protocol.errors import ErrorCode

@@ -7,26 +7,23 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from typing import Final
 
+from reput_broker.core import Core
 from reput_broker.delay.delayed_record import number_of
-from reput_broker.groups.reply_push import Requesters
-from reput_broker.processors.put_once import Alone, PutBackOnce, PutOnce, Work
-from reput_broker.processors.send_records import (
+from reput_broker.put.appender import StoredBefore
+from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
+from reput_broker.retry.message_content import content_of
+from reput_broker.retry.put_once import Alone, PutBackOnce, PutOnce, Work
+from reput_broker.retry.send_back_deduplication import SendBackKey
+from reput_broker.retry.send_records import (
     BatchParts,
     SendParts,
     admitted_properties,
     batch_parts,
     record_parts,
 )
-from reput_broker.processors.send_redirects import DeadLetter, SendRedirects
-from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.put.appender import StoredBefore
-from reput_broker.put.group_transfer import GroupTransfer
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
-from reput_broker.retry.message_content import content_of
-from reput_broker.retry.send_back_deduplication import SendBackKey
+from reput_broker.retry.send_redirects import DeadLetter, SendRedirects
 from reput_broker.store.block import Block
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
@@ -51,31 +48,18 @@ class SendProcessor:
 
     def __init__(
         self,
-        store: MessageStore,
-        access: TopicAccess,
+        core: Core,
         redirects: SendRedirects,
         once: PutOnce,
         back_once: PutBackOnce,
         claims: ClaimedOrigins,
-        requesters: Requesters,
-        transfer: GroupTransfer,
-        *,
-        cluster: str,
-        broker_name: str,
-        default_ack: Callable[[], AckLevel],
     ) -> None:
-        self._store = store
-        self._access = access
+        self._core = core
         self._redirects = redirects
         self._once = once
         self._back_once = back_once
         self._claims = claims
-        self._requesters = requesters
-        self._transfer = transfer
-        self._cluster = cluster
-        self._broker_name = broker_name
-        self._default_ack = default_ack
-        options = store.options
+        options = core.store.options
         self._packed_host = options.host.packed()
         self._limits = None if options.record_crc else BlockLimits(options.message_bytes_max)
 
@@ -103,8 +87,8 @@ class SendProcessor:
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
         if header.ack is AckLevel.REPLICATED:
-            self._transfer.check()
-        self._requesters.sent(request.client, header.topic, header.properties)
+            self._core.puts.transfer.check()
+        self._core.groups.requesters.sent(request.client, header.topic, header.properties)
         if header.batch:
             return self._find_and_send(request, header, None)
         found = admitted_properties(header)
@@ -126,7 +110,7 @@ class SendProcessor:
         self, request: Request, header: SendMessageHeader, found: dict[str, str] | None
     ) -> Result:
         dead = self._redirects.dead_letter_of(request, header)
-        config = self._access.writable(header.topic, max(0, header.queue_id))
+        config = self._core.topic_access.writable(header.topic, max(0, header.queue_id))
         if config is None or (dead is not None and not dead.has_topic):
             return self._create_and_send(request, header, found, dead)
         return self._send_records(request, header, found, dead, config)
@@ -140,11 +124,11 @@ class SendProcessor:
     ) -> Outcome:
         # RocketMQ's clients choose the number of queues of a topic they create; the bundled client does not.
         queues = None if request.is_native else header.default_topic_queue_nums
-        if self._access.known(header.topic) is None:
-            await self._access.create_on_send(header.topic, queues)
+        if self._core.topic_access.known(header.topic) is None:
+            await self._core.topic_access.create_on_send(header.topic, queues)
         if dead is not None:
-            await self._access.create_internal(dlq_topic(dead.group))
-        config = self._access.created(header.topic, max(0, header.queue_id))
+            await self._core.topic_access.create_internal(dlq_topic(dead.group))
+        config = self._core.topic_access.created(header.topic, max(0, header.queue_id))
         result = self._send_records(request, header, found, dead, config)
         return await result if isinstance(result, Awaitable) else result
 
@@ -166,15 +150,15 @@ class SendProcessor:
             parts = batch_parts(header, request.body, born_host, self._limits)
         else:
             redirect = partial(self._redirects.redirect, dead=dead)
-            parts = record_parts(header, found, request.body, born_host, self._cluster, redirect)
+            parts = record_parts(header, found, request.body, born_host, self._core.config.cluster, redirect)
         group = group_of_retry_topic(header.topic)
         is_returned = group is not None and not header.batch and bool(header.reconsume_times)
         # A message that was delivered again has WAIT=false from the broker, and not from who returns it now.
         waits = parts.waits or is_returned
-        ack = header.ack or (self._default_ack() if waits else AckLevel.PAGE_CACHE)
+        ack = header.ack or (self._core.puts.default_ack() if waits else AckLevel.PAGE_CACHE)
         if parts.must_wait and ack is AckLevel.PAGE_CACHE:
-            ack = self._default_ack()
-        block = parts.block(self._store)
+            ack = self._core.puts.default_ack()
+        block = parts.block(self._core.store)
         data = b"" if isinstance(block, PutResult) else block.data
 
         def answer(result: PutResult) -> Response:
@@ -199,7 +183,7 @@ class SendProcessor:
             work = partial(self._put_and_tell, block, parts.on_stored)
         if header.dedup is None and not is_returned:
             return put_request(work)
-        alone = partial(self._store.put_one, work) if isinstance(work, Block) else work
+        alone = partial(self._core.store.put_one, work) if isinstance(work, Block) else work
         if header.dedup is None:
             assert group is not None
             # The consumer has tried request 36 before, and received no answer or a refusal.
@@ -216,13 +200,13 @@ class SendProcessor:
         out_ms = number_of(find_property(parts.records[0].properties, b"TIMER_OUT_MS"))
         if out_ms is None:
             return None
-        return str(RecallHandle(header.topic, self._broker_name, out_ms + 1, parts.unique_key))
+        return str(RecallHandle(header.topic, self._core.config.broker_name, out_ms + 1, parts.unique_key))
 
     def _put_and_tell(self, block: Block | PutResult, on_stored: Callable[[], None] | None) -> PutResult:
         """Store a block and call `on_stored` as soon as it is in the log."""
         if isinstance(block, PutResult):
             return block
-        result = self._store.put_one(block)
+        result = self._core.store.put_one(block)
         if on_stored is not None and result.status is PutStatus.PUT_OK:
             on_stored()
         return result

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 import trio
 from msgspec.structs import replace
 
-from reput_broker.observe.counters import Counters
-from reput_broker.processors.long_polling import PullRequestHoldService
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.core import Core
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
-from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
-from reput_broker.tables.tables import Tables
 from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.table_sync import SyncTableHeader
@@ -52,36 +46,12 @@ _TOPICS_A_TURN = 64
 
 
 class TopicProcessor:
-    """Creates, changes, shows and deletes topics.
+    """Creates, changes, shows and deletes topics."""
 
-    Args:
-        forget: drops what is kept of a deleted topic, besides queues and offsets.
-        put_tps: returns the messages a second that a topic received in the last minute.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        tables: Tables,
-        access: TopicAccess,
-        hold: PullRequestHoldService,
-        counters: Counters,
-        *,
-        broker_name: str,
-        forget: Callable[[str], None],
-        put_tps: Callable[[str], float],
-    ) -> None:
-        self._store = store
-        self._topics = tables.topics
-        self._saver = tables.topic_saver
-        self._access = access
-        self._offsets = tables.offsets
-        self._groups = tables.groups
-        self._hold = hold
-        self._counters = counters
-        self._broker_name = broker_name
-        self._forget = forget
-        self._put_tps = put_tps
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._topics = core.tables.topics
+        self._saver = core.tables.topic_saver
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -176,7 +146,7 @@ class TopicProcessor:
         topics = [*self._pop_retry_topics(topic), topic]
         deleted = {name for name in topics if self._topics.delete(name)}
         await self._saver.save()
-        deleted |= {name for name, _ in self._store.queues()}  # left over by a failed deletion
+        deleted |= {name for name, _ in self._core.store.queues()}  # left over by a failed deletion
         for name in topics:
             if name in deleted:
                 self._drop(name)
@@ -189,27 +159,27 @@ class TopicProcessor:
         of these.
         """
         own, of_others = set[str](), set[str]()
-        for group, name, _ in self._offsets.items():
+        for group, name, _ in self._core.tables.offsets.items():
             found = own if name == topic else of_others
             found |= {pop_retry_topic(name, group), pop_retry_topic_v2(name, group)}
         return [
             name
             for name in sorted(own - of_others)
-            if self._groups.get(name.removeprefix(RETRY_PREFIX)) is None
+            if self._core.tables.groups.get(name.removeprefix(RETRY_PREFIX)) is None
         ]
 
     def _drop(self, topic: str) -> None:
         """Drop what is kept of a topic that is not in the table."""
-        self._offsets.remove_topic(topic)
-        self._store.delete_topic(topic)
-        self._counters.forget_topic(topic)
-        self._forget(topic)
-        self._hold.release_topic(topic)
+        self._core.tables.offsets.remove_topic(topic)
+        self._core.store.delete_topic(topic)
+        self._core.counters.forget_topic(topic)
+        self._core.groups.forget_topic(topic)
+        self._core.hold.release_topic(topic)
 
     async def clean_unused(self, request: Request) -> Response:
         """Delete queues and offsets of topics that no longer exist (RocketMQ: cleanUnusedTopic)."""
         request.client.note_role("admin")
-        for topic in sorted({name for name, _ in self._store.queues()}):
+        for topic in sorted({name for name, _ in self._core.store.queues()}):
             await trio.lowlevel.checkpoint()
             if self._topics.get(topic) is None and not self._topics.is_system(topic):
                 self._drop(topic)
@@ -228,7 +198,7 @@ class TopicProcessor:
 
     def config(self, request: Request) -> Response:
         """Answer with a topic's settings."""
-        config = self._access.existing(GetTopicConfigHeader.from_ext(request.ext).topic)
+        config = self._core.topic_access.existing(GetTopicConfigHeader.from_ext(request.ext).topic)
         return Response(0, body=config.to_json())
 
     async def all_configs(self, request: Request) -> Response:
@@ -242,16 +212,20 @@ class TopicProcessor:
 
     async def stats(self, request: Request) -> Response:
         """Answer with the bounds of every queue of a topic."""
-        config = self._access.existing(TopicStatsHeader.from_ext(request.ext).topic)
-        store, topic = self._store, config.topic_name
+        config = self._core.topic_access.existing(TopicStatsHeader.from_ext(request.ext).topic)
+        store, topic = self._core.store, config.topic_name
         table = {}
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             if queue_id % _QUEUES_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
             last = store.store_timestamp(topic, queue_id, high - 1) if high > low else 0
-            table[MessageQueue(topic, self._broker_name, queue_id)] = QueueStats(low, high, max(0, last))
-        return Response(0, body=await write_in_turns(TopicStats(table, self._put_tps(topic))))
+            table[MessageQueue(topic, self._core.config.broker_name, queue_id)] = QueueStats(
+                low, high, max(0, last)
+            )
+        return Response(
+            0, body=await write_in_turns(TopicStats(table, self._core.statistics.topic_put_tps(topic)))
+        )
 
 
 def _without_generation(config: TopicConfig) -> TopicConfig:

@@ -70,7 +70,7 @@ class Appender:
         """
         reason = self._fence.refusal()
         if reason is not None:
-            refusal = not_master(reason)
+            refusal = not_master(self._fence, reason)
             for put in puts:
                 put.outcome = refusal
             return None
@@ -91,7 +91,7 @@ class Appender:
             except (DiskFull, FileNotMade) as error:
                 put.outcome = self._no_file(error)
             except Fenced as error:
-                put.outcome = not_master(error.reason)
+                put.outcome = not_master(self._fence, error.reason)
             except StoreClosed:
                 put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
             self._set_outcomes((put,))  # now, since the wait for the next one may be cancelled
@@ -178,7 +178,7 @@ class Appender:
         except (DiskFull, FileNotMade) as error:
             raise self._no_file(error) from error
         except Fenced as error:
-            raise not_master(error.reason) from None
+            raise not_master(self._fence, error.reason) from None
         except StoreClosed as error:
             raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
         if result.status is not _OK:
@@ -275,10 +275,10 @@ def _nothing() -> None:
     """Do nothing: readers see only what is flushed, and the flush starts dispatch."""
 
 
-def not_master(reason: str, response_code: int | None = None) -> Refusal:
+def not_master(fence: Fence, reason: str, response_code: int | None = None) -> Refusal:
     """Return the refusal of a message or change while the fence is closed: nothing was stored or changed."""
     text = f"{reason}; send to the master, which the route names shortly"
-    return Refusal(ErrorCode.NOT_MASTER, text, response_code=response_code)
+    return Refusal(ErrorCode.NOT_MASTER, text, response_code=response_code, ext=fence.who_may_lead())
 
 
 def malformed(error: RecordMalformed, counters: Counters) -> Refusal:

@@ -8,7 +8,7 @@ suspended and never jumps.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 from typing import Final
@@ -50,6 +50,8 @@ class Fence:
     """
 
     def __init__(self, clock: Callable[[], float] = boot_time, valid_until: float = inf) -> None:
+        self.who_may_lead: Callable[[], Mapping[str, str]] = dict
+        """Returns what a refusal says of the brokers of which one may be the master."""
         self._clock = clock
         self._valid_until = valid_until
         self._closed: str | None = None

@@ -58,8 +58,8 @@ def fitted_properties(properties: dict[str, str], topic: str, *, spare_bytes: in
             if len(text) + spare_bytes <= PROPERTIES_BYTES_MAX:
                 return text
     while len(text) + spare_bytes > PROPERTIES_BYTES_MAX:
-        size, name = max(
-            (len(name) + len(value), name) for name, value in properties.items() if name not in _NEEDED
+        _, size, name = max(  # of those that are needed, one of the broker's is never the longest
+            (name not in _NEEDED, len(name) + len(value), name) for name, value in properties.items()
         )
         log.warning(
             "property_dropped",

@@ -618,6 +618,8 @@ class Connection:
         if header.flag & RESPONSE_FLAG:
             if self._calls is not None:
                 self._calls.answered(header, body)
+            elif self.is_stranger:
+                self.unauthenticated += 1  # it was asked nothing
             return None
         traffic = self._counters.request(header_type, header.code)
         traffic.inflight += 1

@@ -35,6 +35,8 @@ HANDSHAKES_MAX: Final = 256
 
 _NEEDS_TLS: Final = "it speaks without TLS, and this port needs TLS"
 _NEEDS_TLS_HINT: Final = "connect the client with TLS; in the mode permissive it would be served without"
+_CROWDED: Final = "connections run out, and most of those without a first request are of its address"
+_CROWDED_HINT: Final = "find out what connects from there, or raise limits.connections"
 _HANDSHAKE_HINT: Final = "no request of this client was read"
 _HTTP_NEEDS_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 31\r\nConnection: close\r\n\r\n"
@@ -73,6 +75,7 @@ class Gate:
         self._config = config
         self._counters = counters
         self._tls = tls
+        self._waiting: dict[trio.CancelScope, str] = {}
         self._at_handshake: dict[trio.CancelScope, str] = {}
         self._proxies = [ipaddress.ip_network(text) for text in config.proxy_protocol_from]
 
@@ -80,6 +83,16 @@ class Gate:
     def is_open(self) -> bool:
         """Whether connections of the broker's protocol send their first request at once."""
         return self._config.tls.mode == "off" and not self._proxies
+
+    @property
+    def waiting(self) -> int:
+        """How many connections of the broker's protocol are not admitted yet."""
+        return len(self._waiting)
+
+    def make_room(self) -> None:
+        """Close the oldest of them that is from the address with most of them, if there are any."""
+        if self._waiting:
+            _end_greediest(self._waiting)
 
     def is_proxy(self, host: str) -> bool:
         """Whether connections from an address are those of clients elsewhere."""
@@ -93,9 +106,13 @@ class Gate:
             traffic: counters of its listener.
         """
         accepted.setblocking(False)
-        reason = "tls"
+        scope, host = trio.CancelScope(), peer.rpartition(":")[0]
+        self._waiting[scope] = host
+        reason = "limit"
         try:
-            return await self._admit(accepted, peer.rpartition(":")[0], traffic)
+            with scope:
+                return await self._admit(accepted, host, traffic)
+            _log_refused(peer, _NotAdmitted(_CROWDED, _CROWDED_HINT, reason))
         except _NotAdmitted as refused:
             _log_refused(peer, refused)
             reason = "tls" if refused.reason == "tls" else "malformed"
@@ -105,6 +122,8 @@ class Gate:
             traffic.connection_closed("shutdown")
             accepted.close()
             raise
+        finally:
+            self._waiting.pop(scope, None)
         traffic.connection_closed(reason)
         accepted.close()
         return None
@@ -117,7 +136,7 @@ class Gate:
             return Admitted(SocketTransport(accepted), None, source)
         is_required = self._config.tls.mode == "required"
         if not is_required:
-            with trio.move_on_after(self._config.limits.idle_timeout) as silence:
+            with trio.move_on_after(self._silence_s) as silence:
                 await _first_byte(accepted)
             if silence.cancelled_caught:
                 raise EOFError
@@ -135,6 +154,12 @@ class Gate:
                 _say_needs_tls(accepted)
                 raise _NotAdmitted(_NEEDS_TLS, _NEEDS_TLS_HINT)
             return Admitted(SocketTransport(accepted), None, source)
+
+    @property
+    def _silence_s(self) -> float:
+        """How long a client may say nothing."""
+        access, idle_s = self._config.access, self._config.limits.idle_timeout
+        return min(idle_s, access.first_signature_timeout) if access.enabled else idle_s
 
     async def _proxy_header(self, accepted: socket.socket, host: str) -> tuple[str, int] | None:
         with self._bounded(host, "the PROXY header", "proxy"):
@@ -190,7 +215,7 @@ class Gate:
             _NotAdmitted: it took too long, or too many others came meanwhile.
         """
         if len(self._at_handshake) >= HANDSHAKES_MAX:
-            self._make_room()
+            _end_greediest(self._at_handshake)
         timeout_s = self._config.tls.handshake_timeout
         detail, hint = f"it did not end {what} within {timeout_s:g} s", "see tls.handshake_timeout"
         with trio.move_on_after(timeout_s) as scope:
@@ -204,11 +229,13 @@ class Gate:
         if scope.cancelled_caught:
             raise _NotAdmitted(detail, hint, reason)
 
-    def _make_room(self) -> None:
-        greediest = Counter(self._at_handshake.values()).most_common(1)[0][0]
-        oldest = next(scope for scope, host in self._at_handshake.items() if host == greediest)
-        del self._at_handshake[oldest]
-        oldest.cancel()
+
+def _end_greediest(scopes: dict[trio.CancelScope, str]) -> None:
+    """Cancel and remove the oldest scope of the address that has most of them."""
+    greediest = Counter(scopes.values()).most_common(1)[0][0]
+    oldest = next(scope for scope, host in scopes.items() if host == greediest)
+    del scopes[oldest]
+    oldest.cancel()
 
 
 async def _first_byte(accepted: socket.socket) -> int:

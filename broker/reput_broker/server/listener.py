@@ -109,7 +109,6 @@ class Server:
     ) -> None:
         self._config = config
         self._gate = None if gate is None or gate.is_open else gate
-        self._at_gate = 0
         self._connections_max = connections_max
         self._counters = counters
         self._on_gone = on_gone
@@ -237,9 +236,12 @@ class Server:
 
     def _has_room(self, limit: int) -> bool:
         """Tell whether one more connection is served; for that, strangers of the address with most may be closed."""
-        if len(self._connections) + self._at_gate < limit:
+        if self._open < limit:
             return True
         strangers = [connection for connection in self._connections if connection.is_stranger]
+        if self._gate is not None and self._gate.waiting > len(strangers):
+            self._gate.make_room()
+            return self._open < limit
         if not strangers:
             return False
         hosts = Counter(connection.host for connection in strangers)
@@ -251,16 +253,17 @@ class Server:
                 "find out what connects from there, or raise limits.connections",
             )
             self._connections.discard(one)
-        return len(self._connections) + self._at_gate < limit
+        return self._open < limit
+
+    @property
+    def _open(self) -> int:
+        """The connections that are open, or are being admitted."""
+        return len(self._connections) + (0 if self._gate is None else self._gate.waiting)
 
     async def _admit(
         self, gate: Gate, name: str, accepted: socket.socket, addresses: Addresses, nursery: trio.Nursery
     ) -> None:
-        self._at_gate += 1
-        try:
-            admitted = await gate.admit(accepted, addresses.peer, self._counters.listeners[name])
-        finally:
-            self._at_gate -= 1
+        admitted = await gate.admit(accepted, addresses.peer, self._counters.listeners[name])
         if admitted is None:
             return
         if admitted.source is not None:

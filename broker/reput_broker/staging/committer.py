@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import Appender
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
@@ -48,6 +47,7 @@ from reput_broker.store.file_io import is_no_space
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.tables import Tables
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.commands.topic import TopicConfig

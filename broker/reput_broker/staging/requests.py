@@ -14,7 +14,6 @@ import trio
 
 from reput_broker.config.sections import SinkConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.staging.batches import CommittedBatches
@@ -23,6 +22,7 @@ from reput_broker.staging.staging_file import StagingFile, StagingKey
 from reput_broker.staging.staging_table import STAGING_ID, StagingTable, SyncAhead, remove
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.stage import (

@@ -7,7 +7,7 @@ a time. Its effects, such as refusing puts, are applied on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
@@ -15,14 +15,10 @@ import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.config.units import hours_of_day
-from reput_broker.observe.counters import Counters
-from reput_broker.observe.figures import DiskFigures
+from reput_broker.core import Core, RoleDuties
 from reput_broker.store.errors import FlushFailed
-from reput_broker.store.log.clean import CleanCommitLog, DeletedFile
-from reput_broker.store.message_store import MessageStore
-from reput_broker.store.queue.clean import CleanConsumeQueue
+from reput_broker.store.log.clean import DeletedFile
 from reput_broker.store.retention import DiskLevel, RetentionRules
-from reput_broker.surroundings import Surroundings
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -46,53 +42,25 @@ def rules_of(config: StoreConfig) -> RetentionRules:
 
 
 class CleanFilesService:
-    """Deletes expired files, and refuses puts while the disk is too full.
+    """Deletes expired files, and refuses puts while the disk is too full."""
 
-    Args:
-        on_disk: called with the reason for which puts are refused now, None while they are not.
-        before_delete: awaited before files of the log are deleted; an error keeps them.
-        needed_from: returns a log offset from which on files are kept even if the disk is full, None without one;
-            called in a thread.
-        waiting_from: returns a log offset before which no message waits for delivery; called in a thread.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        config: StoreConfig,
-        surroundings: Surroundings,
-        counters: Counters,
-        figures: DiskFigures,
-        *,
-        on_disk: Callable[[str | None], None],
-        before_delete: Callable[[], Awaitable[None]],
-        needed_from: Callable[[], int | None] = lambda: None,
-        waiting_from: Callable[[], int] | None = None,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._counters = counters
-        self._figures = figures
-        self._on_disk = on_disk
-        self._before_delete = before_delete
+    def __init__(self, core: Core, role: RoleDuties) -> None:
+        self._store = core.store
+        self._config = core.config.store
+        self._counters = core.counters
+        self._figures = core.sources.disk
+        self._on_disk = core.health.note_disk
+        self._before_delete = role.before_delete
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()
         self._warned: tuple[DiskLevel, str] | None = None
-        self._log, self._queues = self._make_cleaners(surroundings, needed_from, waiting_from)
-
-    def _make_cleaners(
-        self,
-        surroundings: Surroundings,
-        needed_from: Callable[[], int | None],
-        waiting_from: Callable[[], int] | None,
-    ) -> tuple[CleanCommitLog, CleanConsumeQueue]:
-        return self._store.cleaners(
+        self._log, self._queues = self._store.cleaners(
             lambda: rules_of(self._config),
-            monotonic_ms=surroundings.monotonic_ms,
-            local_hour=surroundings.local_hour,
-            disk_usage=surroundings.disk_usage,
-            needed_from=needed_from,
-            waiting_from=waiting_from,
+            monotonic_ms=core.surroundings.monotonic_ms,
+            local_hour=core.surroundings.local_hour,
+            disk_usage=core.surroundings.disk_usage,
+            needed_from=role.needed_from,
+            waiting_from=role.waiting_from,
         )
 
     def delete_now(self) -> None:

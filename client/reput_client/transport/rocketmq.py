@@ -18,8 +18,6 @@ from reput_protocol.errors import ErrorCode, MessageRefused, RequestNotSupported
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP
 from reput_protocol.properties import encode_properties, find_property
-from reput_protocol.record.client_batch import BatchItem, encode_batch
-from reput_protocol.record.record import Record, decode_record
 from reput_protocol.wire.header import Header, HeaderType, Value
 
 STORE_TIME_UNKNOWN: Final = -1
@@ -124,6 +122,10 @@ def _refusal(broker: RocketBroker, reason: str) -> RequestNotSupported:
 def _send_of_block(
     header: PutMessageHeader, block: Buffer, waits: str
 ) -> tuple[int, Mapping[str, Value], Buffer]:
+    # Of all commands and clients, few send to RocketMQ's brokers.
+    from reput_protocol.record.client_batch import BatchItem, encode_batch
+    from reput_protocol.record.record import decode_record
+
     records = [decode_record(block, start) for start in record_starts(block, 0, len(block))]
     first = records[0]
     is_batch = len(records) > 1
@@ -134,7 +136,9 @@ def _send_of_block(
             "RocketMQ's batches hold no messages of different compression; send them alone",
         )
     if is_batch:
-        body: Buffer = encode_batch(_unit(record) for record in records)
+        body: Buffer = encode_batch(
+            BatchItem(record.flag, bytes(record.body), bytes(record.properties)) for record in records
+        )
         text = encode_properties({_WAIT: waits})
     else:
         body, text = first.body, _with_wait(first.properties, waits)
@@ -152,10 +156,6 @@ def _send_of_block(
     )
     code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
     return int(code), send.to_ext_v2(HeaderType.JSON), body
-
-
-def _unit(record: Record) -> BatchItem:
-    return BatchItem(record.flag, bytes(record.body), bytes(record.properties))
 
 
 def _with_wait(text: bytes, waits: str) -> bytes:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from reput_client.errors import (
@@ -52,6 +53,7 @@ SILENCE_S: Final = 1.0
 TRY_S: Final = 1.0
 """How long a connection to one broker may take before its address is looked up again."""
 _LOOK_AGAIN_S: Final = 0.2
+_MEMBERS_MAX: Final = 16
 _NOT_MASTER: Final = f"{ErrorCode.NOT_MASTER.name}: "
 
 log = logging.getLogger("reput_client")
@@ -94,6 +96,8 @@ class Session:
         self._connections: dict[Address, Connection] = {}
         self._guide: Address | None = None
         """Which of the client's addresses is asked for routes; None: the one that `home` is connected to."""
+        self._members: tuple[Address, ...] = ()
+        """Other brokers of which one may be the master, as one that knew none has said."""
         self._is_misled = False
         """Whether the last answer about routes has led to no master, so that the next address is asked."""
         self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
@@ -353,6 +357,7 @@ class Session:
             if call.error is None:
                 if queue is None or not is_not_master(call):
                     return call
+                self._learn_members(call)
                 if not await self.look_for_master(queue.topic, deadline):
                     return call
                 continue
@@ -493,22 +498,39 @@ class Session:
                 self._is_misled = True
         return await self.ask(code, ext, what=what, deadline=deadline), self.home
 
+    @property
+    def _guides(self) -> tuple[Address, ...]:
+        """The brokers to ask for routes."""
+        return tuple(dict.fromkeys((*self.home.each, *self._members)))
+
+    def _learn_members(self, call: Call) -> None:
+        """Take what a broker that is not the master says of those that may be."""
+        said = ",".join(
+            str(call.answer.ext[name]) for name in ("master", "members") if name in call.answer.ext
+        )
+        if said:
+            with suppress(ValueError):
+                members = dict.fromkeys((*parse_addresses(said), *self._members))
+                self._members = tuple(members)[:_MEMBERS_MAX]
+
     def _next_guide(self) -> Address | None:
         """Return which of the client's addresses to ask for routes; None: the one that `home` is connected to."""
-        in_use, each = self.connection_to(self.home).place, self.home.each
+        in_use, each = self.connection_to(self.home).place, self._guides
         if self._is_misled:
             self._is_misled = False
-            following = each[(each.index(self._guide or in_use) + 1) % len(each)]
+            asked = self._guide or in_use
+            following = each[(each.index(asked) + 1) % len(each)] if asked in each else each[0]
             self._guide = None if following == in_use else following
         return self._guide
 
     async def fetch_route(self, topic: str, deadline: float) -> Route:
         """Fetch the route of `topic` now. Of several addresses, each is asked until one knows the topic's masters."""
-        for left in range(len(self.home.each) - 1, -1, -1):
+        for asked in count(1):
             call, asked_at = await self._ask_for_routes(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), f"route of {topic}", deadline
             )
-            is_last = not left or self.runtime.now() >= deadline
+            self._learn_members(call)
+            is_last = asked >= len(self._guides) or self.runtime.now() >= deadline
             try:
                 route = self._learn(topic, call, asked_at)
             except TopicNotFound:
@@ -600,6 +622,7 @@ class Session:
         )
         self._check_home(call)
         raise_refusal(call)
+        self._learn_members(call)
         info = ClusterInfo.from_json(call.body)
         self._learn_brokers(info.broker_addr_table.values(), call, asked_at)
         return info
@@ -610,9 +633,9 @@ class Session:
         Raises:
             BrokerNotFound: there is no master.
         """
-        for _ in self.home.each:
+        for asked in count(1):
             info = await self.cluster(deadline)
-            if not self._is_misled or self.runtime.now() >= deadline:
+            if not self._is_misled or asked >= len(self._guides) or self.runtime.now() >= deadline:
                 break
         found = {name: self.brokers.master(name) for name in info.broker_addr_table}
         masters = {name: address for name, address in sorted(found.items()) if address is not None}

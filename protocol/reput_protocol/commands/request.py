@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import Body
 from reput_protocol.commands.header import CommandHeader
-from reput_protocol.commands.naming import NamedField, named_fields
 from reput_protocol.names import Names
 from reput_protocol.rights import Right
+
+if TYPE_CHECKING:
+    from reput_protocol.commands.naming import NamedField
 
 
 class Sender(StrEnum):
@@ -101,11 +103,6 @@ class RequestType(Struct, frozen=True):
     def changes(self) -> bool:
         """Whether it changes something that slaves copy."""
         return self.slave is Slave.REFUSES
-
-    @property
-    def named(self) -> tuple[NamedField, ...]:
-        """The fields of header and body that name something."""
-        return (*named_fields(self.header), *named_fields(self.body))
 
     def right_on(self, named: NamedField) -> Right | None:
         """Return the right that is needed on what a field names; None if none is."""

@@ -15,15 +15,12 @@ The broker makes an ordinary record of every unit. (RocketMQ: MessageDecoder.enc
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, RecordMalformed
-from reput_protocol.kernel.put_blocks import batch_to_block
-from reput_protocol.kernel.records import properties_have_any
 from reput_protocol.properties import PROPERTIES_BYTES_MAX
-from reput_protocol.record.put_block import BlockCheck, BlockLimits, topic_of_records
 
 _HEAD: Final = struct.Struct(">iiiii")
 _PROPERTIES_SIZE: Final = struct.Struct(">h")
@@ -96,48 +93,3 @@ def decode_batch(body: Buffer, count_max: int | None = None) -> list[BatchItem]:
         )
         position = stop
     return items
-
-
-def records_of_batch(
-    batch: bytes,
-    *,
-    topic: str,
-    queue_id: int,
-    sys_flag: int,
-    born_timestamp_ms: int,
-    count_max: int,
-    limits: BlockLimits,
-    unusual: Sequence[bytes] = (),
-) -> tuple[bytearray, BlockCheck] | None:
-    """Return the records of a batch back to back; None if it is malformed (`decode_batch` has the reason).
-
-    The broker's fields are zero (see `put_block.patch_block`); the properties are those of the units.
-
-    Args:
-        count_max: maximum number of units.
-        limits: of a body and its properties.
-        unusual: also return None if the properties of a message have one of these names.
-
-    Raises:
-        InvalidMessage: `topic` does not fit into a record.
-    """
-    if len(batch) < UNIT_BYTES_MIN:
-        return None
-    magic, topic_bytes = topic_of_records(topic)
-    found = batch_to_block(
-        batch,
-        magic,
-        topic_bytes,
-        queue_id,
-        sys_flag,
-        born_timestamp_ms,
-        count_max,
-        limits.body_bytes_max,
-        limits.properties_bytes_max,
-    )
-    if found is None:
-        return None
-    block, count = found
-    if unusual and properties_have_any(block, tuple(unusual)):
-        return None
-    return block, BlockCheck(count)

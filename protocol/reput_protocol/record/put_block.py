@@ -17,6 +17,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel import put_blocks, records
 from reput_protocol.properties import SENT_PROPERTIES_BYTES_MAX
+from reput_protocol.record.client_batch import UNIT_BYTES_MIN
 from reput_protocol.record.layout import MESSAGE_BYTES_MAX, topic_field
 from reput_protocol.record.message import Message, encode_properties_text
 from reput_protocol.record.message_id import IdRun
@@ -163,3 +164,48 @@ def encode_put_block(
     flags = [message.flag for message in messages]
     block, _ = encode_block(bodies, texts, topic, queue_id, born_timestamp_ms, flags=flags)
     return block
+
+
+def records_of_batch(
+    batch: bytes,
+    *,
+    topic: str,
+    queue_id: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+    count_max: int,
+    limits: BlockLimits,
+    unusual: Sequence[bytes] = (),
+) -> tuple[bytearray, BlockCheck] | None:
+    """Return the records of a batch back to back; None if it is malformed (`client_batch.decode_batch` has the reason).
+
+    The broker's fields are zero (see `patch_block`); the properties are those of the units.
+
+    Args:
+        count_max: maximum number of units.
+        limits: of a body and its properties.
+        unusual: also return None if the properties of a message have one of these names.
+
+    Raises:
+        InvalidMessage: `topic` does not fit into a record.
+    """
+    if len(batch) < UNIT_BYTES_MIN:
+        return None
+    magic, topic_bytes = topic_of_records(topic)
+    found = put_blocks.batch_to_block(
+        batch,
+        magic,
+        topic_bytes,
+        queue_id,
+        sys_flag,
+        born_timestamp_ms,
+        count_max,
+        limits.body_bytes_max,
+        limits.properties_bytes_max,
+    )
+    if found is None:
+        return None
+    block, count = found
+    if unusual and records.properties_have_any(block, tuple(unusual)):
+        return None
+    return block, BlockCheck(count)

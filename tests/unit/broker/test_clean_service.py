@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import structlog
 import trio
 import trio.testing
 
+from cores import NoDuties, core_of
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
@@ -33,23 +35,25 @@ class Broker:
         self, tmp_path: Path, needed_from: Callable[[], int | None] = lambda: None, **store: Any
     ) -> None:
         self.machine = FakeMachine()
-        self.config = BrokerConfig(data_dir=tmp_path, store=store).store
+        config = BrokerConfig(data_dir=tmp_path, store=store)
+        self.config = config.store
         self.counters = Counters()
         self.figures = DiskFigures()
         self.said: list[str | None] = []
         self.store: MessageStore = opened(small_options(tmp_path / "store"), lambda: self.machine.now_ms)
         fill(self.store, 6)
         self.machine.age(self.store.options.data_dir)
-        self.service = CleanFilesService(
-            self.store,
-            self.config,
-            self.machine.surroundings(),
-            self.counters,
-            self.figures,
-            on_disk=self.said.append,
-            before_delete=trio.lowlevel.checkpoint,
-            needed_from=needed_from,
+        core = core_of(
+            config=config,
+            store=self.store,
+            surroundings=self.machine.surroundings(),
+            counters=self.counters,
+            sources=SimpleNamespace(disk=self.figures),
+            health=SimpleNamespace(note_disk=self.said.append),
         )
+        role = NoDuties()
+        role.needed_from = needed_from  # type: ignore[method-assign]
+        self.service = CleanFilesService(core, role)
 
     def expire(self) -> None:
         self.machine.hour = 4

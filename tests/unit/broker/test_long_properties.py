@@ -252,3 +252,19 @@ async def test_what_is_left_out_is_logged(tmp_path: Path, capsys: pytest.Capture
         assert (await bench.client().send_back(record, GROUP, -1)).code == 0
         await trio.sleep(0.1)
     assert '"event":"property_dropped"' in capsys.readouterr().err
+
+
+async def test_a_producer_may_have_set_what_the_broker_sets(tmp_path: Path) -> None:
+    """An earlier version kept it in a block, whatever its length."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic(TOPIC)
+        text = encode_properties({"UNIQ_KEY": "ID", "RETRY_TOPIC": "x" * 32_700})
+        bench.broker.store.put_record(Record(TOPIC, b"x", properties=text))
+        await bench.create_topic("others")
+        await bench.client().send("others", b"")
+        consumer = Popping(bench)
+        assert len(await consumer.pop()) == 1
+        await bench.pass_time(15)
+        (again,) = await consumer.pop()
+        assert again.record.body == b"x"
+        assert "RETRY_TOPIC" not in again.record.property_map()

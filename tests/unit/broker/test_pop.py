@@ -459,7 +459,7 @@ async def test_a_new_master_does_not_take_back_a_reset(tmp_path: Path) -> None:
         consumer = Consumer(bench)
         popped = await consumer.pop()
         bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)
-        bench.broker._parts._common.groups.resets.set(GROUP, TOPIC, 0, 0)
+        bench.broker._parts.groups.resets.set(GROUP, TOPIC, 0, 0)
         offsets = await offsets_of_a_slave(bench)
         await consumer.change(popped[2], 60_000)
         await bench.pass_time(10)
@@ -674,7 +674,7 @@ async def test_a_reset_moves_what_is_popped_next(tmp_path: Path) -> None:
         await send(bench, b"0", b"1")
         consumer = Consumer(bench)
         assert len(await consumer.pop()) == 2
-        state = bench.broker._parts._common.groups
+        state = bench.broker._parts.groups
         bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)
         state.resets.set(GROUP, TOPIC, 0, 0)
         assert bodies(await consumer.pop()) == [b"0", b"1"]

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
+from reput_broker.put.allocate_service import AllocateService
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreReadOnly
-from reput_broker.upkeep.allocate_service import AllocateService
 
 
 class FakeStore:

@@ -10,9 +10,9 @@ import pytest
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
+from reput_broker.roles import Master, Role, Tenure
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData
 from reput_protocol.wire.header import HeaderType

@@ -10,8 +10,8 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
+from reput_broker.put.store_upkeep import StoreUpkeep
 from reput_broker.store.errors import StoreReadOnly
-from reput_broker.upkeep.store_upkeep import StoreUpkeep
 from tasks import running
 
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import trio
@@ -20,12 +20,13 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.server.dispatch import Access, RequestDispatcher
+from reput_broker.server.gate import Gate
 from reput_broker.server.listener import Server, bind
 from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
 from reput_protocol.codes import RequestCode
 from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 ALICE: Final = Credentials("alice", "the-secret-of-alice")
 NO_PERMISSION: Final = 16
@@ -146,6 +147,25 @@ async def test_requests_without_a_valid_signature_end_the_connection(
         assert bench.traffic.closed["auth"] == 1
 
 
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("code", "flag"),
+    [(RequestCode.SIGNATURE_CHALLENGE, 0), (ECHO, RESPONSE_FLAG)],
+    ids=["challenges", "answers"],
+)
+async def test_what_needs_no_signature_ends_the_connection_if_it_is_repeated(
+    access: AccessControl, autojump_clock: trio.testing.MockClock, code: int, flag: int
+) -> None:
+    async with served(access) as bench:
+        bench.peer.says(ask(code, 0, flag))
+        await trio.sleep(1)
+        assert not bench.connection.is_closed
+        bench.peer.says(*(ask(code, opaque, flag) for opaque in range(100)))
+        await trio.sleep(2)
+        assert bench.traffic.closed["auth"] == 1
+        assert len(bench.peer.answers) < 20
+
+
 def test_an_address_that_fails_waits_longer_and_others_do_not() -> None:
     now = 0.0
     penalties = Penalties(lambda: now)
@@ -170,19 +190,22 @@ def test_an_address_that_fails_waits_longer_and_others_do_not() -> None:
 
 @asynccontextmanager
 async def listening(
-    tmp_path: Path, access: Access | None, connections: int
+    tmp_path: Path, access: Access | None, connections: int, **more: Any
 ) -> AsyncIterator[tuple[Server, Clients]]:
     config = BrokerConfig(
         data_dir=tmp_path,
         limits={"connections": connections},
         access={"enabled": access is not None, "admin_secret": ALICE.secret},
+        **more,
     )
+    counters = Counters()
     server = Server(
         config,
         RequestDispatcher({ECHO: lambda _: 0}, access=access),  # type: ignore[dict-item, return-value]
-        Counters(),
+        counters,
         connections_max=1000,
         on_gone=lambda _: None,
+        gate=Gate(config, counters, None),
     )
     bound = bind("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
@@ -254,3 +277,20 @@ async def test_without_strangers_the_last_connections_are_for_this_machine(
             assert await is_served(others[-1])
             assert not await is_served(await clients.connect("127.0.0.2"))
             assert await is_served(await clients.connect())
+
+
+@pytest.mark.trio
+async def test_who_waits_at_the_gate_makes_room_for_others(tmp_path: Path, access: AccessControl) -> None:
+    """Before its first byte, a connection has sent neither a proxy's header nor TLS."""
+    async with listening(tmp_path, access, 4, proxy_protocol_from=["127.0.0.0/8"]) as (_, clients):
+        modest = await clients.connect("127.0.0.2")
+        silent = [await clients.connect("127.0.0.3") for _ in range(3)]
+        header = b"PROXY TCP4 10.0.0.1 10.0.0.2 1000 2000\r\n"
+        with trio.fail_after(20):
+            other = await clients.connect("127.0.0.4")
+            await other.send_all(header)
+            assert await is_served(other)
+            await until_closed(silent[0])
+            for waiting in (modest, silent[2]):
+                await waiting.send_all(header)
+                assert await is_served(waiting)

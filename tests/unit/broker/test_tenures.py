@@ -13,8 +13,8 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
+from reput_broker.roles import Master, Role, Tenure
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_client import Message, Producer, PullConsumer

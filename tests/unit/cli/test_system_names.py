@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from reput_broker.processors.topic_access import no_topic
+from reput_broker.tables.topic_access import no_topic
 from reput_cli.broker import command as broker_command
 from reput_cli.failures import CommandFailed, worded
 from reput_cli.group import command as group_command

@@ -132,3 +132,10 @@ def test_containers_where_no_field_is_make_no_objects() -> None:
 def test_a_large_header_with_long_texts_is_read() -> None:
     ext: dict[str, Value] = {"i": 'a "quoted" \\ text ' * 10_000, "j": "x"}
     assert decode_json_header(encode_json_header(Header(310, 1, ext=ext))).ext == ext
+
+
+@pytest.mark.parametrize("pair", [b'\\"', b'"\\', b"\\\\", b'""'])
+def test_a_text_without_an_end_is_read_once(pair: bytes) -> None:
+    """Escaped quotation marks without an end were each searched to the end of the header: a minute for 64 KiB."""
+    with pytest.raises(HeaderMalformed):
+        decode_json_header(b'{"code":1,"remark":"' + pair * 500_000)

@@ -80,12 +80,11 @@ def test_a_field_that_looks_like_a_name_says_what_it_names() -> None:
 
 @pytest.mark.parametrize("row", TO_BROKERS, ids=lambda row: row.code.name)
 def test_what_a_field_names_needs_a_right(row: RequestType) -> None:
-    for field in row.named:
+    named = (*named_fields(row.header), *named_fields(row.body))
+    for field in named:
         if field.names in TOPICS | GROUPS and row.cluster is None:
             assert row.right_on(field) is not None or field.path in row.fields, field.path
-    assert row.fields.keys() <= {field.path for field in row.named}, (
-        "an exception is about a field that is there"
-    )
+    assert row.fields.keys() <= {field.path for field in named}, "an exception is about a field that is there"
 
 
 @pytest.mark.parametrize("row", TO_BROKERS, ids=lambda row: row.code.name)
@@ -104,5 +103,6 @@ def test_names_are_found_in_bodies_lists_and_maps() -> None:
     found = {field.path: [*field.names_in(body)] for field in named_fields(row.body)}
     assert found == {"brokerName": [""], "acks.c": ["g", "h"], "acks.t": ["orders", "other"]}
     assert named_fields(Queue) == (), "only the type counts"
-    many = next(field for field in REQUESTS[RequestCode.GET_CONSUME_STATS].named if field.path == "topicList")
+    header = REQUESTS[RequestCode.GET_CONSUME_STATS].header
+    many = next(field for field in named_fields(header) if field.path == "topicList")
     assert [*many.split("a;b;;c")] == ["a", "b", "c"]

@@ -25,8 +25,8 @@ from reput_broker.ha.election.mastership import (
     warn_unavailable,
 )
 from reput_broker.ha.election.member_file import MemberFile
-from reput_broker.ha.roles import MASTER_ID, Master, Role, Tenure
 from reput_broker.put.fence import Fence, boot_time
+from reput_broker.roles import MASTER_ID, Master, Role, Tenure
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

@@ -17,8 +17,8 @@ from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
-from reput_broker.processors.namesrv import NameServerProcessor
 from reput_client import Credentials, Message, Producer
 from reput_client.errors import PermissionDenied
 from reput_protocol.codes import RequestCode, ResponseCode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -182,3 +183,18 @@ async def test_a_wrong_secret_is_named_where_rocketmqs_clients_see_no_route(tmp_
     remark = str(answer.remark)
     assert "check the client's user and secret" in remark
     assert "No route info of this topic" in remark
+
+
+@pytest.mark.trio
+async def test_a_clock_that_is_set_ends_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        guarded(tmp_path) as broker,
+        Admin(broker.address, credentials=ADMIN) as admin,
+    ):
+        await admin.list_topics()
+        with monkeypatch.context() as later:
+            later.setattr("time.time_ns", lambda now=time.time_ns: now() + 3_600_000_000_000)
+            await admin.list_topics()
+    assert broker.counters.auth_failures["bad_credentials"] == 0

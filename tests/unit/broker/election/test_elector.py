@@ -18,8 +18,8 @@ from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile, MemberFileWrong
-from reput_broker.ha.roles import Master, Role
 from reput_broker.put.fence import Fence
+from reput_broker.roles import Master, Role
 
 LEASE_S = 10.0
 Scenario = Callable[["Group"], object]

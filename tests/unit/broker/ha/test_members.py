@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.ha.members import GroupMembers
+from reput_broker.namesrv.members import GroupMembers
 from reput_protocol.commands.replica import GroupMember
 
 DAY_S = 24 * 3600.0

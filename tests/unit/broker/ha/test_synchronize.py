@@ -16,11 +16,11 @@ from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.roles import Master
 from reput_broker.ha.synchronize import SlaveSynchronize
-from reput_broker.processors import table_parts
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Request, Response
+from reput_broker.roles import Master
+from reput_broker.tables import table_parts
 from reput_broker.tables.tables import Tables
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode

@@ -12,8 +12,8 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.remoting_client import RemotingClient
+from reput_broker.roles import Master, Role, Tenure
 from reput_client import Admin, Message, Producer
 from reput_client.cluster_members import ClusterMember
 from reput_protocol.codes import RequestCode

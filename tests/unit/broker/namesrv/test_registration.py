@@ -16,11 +16,11 @@ from trio.testing import MockClock
 from remote_peers import Network, Said, Server
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Role, Tenure
 from reput_broker.namesrv import registration
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
+from reput_broker.roles import Role, Tenure
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32

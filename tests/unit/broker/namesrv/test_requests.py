@@ -14,9 +14,9 @@ from trio.testing import MockClock
 
 from delivery_fakes import FakeClient
 from reput_broker.config.model import BrokerConfig
+from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.namesrv import NameServerProcessor
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_broker.server.dispatch import RequestDispatcher

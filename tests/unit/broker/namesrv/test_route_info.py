@@ -9,11 +9,12 @@ import pytest
 
 from delivery_fakes import FakeClient
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.roles import Master, Role, Tenure
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit
+from reput_broker.roles import Master, Role, Tenure
 from reput_broker.tables.tables import Tables
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
+from reput_protocol.commands.replica import GroupMember
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicConfig, TopicConfigTable
 
 OWN = "own:10911"
@@ -321,6 +322,24 @@ def test_a_slave_answers_for_its_master(tmp_path: Path) -> None:
     assert names.addresses("U") == {"broker-a": {0: "m:1", 1: OWN}}
     names.routes.client_gone(master)
     assert names.addresses() == {"broker-a": {0: "m:1", 1: OWN}}
+
+
+def test_a_slave_routes_no_client_to_a_master_that_it_has_lost(tmp_path: Path) -> None:
+    lost, other = Master("m:1", "m:2"), Master("n:1", "n:2")
+    tenure = Tenure(Role.SLAVE, 1, master=lost)
+    own = own_broker(tmp_path, tenure)
+    own.topics.put(TopicConfig("T", 2, 2))
+    names = Names(own)
+    names.routes.members.learned([GroupMember(2, "m:1"), GroupMember(3, "s:1")])
+    listed = {0: "m:1", 1: OWN, 3: "s:1"}
+    assert names.own_group() == (listed, listed)
+    own.lost_master = lambda: lost
+    assert names.own_group() == ({1: OWN, 3: "s:1"}, listed), "operators see what is down"
+    own.lost_master = lambda: other
+    assert names.own_group() == (listed, listed), "the master is another one now"
+    own.lost_master = lambda: lost
+    names.register("m:1")
+    assert names.addresses() == {"broker-a": {0: "m:1", 1: OWN, 3: "s:1"}}, "it has registered here"
 
 
 def test_brokers_stay_registered_when_this_one_closes_all_connections() -> None:

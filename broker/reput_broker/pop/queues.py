@@ -6,11 +6,11 @@ import random
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.pop.positions import Place, PopPositions
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus
+from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.names import pop_retry_topic, pop_retry_topic_v2
 
 WRONG_OFFSET: Final = (

@@ -17,23 +17,19 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.config.sections import LimitsConfig
-from reput_broker.observe.counters import PULL_WAIT_CODE, Counters
+from reput_broker.core import Core
+from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.pop.checkpoints import CheckPoint, CheckPointKey
-from reput_broker.pop.in_flight import InFlightMessages
-from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.positions import Place, PopPositions, Written
-from reput_broker.pop.revive_log import ReviveLog, size_of
-from reput_broker.processors.cold_reads import get_unless_cold
-from reput_broker.processors.filter_check import FilterCheck
-from reput_broker.processors.pop_polling import PollingKey, PopPolling
-from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
-from reput_broker.put.own_puts import OwnPuts
+from reput_broker.pop.polling import PollingKey
+from reput_broker.pop.positions import Place, Written
+from reput_broker.pop.queues import WRONG_OFFSET
+from reput_broker.pop.revive_log import size_of
+from reput_broker.pop.state import PopState
+from reput_broker.pull.cold_reads import get_unless_cold
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.retry.fitted_properties import fitted_properties
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.get_message import FilteredGet
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, PutStatus
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -114,41 +110,10 @@ class PopProcessor:
         is_enabled: whether check points can be delayed here.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        queues: PopQueues,
-        positions: PopPositions,
-        orders: OrderInfos,
-        in_flight: InFlightMessages,
-        revive_log: ReviveLog,
-        puts: OwnPuts,
-        polling: PopPolling,
-        limits: LimitsConfig,
-        counters: Counters,
-        filter_check: FilterCheck,
-        *,
-        is_enabled: Callable[[], bool],
-        broker_name: str,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._queues = queues
-        self._positions = positions
-        self._orders = orders
-        self._in_flight = in_flight
-        self._revive_log = revive_log
-        self._puts = puts
-        self._polling = polling
-        self._limits = limits
-        self._counters = counters
-        self._filter_check = filter_check
-        self._is_enabled = is_enabled
-        self._broker_name = broker_name
-        self._clock_ms = clock_ms
+    def __init__(self, core: Core, state: PopState) -> None:
+        self._core = core
+        self._state = state
         self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
-        self.on_blocked: Callable[[Place, int], None] = lambda _place, _until_ms: None
-        """Called when a queue was blocked by an ordered pop, with the time until when."""
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -171,19 +136,21 @@ class PopProcessor:
                 ErrorCode.INVALID_ARGUMENT,
                 f"an invisible time of {header.invisible_time} ms is not possible; use at least 1",
             )
-        if not self._is_enabled():
+        if not self._core.config.delay.timer_wheel:
             raise Refusal(
                 ErrorCode.UNSUPPORTED_REQUEST,
                 "popped messages need the timer, which is disabled here (delay.timer_wheel is false); pull instead",
                 response_code=int(ResponseCode.SYSTEM_ERROR),
             )
-        self._queues.check(header, creates=True)
-        if header.exp and self._filter_check.takes_long(header.exp_type, header.exp):
-            await self._filter_check.prepare(header.exp)
-        message_filter = self._filter_check.filter_of(header.exp_type, header.exp) if header.exp else None
+        self._state.queues.check(header, creates=True)
+        if header.exp and self._core.filter_check.takes_long(header.exp_type, header.exp):
+            await self._core.filter_check.prepare(header.exp)
+        message_filter = (
+            self._core.filter_check.filter_of(header.exp_type, header.exp) if header.exp else None
+        )
         request.client.note_role("consumer")
-        if not self._revive_log.is_ready:
-            await self._revive_log.make_topic()
+        if not self._state.revive_log.is_ready:
+            await self._state.revive_log.make_topic()
         deadline = trio.current_time() + max(0, header.poll_time) / 1000
         return await self._run(_Pop(request, header, message_filter, deadline, time.monotonic()))
 
@@ -214,7 +181,7 @@ class PopProcessor:
         """Find messages and lock their queues; `_finish` unlocks them."""
         selection = _Selection()
         try:
-            for place in self._queues.places(pop.header, with_retries=not pop.header.order):
+            for place in self._state.queues.places(pop.header, with_retries=not pop.header.order):
                 self._select_of(pop, place, selection)
         except BaseException:
             self._unlock(selection)
@@ -222,12 +189,12 @@ class PopProcessor:
         return selection
 
     def _select_of(self, pop: _Pop, place: Place, selection: _Selection) -> None:
-        header, positions = pop.header, self._positions
+        header, positions = pop.header, self._state.positions
         wanted = header.max_msg_nums - selection.count
         is_full = wanted <= 0 or any(isinstance(taken.found, FilteredGet) for taken in selection.taken)
         if is_full or not positions.lock(place):
             if not header.order:
-                selection.rest += self._queues.left(place)
+                selection.rest += self._state.queues.left(place)
             return
         try:
             taken = self._take(pop, place, wanted)
@@ -244,28 +211,28 @@ class PopProcessor:
 
     def _take(self, pop: _Pop, place: Place, wanted: int) -> _Taken | None:
         header = pop.header
-        offset = self._positions.begin(place, header.init_mode)
+        offset = self._state.positions.begin(place, header.init_mode)
         if header.order:
-            if self._orders.is_blocked(place, header.attempt_id):
+            if self._state.orders.is_blocked(place, header.attempt_id):
                 return None
-            self._in_flight.begins_again(*place)
+            self._state.in_flight.begins_again(*place)
         found = self._get(pop, place, offset, wanted)
         if isinstance(found, GetMessageResult) and found.status in WRONG_OFFSET:
             # The queue begins later, for example because messages have expired.
             offset = found.next_begin_offset
-            self._positions.forget_place(place)
-            self._positions.commit(place, offset)
+            self._state.positions.forget_place(place)
+            self._state.positions.commit(place, offset)
             found = self._get(pop, place, offset, wanted)
         return _Taken(place, offset, found)
 
     def _get(self, pop: _Pop, place: Place, offset: int, wanted: int) -> GetMessageResult | FilteredGet:
-        size = min(self._limits.pull_bytes, pop.request.client.share)
+        size = min(self._core.config.limits.pull_bytes, pop.request.client.share)
         key = place.topic, place.queue_id, offset
-        return get_unless_cold(self._store, key, wanted, size, pop.message_filter, ROCKETMQ_LIMITS)
+        return get_unless_cold(self._core.store, key, wanted, size, pop.message_filter, ROCKETMQ_LIMITS)
 
     def _unlock(self, selection: _Selection) -> None:
         for taken in selection.taken:
-            self._positions.unlock(taken.place)
+            self._state.positions.unlock(taken.place)
             if isinstance(taken.found, FilteredGet):
                 taken.found.release()
 
@@ -278,10 +245,10 @@ class PopProcessor:
                 await self._read_cold(pop, selection)
             for taken in selection.taken:
                 if taken.result.count and not taken.body:
-                    taken.body = self._store.read_extents(taken.result.extents)
+                    taken.body = self._core.store.read_extents(taken.result.extents)
                 taken.offsets = [view.queue_offset for view in record_views(taken.body, check_crc=False)]
-            pop_time = self._clock_ms()
-            revive_queue_id = ORDERED_REVIVE_QUEUE if header.order else self._revive_log.next_queue_id()
+            pop_time = self._core.clock_ms()
+            revive_queue_id = ORDERED_REVIVE_QUEUE if header.order else self._state.revive_log.next_queue_id()
             if header.order:
                 counts = self._block(pop, selection, pop_time)
             else:
@@ -295,7 +262,7 @@ class PopProcessor:
         if not found:
             return self._hold(pop, key, selection)
         if selection.rest > 0:
-            self._polling.wake(key)
+            self._state.polling.wake(key)
         self._count(found)
         result = PopMessageResult(
             pop_time,
@@ -326,11 +293,11 @@ class PopProcessor:
                     await client.drained()
                 result, taken.body = await trio.to_thread.run_sync(look, limiter=self._cold_places)
                 taken.found = result
-                self._store.count_get(result)
+                self._core.store.count_get(result)
                 selection.count += result.count
                 selection.rest += max(0, result.max_offset - result.next_begin_offset)
             elif found.cold:
-                with self._store.hold_extents(found.extents) as held:
+                with self._core.store.hold_extents(found.extents) as held:
                     taken.body = await trio.to_thread.run_sync(held.read, limiter=self._cold_places)
 
     async def _put_check_points(
@@ -342,7 +309,7 @@ class PopProcessor:
         if not found:
             return
         records = [
-            self._revive_log.check_point(
+            self._state.revive_log.check_point(
                 CheckPoint(
                     CheckPointKey(
                         taken.place.topic,
@@ -350,34 +317,34 @@ class PopProcessor:
                         taken.place.queue_id,
                         taken.offset,
                         pop_time,
-                        self._broker_name,
+                        self._core.config.broker_name,
                     ),
                     header.invisible_time,
                     tuple(taken.offsets),
                 ),
                 revive_queue_id,
-                self._positions.passing(taken.place, taken.offset, taken.result.next_begin_offset),
+                self._state.positions.passing(taken.place, taken.offset, taken.result.next_begin_offset),
             )
             for taken in found
         ]
 
         def put() -> None:
-            result = self._revive_log.put(records)
+            result = self._state.revive_log.put(records)
             if result.status is not PutStatus.PUT_OK:
                 raise _not_put(str(result.status))
             # All are in one queue, one after the other.
             written = Written(records[0].topic, records[0].queue_id, result.queue_offset)
             for number, taken in enumerate(found):
                 at = written._replace(queue_offset=written.queue_offset + number)
-                self._positions.passed(taken.place, taken.offset, taken.result.next_begin_offset, at)
+                self._state.positions.passed(taken.place, taken.offset, taken.result.next_begin_offset, at)
 
         try:
-            await self._puts.in_turn(size_of(records), put)
+            await self._core.puts.own.in_turn(size_of(records), put)
         except (DiskFull, FileNotMade, StoreClosed) as error:
             raise _not_put(str(error)) from error
-        self._puts.wrote()
+        self._core.puts.own.wrote()
         for taken in found:
-            self._in_flight.popped(*taken.place, len(taken.offsets))
+            self._state.in_flight.popped(*taken.place, len(taken.offsets))
 
     def _block(self, pop: _Pop, selection: _Selection, pop_time: int) -> str:
         """Block the queues of an ordered pop; return how often the messages were popped before."""
@@ -387,12 +354,12 @@ class PopProcessor:
             if not taken.offsets:
                 continue
             place = taken.place
-            counts = self._orders.popped(
+            counts = self._state.orders.popped(
                 place, header.attempt_id, pop_time, header.invisible_time, taken.offsets
             )
-            self._positions.commit(place, taken.offset)
-            self._in_flight.popped(*place, len(taken.offsets))
-            self.on_blocked(place, pop_time + header.invisible_time)
+            self._state.positions.commit(place, taken.offset)
+            self._state.in_flight.popped(*place, len(taken.offsets))
+            self._state.free_queues.blocked(place, pop_time + header.invisible_time)
             parts.append(order_count_info(place.topic, place.queue_id, taken.offsets, counts))
         return ";".join(parts)
 
@@ -402,9 +369,9 @@ class PopProcessor:
             result = taken.result
             if result.status in _PASSED and result.next_begin_offset > taken.offset:
                 if pop.header.order:
-                    self._positions.commit(taken.place, result.next_begin_offset)
+                    self._state.positions.commit(taken.place, result.next_begin_offset)
                 else:
-                    self._positions.passed(taken.place, taken.offset, result.next_begin_offset, None)
+                    self._state.positions.passed(taken.place, taken.offset, result.next_begin_offset, None)
 
     def _as_answered(self, pop: _Pop, taken: _Taken, pop_time: int, revive_queue_id: int) -> bytes:
         """Return the records of one queue; retried messages under the topic that the group consumes, with their
@@ -426,7 +393,7 @@ class PopProcessor:
                 header.invisible_time,
                 revive_queue_id,
                 retry_mark(place.topic),
-                self._broker_name,
+                self._core.config.broker_name,
                 place.queue_id,
                 view.queue_offset,
             )
@@ -436,20 +403,20 @@ class PopProcessor:
     def _count(self, found: list[_Taken]) -> None:
         for taken in found:
             topic, group = taken.place.topic, taken.place.group
-            self._counters.group(topic, group).count_out(taken.result.count, taken.result.size)
+            self._core.counters.group(topic, group).count_out(taken.result.count, taken.result.size)
 
     # -- holding -------------------------------------------------------------------------------------------
 
     def _hold(self, pop: _Pop, key: PollingKey, selection: _Selection) -> Response | None:
         wait_s = pop.deadline - trio.current_time()
-        if wait_s <= 0 or self._polling.is_stopping:
+        if wait_s <= 0 or self._state.polling.is_stopping:
             return self._empty(pop, _TIMEOUT, selection.rest)
-        waiting = self._counters.request(pop.request.header_type, PULL_WAIT_CODE)
+        waiting = self._core.counters.request(pop.request.header_type, PULL_WAIT_CODE)
         held_since = time.monotonic()
 
         async def again() -> Response | None:
             header = pop.header
-            self._queues.check(header, creates=False)
+            self._state.queues.check(header, creates=False)
             return await self._run(pop)
 
         def resume(is_wanted: bool) -> None:
@@ -460,21 +427,21 @@ class PopProcessor:
                 pop.request.reply(self._empty(pop, _TIMEOUT, 0))
 
         try:
-            self._polling.hold(pop.request, key, pop.message_filter, wait_s, resume, waiting.abandoned)
+            self._state.polling.hold(pop.request, key, pop.message_filter, wait_s, resume, waiting.abandoned)
         except Refusal:
-            self._counters.pulls_throttled += 1
+            self._core.counters.pulls_throttled += 1
             return self._empty(pop, _FULL, selection.rest)
         waiting.begin()
         pop.request.note_held()
         if selection.rest > 0 and any(taken.result.status in _PASSED for taken in selection.taken):
-            self._polling.wake(
+            self._state.polling.wake(
                 key
             )  # one look goes over a limited number of messages that do not fit the filter
         return None
 
     def _empty(self, pop: _Pop, code: int, rest: int) -> Response:
         revive_queue_id = ORDERED_REVIVE_QUEUE if pop.header.order else 0
-        result = PopMessageResult(self._clock_ms(), pop.header.invisible_time, revive_queue_id, rest)
+        result = PopMessageResult(self._core.clock_ms(), pop.header.invisible_time, revive_queue_id, rest)
         ext = result.to_ext(pop.request.header_type)
         return Response(code, ext, remark=GetStatus.NO_MESSAGE_IN_QUEUE.name)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from reput_broker.core import Core
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
 from reput_broker.ha.election.mastership import HandOverRefused
@@ -14,16 +13,11 @@ from reput_protocol.errors import ErrorCode
 
 
 class PromotionProcessor:
-    """Hands over to another member.
+    """Hands over to another member, if an engine elects."""
 
-    Args:
-        elector: None without an election.
-        log_end: returns the end of the log.
-    """
-
-    def __init__(self, elector: Elector | None, log_end: Callable[[], int]) -> None:
-        self._elector = elector
-        self._log_end = log_end
+    def __init__(self, core: Core) -> None:
+        self._elector = core.tenures if isinstance(core.tenures, Elector) else None
+        self._store = core.store
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -39,7 +33,9 @@ class PromotionProcessor:
                 "no engine elects the master of this broker; set [election], or change ha.role of the brokers",
             )
         try:
-            made = await self._elector.hand_over(header.broker_id, self._log_end(), force=header.force)
+            made = await self._elector.hand_over(
+                header.broker_id, self._store.max_physical_offset, force=header.force
+            )
         except HandOverRefused as refused:
             if refused.master:
                 raise Refusal(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from reput_broker.processors.long_polling import Arrived, HeldPull, PullRequestHoldService
+from reput_broker.pull.long_polling import Arrived, HeldPull, PullRequestHoldService
 from reput_broker.request import Request
 from reput_broker.store.dispatch import DispatchBatch
 from reput_protocol.filter.tags import MessageFilter

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 import trio
 
+from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.pop.allocation import STRATEGIES, allocate_for_pop
-from reput_broker.processors.group_access import check_not_brokers
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.tables.message_request_modes import MessageRequestModes

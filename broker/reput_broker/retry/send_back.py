@@ -6,16 +6,16 @@ import random
 from collections.abc import Awaitable, Callable
 
 from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.observe.counters import RetryCounts
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.put_once import PutBackOnce, Work
-from reput_broker.processors.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.retry.put_once import PutBackOnce, Work
 from reput_broker.retry.retry_records import Returned, can_be_returned, returned_message
 from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, SendBackKey, is_id
+from reput_broker.retry.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol.codes import AckLevel, Perm, RequestCode, ResponseCode
 from reput_protocol.commands.consumers import SendBackHeader

@@ -9,11 +9,11 @@ import trio
 
 from reput_broker.config.units import checked_address
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit, has_unit_subscription
-from reput_broker.processors.topic_access import no_topic
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tables.topic_access import no_topic
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import read_json
 from reput_protocol.commands.namesrv import (
@@ -201,7 +201,13 @@ class NameServerProcessor:
         own = self._routes.own
         if own is None or not request.is_native:
             return {}
-        return {"brokerName": own.name, "brokerId": own.tenure.broker_id, "startId": own.start_id}
+        who_may_lead = {} if own.knows_master else self._routes.members.who_may_lead()
+        return {
+            "brokerName": own.name,
+            "brokerId": own.tenure.broker_id,
+            "startId": own.start_id,
+            **who_may_lead,
+        }
 
     # Brokers
 

@@ -36,6 +36,7 @@ class SlaveRefusals:
 
     Args:
         master: returns the address of the master for clients; None while it is not known.
+        who_may_lead: returns what is said of the other members then.
         has_offsets: returns whether the offsets of the groups were taken over from it; without them, a group would
             begin again.
         is_confirmed: returns whether all that consumers could read here is on every member of the in-sync set; the
@@ -46,11 +47,13 @@ class SlaveRefusals:
         self,
         config: HAConfig,
         master: Callable[[], str | None],
+        who_may_lead: Callable[[], Mapping[str, str]],
         has_offsets: Callable[[], bool],
         is_confirmed: Callable[[], bool],
     ) -> None:
         self._config = config
         self._master = master
+        self._who_may_lead = who_may_lead
         self._has_offsets = has_offsets
         self._is_confirmed = is_confirmed
 
@@ -88,7 +91,7 @@ class SlaveRefusals:
             ErrorCode.NOT_MASTER,
             f"this broker is a slave and {what}; {where}",
             response_code=response_code,
-            ext={} if master is None else {"master": master},
+            ext=self._who_may_lead() if master is None else {"master": master},
         )
 
 
@@ -143,7 +146,7 @@ def fenced(served: Mapping[int, Handler], fence: Fence) -> dict[int, Handler]:
 def _unless_fenced(handler: Handler, fence: Fence, response_code: int, request: Request) -> Result:
     reason = fence.refusal()
     if reason is not None:
-        raise not_master(reason, response_code)
+        raise not_master(fence, reason, response_code)
     result = handler(request)
     return _counted(result, fence) if isinstance(result, Awaitable) else result
 

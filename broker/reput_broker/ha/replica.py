@@ -8,7 +8,7 @@ from zlib import crc32
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.members import GroupMembers
+from reput_broker.namesrv.members import GroupMembers
 from reput_broker.request import Handler, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode

@@ -6,12 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from reput_broker.config.sections import SinkConfig
-from reput_broker.observe.counters import Counters
-from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.put.appender import Appender
-from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.put.group_transfer import GroupTransfer
+from reput_broker.core import Core
 from reput_broker.request import Handler, Request, Response
 from reput_broker.staging.committer import Committer
 from reput_broker.staging.publisher import Publisher
@@ -20,49 +15,38 @@ from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
 from reput_broker.tables.table_saver import SaveSoon
-from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 
 log = structlog.get_logger(__name__)
 
 
-class StagingParts:
+class StagingFeature:
     """Staging and its tasks, over an open storage."""
 
-    def __init__(
-        self,
-        config: SinkConfig,
-        store: MessageStore,
-        state: StagingState,
-        tables: Tables,
-        access: TopicAccess,
-        appender: Appender,
-        flush: FlushCommitLogService,
-        transfer: GroupTransfer,
-        counters: Counters,
-    ) -> None:
+    def __init__(self, core: Core, state: StagingState) -> None:
+        store, puts = core.store, core.puts
         self._store = store
         self._batches = state.batches
         self._saver = state.saver
         self._save_soon = SaveSoon(self._saver, "sinkBatches")
         self._committer = Committer(
             store,
-            appender,
-            flush,
-            transfer,
-            Publisher(store, appender, flush, tables.topics, state.clock_ms),
+            puts.appender,
+            puts.flush,
+            puts.transfer,
+            Publisher(store, puts.appender, puts.flush, core.tables.topics, state.clock_ms),
             state,
-            tables,
-            access,
+            core.tables,
+            core.topic_access,
         )
         self._processor = StagingProcessor(
             store,
-            access,
-            counters,
+            core.topic_access,
+            core.counters,
             state.staging,
             state.batches,
             self._committer,
-            config,
+            core.config.sink,
             self._save_soon.changed,
         )
 

@@ -14,13 +14,13 @@ import structlog
 from reput_broker.config.sections import TransactionsConfig
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.delay.delayed_record import number_of
+from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import UNKNOWN_TOPIC, RetryCounts
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.send_records import Redirected, check_size
-from reput_broker.processors.topic_access import TopicAccess
 from reput_broker.request import Refusal, Request
 from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, reason_when_resent
+from reput_broker.retry.send_records import Redirected, check_size
+from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.transactions.half_messages import half_record
 from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol import properties as names

@@ -15,10 +15,10 @@ from zlib import crc32
 
 from reput_broker.delay.schedule import Schedule
 from reput_broker.groups.membership import Membership
-from reput_broker.processors.table_parts import TableParts
 from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
+from reput_broker.tables.table_parts import TableParts
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json

@@ -72,6 +72,11 @@ class GroupMembers:
             for key, (address, seen_at) in sorted(self._seen.items())
         ]
 
+    def who_may_lead(self) -> dict[str, str]:
+        """Return the addresses of the other members, as a broker that knows no master adds them to its responses."""
+        others = ",".join(member.address for member in self.others())
+        return {"members": others} if others else {}
+
     def all(self) -> list[GroupMember]:
         """Return the other members, and this one."""
         own = [GroupMember(self.own_id, self.own_address)] if self.own_id and self.own_address else []

@@ -8,25 +8,21 @@ that cannot be stored is logged, and does not change the answer to a delivered r
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import NamedTuple
 
 import structlog
 
-from reput_broker.config.sections import RepliesConfig
+from reput_broker.core import Core
 from reput_broker.groups.reply_push import ReplyPusher
-from reput_broker.observe.counters import Counters
-from reput_broker.processors.send_records import check_size, record_of
-from reput_broker.processors.topic_access import TopicAccess
-from reput_broker.put.appender import Appender
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
-from reput_broker.store.message_store import MessageStore
+from reput_broker.retry.send_records import check_size, record_of
 from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.reply import PushReplyHeader
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.names import reply_topic
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.property_rules import Form, admit
 from reput_protocol.record.host import Host
@@ -51,35 +47,14 @@ class _Reply(NamedTuple):
 class ReplyProcessor:
     """Pushes replies to requesters.
 
-    Args:
-        reply_topic: that of this cluster. Its writers are those who may push to clients, whatever the topic of a reply.
+    The writers of the cluster's reply topic are those who may push to clients, whatever the topic of a reply.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        access: TopicAccess,
-        appender: Appender,
-        pusher: ReplyPusher,
-        options: RepliesConfig,
-        counters: Counters,
-        *,
-        reply_topic: str,
-        default_ack: Callable[[], AckLevel],
-        local_ack: AckLevel,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._access = access
-        self._appender = appender
+    def __init__(self, core: Core, pusher: ReplyPusher) -> None:
+        self._core = core
         self._pusher = pusher
-        self._options = options
-        self._counters = counters
-        self._reply_topic = reply_topic
-        self._default_ack = default_ack
-        self._local_ack = local_ack
-        self._clock_ms = clock_ms
-        self._host: Host = store.options.host
+        self._reply_topic = reply_topic(core.config.cluster)
+        self._host: Host = core.store.options.host
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -98,19 +73,19 @@ class ReplyProcessor:
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
         request.check("write", self._reply_topic)
-        if self._access.writable(header.topic, max(0, header.queue_id)) is None:
+        if self._core.topic_access.writable(header.topic, max(0, header.queue_id)) is None:
             return self._create_and_send(request, header)
         self._begin(request, header)
         return None
 
     async def _create_and_send(self, request: Request, header: SendMessageHeader) -> Response | None:
-        await self._access.create_on_send(header.topic)
+        await self._core.topic_access.create_on_send(header.topic)
         self._begin(request, header)
         return None
 
     def _begin(self, request: Request, header: SendMessageHeader) -> None:
         """Validate the reply and push it in a task, so that the connection's requests do not wait."""
-        config = self._access.created(header.topic, max(0, header.queue_id))
+        config = self._core.topic_access.created(header.topic, max(0, header.queue_id))
         reply = self._checked(request, header)
         if header.queue_id < 0:
             reply.record.queue_id = random.randrange(max(1, config.write_queue_nums))
@@ -118,9 +93,9 @@ class ReplyProcessor:
         request.client.spawn(self._hand_over, request, reply)
 
     def _checked(self, request: Request, header: SendMessageHeader) -> _Reply:
-        limit = self._store.options.message_bytes_max
+        limit = self._core.store.options.message_bytes_max
         if len(request.body) > limit:
-            self._counters.rejected["too_large"] += 1
+            self._core.counters.rejected["too_large"] += 1
             raise Refusal(
                 ErrorCode.TOO_LARGE,
                 f"a reply of {len(request.body)} bytes, but at most {limit} are accepted (store.message_size_max); "
@@ -131,7 +106,7 @@ class ReplyProcessor:
         found = decode_properties(text)
         reserved = admit(found, Form.REPLY)
         if reserved is not None or header.batch or header.sys_flag & MessageSysFlag.TRANSACTION_MASK:
-            self._counters.rejected["malformed"] += 1
+            self._core.counters.rejected["malformed"] += 1
             what = "a batch" if header.batch else f"property {reserved!r}" if reserved else "a transaction"
             raise Refusal(
                 ErrorCode.MALFORMED,
@@ -139,7 +114,7 @@ class ReplyProcessor:
             )
         to_client = found.get(names.REPLY_TO_CLIENT)
         if to_client is None:
-            self._counters.rejected["malformed"] += 1
+            self._core.counters.rejected["malformed"] += 1
             raise Refusal(
                 ErrorCode.MALFORMED,
                 f"reply message properties[{names.REPLY_TO_CLIENT}] is null; copy it from the request",
@@ -167,16 +142,16 @@ class ReplyProcessor:
 
     async def _outcome(self, request: Request, reply: _Reply) -> Response | None:
         refusal = await self._push(request, reply)
-        if self._options.store:
+        if self._core.config.replies.store:
             try:
-                return await self._appender.finish(self._store_copy(request, reply, refusal))
+                return await self._core.puts.appender.finish(self._store_copy(request, reply, refusal))
             except ReputError as error:
                 log.warning("reply_not_stored", topic=reply.header.topic, detail=str(error))
         return self._answer(request, reply, refusal, None)
 
     async def _push(self, request: Request, reply: _Reply) -> Refusal | None:
         """Return why the requester does not have the reply; None if it has."""
-        now_ms = self._clock_ms()
+        now_ms = self._core.clock_ms()
         properties = encode_properties({**reply.properties, names.PUSH_REPLY_TIME: str(now_ms)})
         header = PushReplyHeader.of(
             reply.header,
@@ -188,20 +163,22 @@ class ReplyProcessor:
         try:
             await self._pusher.push(reply.to_client, header, reply.body)
         except Refusal as refusal:
-            self._counters.replies[_RESULTS.get(refusal.error, "not_taken")] += 1
+            self._core.counters.replies[_RESULTS.get(refusal.error, "not_taken")] += 1
             return refusal
-        self._counters.replies["delivered"] += 1
+        self._core.counters.replies["delivered"] += 1
         return None
 
     def _store_copy(self, request: Request, reply: _Reply, refusal: Refusal | None) -> Put:
         waits = refusal is None and reply.properties.get(names.WAIT) != "false"
-        ack = reply.header.ack or self._default_ack() if waits else AckLevel.PAGE_CACHE
+        ack = reply.header.ack or self._core.puts.default_ack() if waits else AckLevel.PAGE_CACHE
         if ack is AckLevel.REPLICATED:
-            ack = self._local_ack  # the answer is about the reply, which was pushed, not about the copy
+            ack = (
+                self._core.puts.local_ack
+            )  # the answer is about the reply, which was pushed, not about the copy
         return Put(
             request,
             len(encode_record(reply.record)) + 20,
-            lambda: self._store.put_record(reply.record),
+            lambda: self._core.store.put_record(reply.record),
             lambda result: self._answer(request, reply, refusal, result),
             reply.header.topic,
             ack,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from reput_broker.config.sections import TransactionsConfig
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.observe.counters import RetryCounts
-from reput_broker.processors.topic_access import TopicAccess, no_topic
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tables.topic_access import TopicAccess, no_topic
 from reput_broker.transactions.half_messages import HalfMessage, committed_record, half_message_of
 from reput_broker.transactions.queue_reader import record_at
 from reput_broker.transactions.transaction_table import HalfState, TransactionTable

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reput_broker.observe.counters import Counters
+from reput_broker.core import Core
+from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
-from reput_broker.pop.in_flight import InFlightMessages
-from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.positions import Place, PopPositions
-from reput_broker.pop.revive_log import ReviveLog, size_of
-from reput_broker.processors.group_access import GroupAccess, check_not_brokers
-from reput_broker.processors.topic_access import TopicAccess
+from reput_broker.pop.positions import Place
+from reput_broker.pop.revive_log import size_of
+from reput_broker.pop.state import PopState
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     ORDERED_REVIVE_QUEUE,
     AckMessageHeader,
@@ -47,32 +44,9 @@ class AckProcessor:
         ack: returns the ack level of the records.
     """
 
-    def __init__(
-        self,
-        store: MessageStore,
-        access: TopicAccess,
-        groups: GroupAccess,
-        positions: PopPositions,
-        orders: OrderInfos,
-        in_flight: InFlightMessages,
-        revive_log: ReviveLog,
-        counters: Counters,
-        *,
-        on_block_changed: Callable[[Place], None],
-        ack: Callable[[], AckLevel],
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._access = access
-        self._groups = groups
-        self._positions = positions
-        self._orders = orders
-        self._in_flight = in_flight
-        self._revive_log = revive_log
-        self._counters = counters
-        self._on_block_changed = on_block_changed
-        self._ack = ack
-        self._clock_ms = clock_ms
+    def __init__(self, core: Core, state: PopState) -> None:
+        self._core = core
+        self._state = state
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -95,7 +69,7 @@ class AckProcessor:
             self._ack_ordered(place, header.offset, handle.pop_time)
             return Response()
         key = _key(place, handle)
-        record = self._revive_log.ack(
+        record = self._state.revive_log.ack(
             Ack(key, (header.offset,)), handle.pop_time + handle.invisible_time, handle.revive_queue_id
         )
         return self._put(request, [record], Response(), [(key, 1)])
@@ -126,7 +100,7 @@ class AckProcessor:
         place = Place(one.consumer_group, topic, one.queue_id)
         low, high = self._bounds(place)
         offsets = tuple(offset for offset in one.offsets() if low <= offset <= high)
-        if self._access.known(topic) is None or not offsets:
+        if self._core.topic_access.known(topic) is None or not offsets:
             return
         if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
             for offset in offsets:
@@ -137,16 +111,16 @@ class AckProcessor:
         )
         deliver_ms = one.pop_time + one.invisible_time
         records.append(
-            self._revive_log.ack(Ack(key, offsets), deliver_ms, one.revive_queue_id, is_batch=True)
+            self._state.revive_log.ack(Ack(key, offsets), deliver_ms, one.revive_queue_id, is_batch=True)
         )
         counts.append((key, len(offsets)))
 
     def _ack_ordered(self, place: Place, offset: int, pop_time: int) -> None:
         """Commit what is acknowledged without a gap; it survives `kill -9`."""
-        committed = self._positions.committed(place)
+        committed = self._state.positions.committed(place)
         if committed is not None and offset < committed:
             return
-        done = self._orders.acknowledge(place, offset, pop_time)
+        done = self._state.orders.acknowledge(place, offset, pop_time)
         if not done.is_valid:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
@@ -156,9 +130,9 @@ class AckProcessor:
             )
         if done.next_offset is None:
             return  # popped again meanwhile
-        self._positions.commit(place, done.next_offset)
+        self._state.positions.commit(place, done.next_offset)
         self._count([(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""), 1)])
-        self._on_block_changed(place)
+        self._state.free_queues.changed(place)
 
     # -- changing times ------------------------------------------------------------------------------------
 
@@ -173,7 +147,7 @@ class AckProcessor:
                 ErrorCode.INVALID_ARGUMENT, f"an invisible time of {header.invisible_time} ms is in the past"
             )
         request.client.note_role("consumer")
-        now_ms = self._clock_ms()
+        now_ms = self._core.clock_ms()
         if handle.is_ordered:
             return self._change_ordered(request, header, handle, place, now_ms)
         # With the time of the old check point it would have the same key, and be acknowledged with it.
@@ -188,8 +162,8 @@ class AckProcessor:
         key = _key(place, handle)
         queue_id = handle.revive_queue_id
         records = [  # in this order: a crash in between leaves the message visible too early and not never
-            self._revive_log.check_point(point, queue_id),
-            self._revive_log.ack(
+            self._state.revive_log.check_point(point, queue_id),
+            self._state.revive_log.ack(
                 Ack(key, (header.offset,)), handle.pop_time + handle.invisible_time, queue_id
             ),
         ]
@@ -197,8 +171,8 @@ class AckProcessor:
         response = Response(0, result.to_ext(request.header_type))
 
         def stored() -> None:
-            self._in_flight.done(*place, handle.pop_time)
-            self._in_flight.popped(*place, 1)
+            self._state.in_flight.done(*place, handle.pop_time)
+            self._state.in_flight.popped(*place, 1)
 
         return self._put(request, records, response, [], stored)
 
@@ -210,12 +184,12 @@ class AckProcessor:
         place: Place,
         now_ms: int,
     ) -> Response:
-        committed = self._positions.committed(place)
+        committed = self._state.positions.committed(place)
         result = ChangeInvisibleTimeResult()
         if committed is None or header.offset >= committed:
             visible_at = now_ms + header.invisible_time
-            self._orders.change_time(place, header.offset, handle.pop_time, visible_at)
-            self._on_block_changed(place)
+            self._state.orders.change_time(place, header.offset, handle.pop_time, visible_at)
+            self._state.free_queues.changed(place)
             # The handle keeps its pop time, by which its acknowledgement is known.
             result = ChangeInvisibleTimeResult(
                 handle.pop_time, visible_at - handle.pop_time, ORDERED_REVIVE_QUEUE
@@ -242,14 +216,14 @@ class AckProcessor:
 
     def _bounds(self, place: Place) -> tuple[int, int]:
         return (
-            self._store.min_offset_in_queue(place.topic, place.queue_id),
-            self._store.max_offset_in_queue(place.topic, place.queue_id),
+            self._core.store.min_offset_in_queue(place.topic, place.queue_id),
+            self._core.store.max_offset_in_queue(place.topic, place.queue_id),
         )
 
     def _check(self, place: Place, offset: int, *, can_be_end: bool) -> None:
         """Refuse what cannot be a popped message of this queue."""
-        self._groups.existing(place.group)
-        config = self._access.existing(place.topic)
+        self._core.group_access.existing(place.group)
+        config = self._core.topic_access.existing(place.topic)
         if not 0 <= place.queue_id < config.read_queue_nums:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
@@ -275,18 +249,25 @@ class AckProcessor:
         stored: Callable[[], None] = lambda: None,
     ) -> Put:
         def put() -> PutResult:
-            result = self._revive_log.put(records)
+            result = self._state.revive_log.put(records)
             if result.status is PutStatus.PUT_OK:
                 self._count(counts)
                 stored()
             return result
 
-        return Put(request, size_of(records), put, lambda _: response, self._revive_log.topic, self._ack())
+        return Put(
+            request,
+            size_of(records),
+            put,
+            lambda _: response,
+            self._state.revive_log.topic,
+            self._core.puts.default_ack(),
+        )
 
     def _count(self, counts: Sequence[tuple[CheckPointKey, int]]) -> None:
         for key, count in counts:
-            self._counters.note_acks(key.group, "ack", count)
-            self._in_flight.done(key.group, key.topic, key.queue_id, key.pop_time, count)
+            self._core.counters.note_acks(key.group, "ack", count)
+            self._state.in_flight.done(key.group, key.topic, key.queue_id, key.pop_time, count)
 
 
 def _key(place: Place, handle: PopHandle) -> CheckPointKey:

@@ -6,21 +6,22 @@ from collections.abc import Awaitable, Callable
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.processors.long_polling import PullRequestHoldService
+from reput_broker.pull.long_polling import PullRequestHoldService
+from reput_broker.put.allocate_service import AllocateService
 from reput_broker.put.appender import Appender
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.group_transfer import GroupTransfer
+from reput_broker.put.own_puts import OwnPuts
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
+from reput_broker.put.store_upkeep import StoreUpkeep
 from reput_broker.store.message_store import MessageStore
-from reput_broker.upkeep.allocate_service import AllocateService
-from reput_broker.upkeep.store_upkeep import StoreUpkeep
 from reput_protocol.codes import AckLevel
 
 
-class PutParts:
+class PutPath:
     """The services of the log of one broker.
 
     Args:
@@ -76,6 +77,7 @@ class PutParts:
         """Called after each sync that moved the flushed offset."""
         self.wrote = self.commit.wrote if self.commit else self.flush.wrote if is_sync else self.reput.wake
         """Called after the broker has appended messages of its own."""
+        self.own = OwnPuts(store, self.lock, fence, self.wrote)
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
         self.put_by = _nothing if is_sync or self.commit else self.reput.put_by
         # A slave reports first: its master waits for that, and its own consumers can wait a moment.

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import trio
 
-from reput_broker.config.sections import LimitsConfig
-from reput_broker.pop.order_info import OrderInfos
-from reput_broker.pop.positions import Place, PopPositions
-from reput_broker.processors.group_access import GroupAccess
-from reput_broker.processors.pop_polling import PollingKey, PopPolling
-from reput_broker.processors.pop_queues import WRONG_OFFSET, PopQueues
+from reput_broker.core import Core
+from reput_broker.pop.polling import PollingKey
+from reput_broker.pop.positions import Place
+from reput_broker.pop.queues import WRONG_OFFSET
+from reput_broker.pop.state import PopState
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
@@ -37,26 +34,9 @@ _COLD_READS_AT_ONCE: Final = 2
 class PopLookProcessor:
     """Answers requests that pop nothing."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        queues: PopQueues,
-        groups: GroupAccess,
-        positions: PopPositions,
-        orders: OrderInfos,
-        polling: PopPolling,
-        limits: LimitsConfig,
-        *,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._queues = queues
-        self._groups = groups
-        self._positions = positions
-        self._orders = orders
-        self._polling = polling
-        self._limits = limits
-        self._clock_ms = clock_ms
+    def __init__(self, core: Core, state: PopState) -> None:
+        self._core = core
+        self._state = state
         self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
 
     def handlers(self) -> dict[int, Handler]:
@@ -70,28 +50,28 @@ class PopLookProcessor:
     async def peek(self, request: Request) -> Response:
         """Answer with the messages that a pop would take now; nothing changes."""
         header = PeekMessageHeader.from_ext(request.ext)
-        self._queues.check(header, creates=False)
+        self._state.queues.check(header, creates=False)
         request.client.note_role("consumer")
         wanted = min(max(1, header.max_msg_nums), POP_MESSAGES_MAX)
-        size = min(self._limits.pull_bytes, request.client.share)
+        size = min(self._core.config.limits.pull_bytes, request.client.share)
         bodies, rest = [], 0
-        for place in self._queues.places(header, with_retries=True):
-            offset = self._positions.look(place)
-            rest += self._queues.left(place)
+        for place in self._state.queues.places(header, with_retries=True):
+            offset = self._state.positions.look(place)
+            rest += self._state.queues.left(place)
             if wanted <= 0:
                 continue
-            result = self._store.get_message(place.topic, place.queue_id, offset, wanted, size)
+            result = self._core.store.get_message(place.topic, place.queue_id, offset, wanted, size)
             if result.status in WRONG_OFFSET:
                 offset = result.next_begin_offset
-                result = self._store.get_message(place.topic, place.queue_id, offset, wanted, size)
+                result = self._core.store.get_message(place.topic, place.queue_id, offset, wanted, size)
             if result.count:
                 wanted -= result.count
                 if result.cold:
-                    with self._store.hold_extents(result.extents) as held:
+                    with self._core.store.hold_extents(result.extents) as held:
                         bodies.append(await trio.to_thread.run_sync(held.read, limiter=self._cold_places))
                 else:
-                    bodies.append(self._store.read_extents(result.extents))
-        ext = PopMessageResult(self._clock_ms(), rest_num=rest).to_ext(request.header_type)
+                    bodies.append(self._core.store.read_extents(result.extents))
+        ext = PopMessageResult(self._core.clock_ms(), rest_num=rest).to_ext(request.header_type)
         if not bodies:
             return Response(_NOT_FOUND, ext, remark=GetStatus.NO_MESSAGE_IN_QUEUE.name)
         return Response(0, ext, b"".join(bodies), "FOUND")
@@ -99,7 +79,7 @@ class PopLookProcessor:
     def notify(self, request: Request) -> Response | None:
         """Answer once there is something to pop, or the time is up."""
         header = NotificationHeader.from_ext(request.ext)
-        self._queues.check(header, creates=True)
+        self._state.queues.check(header, creates=True)
         request.client.note_role("consumer")
         deadline = trio.current_time() + max(0, header.poll_time) / 1000
         return self._notify(request, header, request.header_type, deadline)
@@ -112,18 +92,18 @@ class PopLookProcessor:
 
         if any(
             self._has_messages(header, place)
-            for place in self._queues.places(header, with_retries=not header.order)
+            for place in self._state.queues.places(header, with_retries=not header.order)
         ):
             return answer(True)
         wait_s = deadline - trio.current_time()
-        if wait_s <= 0 or self._polling.is_stopping:
+        if wait_s <= 0 or self._state.polling.is_stopping:
             return answer(False)
 
         def resume(is_wanted: bool) -> None:
             response: Response | None = answer(False)
             try:
                 if is_wanted:
-                    self._queues.check(header, creates=False)
+                    self._state.queues.check(header, creates=False)
                     response = self._notify(request, header, header_type, deadline)
             except Refusal as refusal:
                 response = refusal.response()
@@ -132,22 +112,22 @@ class PopLookProcessor:
 
         key = PollingKey(header.topic, header.consumer_group, header.queue_id, is_notification=True)
         try:
-            self._polling.hold(request, key, None, wait_s, resume, lambda: None)
+            self._state.polling.hold(request, key, None, wait_s, resume, lambda: None)
         except Refusal:
             return answer(False, polling_full=True)
         request.note_held()
         return None
 
     def _has_messages(self, header: NotificationHeader, place: Place) -> bool:
-        if header.order and self._orders.is_blocked(place, header.attempt_id):
+        if header.order and self._state.orders.is_blocked(place, header.attempt_id):
             return False
-        return self._queues.left(place) > 0
+        return self._state.queues.left(place) > 0
 
     def polling_info(self, request: Request) -> Response:
         """Answer with the number of pops that wait."""
         header = PollingInfoHeader.from_ext(request.ext)
-        self._groups.existing(header.consumer_group)
-        self._queues.check(header, creates=False)
+        self._core.group_access.existing(header.consumer_group)
+        self._state.queues.check(header, creates=False)
         request.client.note_role("admin")
-        count = self._polling.count(PollingKey(header.topic, header.consumer_group, header.queue_id))
+        count = self._state.polling.count(PollingKey(header.topic, header.consumer_group, header.queue_id))
         return Response(0, PollingInfoResult(count).to_ext(request.header_type))

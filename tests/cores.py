@@ -1,0 +1,45 @@
+"""A core with only the parts that a test needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import override
+
+from reput_broker.core import Core, RoleDuties
+
+
+def core_of(**parts: Any) -> Core:
+    """Return a core with these parts; the use of another raises AttributeError."""
+    core = object.__new__(Core)
+    for name, part in parts.items():
+        setattr(core, name, part)
+    return core
+
+
+class NoDuties(RoleDuties):
+    """A role that keeps nothing."""
+
+    @override
+    async def before_delete(self) -> None:
+        pass
+
+    @override
+    def needed_from(self) -> int | None:
+        return None
+
+    @override
+    def waiting_from(self) -> int:
+        return 1 << 62
+
+    @override
+    def runtime_figures(self) -> dict[str, object]:
+        return {}
+
+    @override
+    def follows(self) -> bool | None:
+        return None
+
+    @override
+    def ids_to_pull_from(self) -> list[int]:
+        return []
