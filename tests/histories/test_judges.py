@@ -409,6 +409,19 @@ def test_a_message_whose_member_was_killed_after_it_had_committed(story: Story) 
     assert story.broken() == {"offset went back", "duplicate"}
 
 
+def test_a_message_whose_commit_an_overruled_master_has_answered(story: Story) -> None:
+    story.put("a-o1")
+    story.handle("m1", "a-o1")
+    story.events = [event for event in story.events if event.what != "acked"]
+    story.note("b3", "leads", epoch=2, address="b3", wall_ms=0)
+    story.commit("m1", 1)
+    story.kill("m1")
+    _twice(story)
+    assert "duplicate" in story.broken()
+    story.note("runner", "overruled", of="b3")
+    assert story.broken() == set()
+
+
 def test_a_message_that_was_in_flight_when_its_queue_changed_hands(story: Story) -> None:
     story.put("a-o1")
     story.assigned("m1", terms.ORDERS)

@@ -124,6 +124,7 @@ class Reasons:
             offset > first.offset
             and first.begun < at <= asked
             and not self._facts.may_have_lost("offsets", at, answered)
+            and not self._facts.is_overruled(at)
             for at, offset in self._committed[first.group, first.queue]
         )
 
