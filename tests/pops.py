@@ -80,9 +80,9 @@ def pop_fields(group: str, topic: str, **fields: Value) -> dict[str, Value]:
 
 
 def pop(client: RawClient, group: str, topic: str, **fields: Value) -> list[Popped]:
-    """Pop; see `pop_fields`."""
+    """Pop; see `pop_fields`. A new master that is busy with taking over has nothing yet."""
     header, body = client.request(RequestCode.POP_MESSAGE, pop_fields(group, topic, **fields))
-    if header.code == ResponseCode.POLLING_TIMEOUT:
+    if header.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.SYSTEM_BUSY):
         return []
     assert header.code == 0, header.remark
     return popped_messages(header.ext, body)
