@@ -198,6 +198,8 @@ def values_of(field: structs.FieldInfo) -> st.SearchStrategy[Any]:
     """Return any value that a header's field may have; None only where that is what its absence means."""
     parts = get_args(field.type)
     kind = parts[0] if type(None) in parts else field.type
+    if get_args(kind)[:1] == (str,):  # what it names is in its annotation
+        kind = str
     of_type: dict[Any, st.SearchStrategy[Any]] = {LONG: I64, INTEGER: I32, bool: FLAG, str: NAME}
     values = of_type[kind] if kind in of_type else st.sampled_from(kind)
     return values | st.none() if field.default is None else values
