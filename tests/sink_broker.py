@@ -1,7 +1,8 @@
 """The real broker that kills itself at one step of staging or committing a batch.
 
 Usage: `python sink_broker.py STEP[:N] serve --data-dir DIR ...`; STEP is one of `STEPS`, N says at which time of it.
-`@FILE` in place of a step reads it from a file each time, so that a running broker can be told where to die.
+`@FILE` in place of a step reads it from a file each time, so that a running broker can be told where to die; there it
+lives on for a moment, in which slaves get what the log has.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import trio
+
 from reput_broker.staging import committer
 from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.committer import Committer
 from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.staging_file import StagingFile
+
+COPIED_WITHIN_S = 0.5
 
 
 def die() -> None:
@@ -48,7 +53,7 @@ def plant(step: str) -> None:
     """Have this process die at a step, or with `@FILE` at the one that the file names at the time."""
     if step.startswith("@"):
         for name in STEPS:
-            _plant(name, _named_in(Path(step[1:]), name))
+            _plant(name, _named_in(Path(step[1:]), name), COPIED_WITHIN_S)
         return
     name, _, number = step.partition(":")
     wanted, times = int(number or 1), itertools.count(1)
@@ -65,7 +70,7 @@ def _named_in(file: Path, step: str) -> Callable[[], bool]:
     return is_due
 
 
-def _plant(step: str, is_due: Callable[[], bool]) -> None:
+def _plant(step: str, is_due: Callable[[], bool], lives_on_s: float = 0.0) -> None:
     owner, attribute, after = STEPS[step]
     inner: Callable[..., Any] = getattr(owner, attribute)
 
@@ -77,6 +82,7 @@ def _plant(step: str, is_due: Callable[[], bool]) -> None:
                 die()
             result = await inner(*arguments, **named)
             if due:
+                await trio.sleep(lives_on_s)
                 die()
             return result
 
