@@ -12,8 +12,10 @@ import pytest
 from pipeline_jobs import Run, runner
 from reput_broker.background import BackgroundBroker
 from reput_pipeline.archives.read import read_archive
+from reput_protocol.properties import encode_properties
+from reput_protocol.record.record import Record
 from store_samples import MESSAGES, fill, hashes
-from stores import FakeClock, dispatch_all, opened, put, small_options
+from stores import FakeClock, dispatch_all, opened, small_options
 
 
 @pytest.fixture
@@ -58,13 +60,15 @@ def dead_letters(root: Path) -> None:
     for number in range(5):
         clock.now_ms += 1000
         properties = {
-            "DLQ_ORIGIN_TOPIC": "orders" if number < 3 else "bills",
+            "UNIQ_KEY": f"{number:032X}",
+            "TAGS": "t",
+            "KEYS": f"k{number}",
+            "RETRY_TOPIC": "orders" if number < 3 else "bills",
             "DLQ_REASON": "attempts used up" if number % 2 else "asked for",
             "colour": "red",
         }
-        put(
-            store, b"dead-%d" % number, topic="%DLQ%shop", properties=properties, tag="t", keys=[f"k{number}"]
-        )
+        body = b"dead-%d" % number
+        store.put_record(Record("%DLQ%shop", body, properties=encode_properties(properties)))
     dispatch_all(store)
     assert store.close()
 

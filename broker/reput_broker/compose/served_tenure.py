@@ -277,8 +277,8 @@ class ServedTenure:
         base.health.state = BrokerState.DRAINING
         server.stop_accepting(keep_listening=self._next_follows)
         self._opened.hold.release_all()
-        await server.drain(_CHANGE_GRACE_S if self._next_follows else base.config.shutdown_grace)
-        base.routes.keep_without_connections()  # closed by now, and not reported as gone yet
+        with base.routes.kept_without_connections():
+            await server.drain(_CHANGE_GRACE_S if self._next_follows else base.config.shutdown_grace)
         if not self._next_follows:
             await parts.finish()
 

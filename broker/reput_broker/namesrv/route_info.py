@@ -8,6 +8,7 @@ service runs in is listed without a registration, and so are the other members o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -88,6 +89,7 @@ class RouteInfoManager:
         self._live: dict[str, _Live] = {}  # by address
         self._brokers: dict[str, _Broker] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}  # by topic and broker name
+        self._keeps = False
 
     # Registration
 
@@ -227,14 +229,23 @@ class RouteInfoManager:
     def client_gone(self, client: Client) -> None:
         """Drop the broker whose last registration came from a connection that has ended."""
         for live in [live for live in self._live.values() if live.client is client]:
-            self._drop(live, "its connection ended")
+            if self._keeps:
+                live.client = None
+            else:
+                self._drop(live, "its connection ended")
 
-    def keep_without_connections(self) -> None:
+    @contextmanager
+    def kept_without_connections(self) -> Iterator[None]:
         """Keep the registered brokers although this one closes all connections, because its role changes: they connect
         again, or are dropped as silent.
         """
-        for live in self._live.values():
-            live.client = None
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps = False
+            for live in self._live.values():
+                live.client = None  # closed by now, and perhaps not reported as gone yet
 
     def drop_silent(self) -> None:
         """Drop the brokers that have been silent for too long."""

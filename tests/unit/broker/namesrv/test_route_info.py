@@ -348,8 +348,8 @@ def test_brokers_stay_registered_when_this_one_closes_all_connections() -> None:
     first, second = FakeClient(), FakeClient()
     names.register("a:1", "broker-a", client=first, heartbeat_timeout_millis=30_000)
     names.register("b:1", "broker-b", client=second, heartbeat_timeout_millis=30_000)
-    names.routes.keep_without_connections()
-    names.routes.client_gone(first)
+    with names.routes.kept_without_connections():
+        names.routes.client_gone(first)
     names.routes.client_gone(second)
     assert names.addresses() == {"broker-a": {0: "a:1"}, "broker-b": {0: "b:1"}}
     again = FakeClient()
