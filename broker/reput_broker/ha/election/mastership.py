@@ -184,7 +184,7 @@ class Mastership:
         """Write the record again if the engine has an older one of this tenure, because it was restored from a copy.
 
         Raises:
-            EngineUnavailable, LeaseLost: it may not have been written.
+            EngineUnavailable: it may not have been written.
         """
         async with self._writing:
             found, own = await self._engine.read(), self.record
@@ -198,7 +198,10 @@ class Mastership:
                 found_version=found.version,
                 hint="it was restored from an older copy; this master writes its record again",
             )
-            self.record = await self._engine.write(found, own) or own
+            try:
+                self.record = await self._engine.write(found, own) or own
+            except LeaseLost as error:
+                self.end(error.reason)
 
     def _next(self, **changes: Any) -> GroupRecord:
         return replace(self.record, version=self.record.version + 1, **changes)

@@ -397,6 +397,28 @@ def test_a_master_writes_its_record_again_into_a_restored_engine(group: Run) -> 
     group(scenario)
 
 
+def test_a_master_whose_lease_has_ended_as_it_writes_its_record_again_is_a_slave(
+    group: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may say so at any request, not only when the lease is extended."""
+
+    async def write(*_: GroupRecord) -> None:
+        raise LeaseLost("held by another member")
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3)
+        copy = g.state.record
+        await g.leave(3)
+        monkeypatch.setattr(g[1].engine, "write", write)
+        g.state.keep(copy)
+        await trio.sleep(0.1)
+        assert not g[1].leads
+
+    group(scenario)
+
+
 def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_otherwise(group: Run) -> None:
     async def scenario(g: Group) -> None:
         g.start()
