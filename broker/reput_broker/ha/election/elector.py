@@ -355,8 +355,7 @@ class Elector:
         mastership = self._mastership
         if mastership is None or mastership.record.epoch != epoch:
             raise LeaseLost(self.reason or f"the tenure of epoch {epoch} has ended, and another has begun")
-        _, confirmed = self._file.seen.confirmed
-        return mastership.fence, mastership.lead(start, confirmed)
+        return mastership.fence, mastership.lead(start, self.confirmed)
 
     async def hand_over(self, member: int, end: int, *, force: bool = False) -> HandOver:
         """Make another member the master, without losing a message, and become a slave.

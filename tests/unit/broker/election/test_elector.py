@@ -440,6 +440,30 @@ def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_other
     group(scenario)
 
 
+def test_what_was_confirmed_before_an_operator_overruled_it_is_not_confirmed_in_a_later_tenure(
+    group: Run,
+) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        await trio.sleep(2)
+        g[1].kill()
+        g[2].kill()
+        await trio.sleep(2 * LEASE_S)
+        await g[3].elector.hand_over(3, 0, force=True)
+        g[1].restart()
+        await trio.sleep(1)
+        await g.copy_everything(1, 2, end=200)
+        g[3].kill()
+        while g[1].in_sync is None:
+            await trio.sleep(0.1)
+        assert g[1].in_sync.recorded >= {1, 2}
+        assert g[1].in_sync.confirm == 0, "member 2 has not connected yet"
+
+    group(scenario)
+
+
 def test_an_operator_may_declare_that_the_masters_history_holds(group: Run) -> None:
     async def scenario(g: Group) -> None:
         g.start()
