@@ -134,7 +134,7 @@ class Elector:
         return self._clock()
 
     def on_set_change(self, call: Callable[[], None]) -> None:
-        """Call this after each change of the in-sync set in this tenure, which may move the confirm offset."""
+        """Call this in this tenure whenever `Mastership.on_change` is called."""
         if self._mastership is not None:
             self._mastership.on_change = call
 

@@ -464,6 +464,30 @@ def test_what_was_confirmed_before_an_operator_overruled_it_is_not_confirmed_in_
     group(scenario)
 
 
+def test_what_is_confirmed_because_a_joining_member_has_gone_is_reported(group: Run) -> None:
+    """Nothing else may happen in a quiet group, and consumers wait for it."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        in_sync = g[1].in_sync
+        assert in_sync is not None
+        reported: list[int] = []
+        g[1].elector.on_set_change(lambda: reported.append(in_sync.confirm))
+        in_sync.acknowledged(2, 0, trio.current_time())
+        in_sync.own(500, 500)
+        in_sync.acknowledged(2, 400, trio.current_time())
+        await trio.sleep(0.15)
+        in_sync.own(600, 600)
+        assert in_sync.confirm == 500
+        in_sync.disconnected(2, trio.current_time())
+        await trio.sleep(0.15)
+        assert in_sync.confirm == 600
+        assert reported == [600]
+
+    group(scenario)
+
+
 def test_an_operator_may_declare_that_the_masters_history_holds(group: Run) -> None:
     async def scenario(g: Group) -> None:
         g.start()
