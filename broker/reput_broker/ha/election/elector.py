@@ -134,7 +134,7 @@ class Elector:
         return self._clock()
 
     def on_set_change(self, call: Callable[[], None]) -> None:
-        """Call this after each change of the in-sync set in this tenure, which may move the confirm offset."""
+        """Call this in this tenure whenever `Mastership.on_change` is called."""
         if self._mastership is not None:
             self._mastership.on_change = call
 
@@ -355,8 +355,7 @@ class Elector:
         mastership = self._mastership
         if mastership is None or mastership.record.epoch != epoch:
             raise LeaseLost(self.reason or f"the tenure of epoch {epoch} has ended, and another has begun")
-        _, confirmed = self._file.seen.confirmed
-        return mastership.fence, mastership.lead(start, confirmed)
+        return mastership.fence, mastership.lead(start, self.confirmed)
 
     async def hand_over(self, member: int, end: int, *, force: bool = False) -> HandOver:
         """Make another member the master, without losing a message, and become a slave.

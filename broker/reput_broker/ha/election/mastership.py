@@ -94,7 +94,8 @@ class Mastership:
         """Once the log is open."""
         self.is_over = False
         self.on_change: Callable[[], None] = lambda: None
-        """Called after each change of the in-sync set, which may move the confirm offset."""
+        """Called after each change of the in-sync set, or of those about to join it; the confirm offset may have moved.
+        """
         self._engine = engine
         self._lease_s = lease_s
         self._is_planned, self._gone = is_planned, gone
@@ -171,7 +172,10 @@ class Mastership:
             in_sync = self.in_sync
             if in_sync is None or self.fence.refusal() is not None:
                 continue
+            confirmed = in_sync.confirm
             change = in_sync.next_change(self._clock())
+            if in_sync.confirm != confirmed:
+                self.on_change()  # a member that was about to join has gone
             if change is not None and await self._record(in_sync=change):
                 in_sync.settled(change)
                 self.on_change()
@@ -184,7 +188,7 @@ class Mastership:
         """Write the record again if the engine has an older one of this tenure, because it was restored from a copy.
 
         Raises:
-            EngineUnavailable, LeaseLost: it may not have been written.
+            EngineUnavailable: it may not have been written.
         """
         async with self._writing:
             found, own = await self._engine.read(), self.record
@@ -198,7 +202,10 @@ class Mastership:
                 found_version=found.version,
                 hint="it was restored from an older copy; this master writes its record again",
             )
-            self.record = await self._engine.write(found, own) or own
+            try:
+                self.record = await self._engine.write(found, own) or own
+            except LeaseLost as error:
+                self.end(error.reason)
 
     def _next(self, **changes: Any) -> GroupRecord:
         return replace(self.record, version=self.record.version + 1, **changes)

@@ -100,6 +100,8 @@ class TableCopies:
         """Note what a member has; answer at once if there is more, else when there is."""
         header = AwaitTableChangesHeader.from_ext(request.ext)
         request.client.note_role("broker")
+        if not header.taken:
+            self._taken.pop(header.member, None)  # it begins anew, maybe without what it had
         run, _, number = header.taken.partition(".")
         if run == self._run and number.isdecimal():
             self._silent.discard(header.member)
@@ -186,7 +188,8 @@ class TableCopies:
             return outcome
         self._number += 1
         answer = None if request.is_oneway else request.reply
-        self._changes.append(_Change(self._number, trio.current_time(), answer, outcome))
+        if answer is not None or not self._changes or self._changes[-1].answer is not None:
+            self._changes.append(_Change(self._number, trio.current_time(), answer, outcome))
         self.wake()
         self.advance()
         return None

@@ -397,6 +397,28 @@ def test_a_master_writes_its_record_again_into_a_restored_engine(group: Run) -> 
     group(scenario)
 
 
+def test_a_master_whose_lease_has_ended_as_it_writes_its_record_again_is_a_slave(
+    group: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may say so at any request, not only when the lease is extended."""
+
+    async def write(*_: GroupRecord) -> None:
+        raise LeaseLost("held by another member")
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, 3)
+        copy = g.state.record
+        await g.leave(3)
+        monkeypatch.setattr(g[1].engine, "write", write)
+        g.state.keep(copy)
+        await trio.sleep(0.1)
+        assert not g[1].leads
+
+    group(scenario)
+
+
 def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_otherwise(group: Run) -> None:
     async def scenario(g: Group) -> None:
         g.start()
@@ -414,6 +436,54 @@ def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_other
         await trio.sleep(1)
         assert g.state.record.forced == g.state.record.epoch
         assert g[1].elector.confirmed == 0
+
+    group(scenario)
+
+
+def test_what_was_confirmed_before_an_operator_overruled_it_is_not_confirmed_in_a_later_tenure(
+    group: Run,
+) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        await trio.sleep(2)
+        g[1].kill()
+        g[2].kill()
+        await trio.sleep(2 * LEASE_S)
+        await g[3].elector.hand_over(3, 0, force=True)
+        g[1].restart()
+        await trio.sleep(1)
+        await g.copy_everything(1, 2, end=200)
+        g[3].kill()
+        while g[1].in_sync is None:
+            await trio.sleep(0.1)
+        assert g[1].in_sync.recorded >= {1, 2}
+        assert g[1].in_sync.confirm == 0, "member 2 has not connected yet"
+
+    group(scenario)
+
+
+def test_what_is_confirmed_because_a_joining_member_has_gone_is_reported(group: Run) -> None:
+    """Nothing else may happen in a quiet group, and consumers wait for it."""
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        in_sync = g[1].in_sync
+        assert in_sync is not None
+        reported: list[int] = []
+        g[1].elector.on_set_change(lambda: reported.append(in_sync.confirm))
+        in_sync.acknowledged(2, 0, trio.current_time())
+        in_sync.own(500, 500)
+        in_sync.acknowledged(2, 400, trio.current_time())
+        await trio.sleep(0.15)
+        in_sync.own(600, 600)
+        assert in_sync.confirm == 500
+        in_sync.disconnected(2, trio.current_time())
+        await trio.sleep(0.15)
+        assert in_sync.confirm == 600
+        assert reported == [600]
 
     group(scenario)
 
