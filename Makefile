@@ -201,7 +201,7 @@ ops-check: $(DEV) ## fire and clear each alert, ask each query of the dashboard,
 	$(BIN)/python tests/ops/run.py $(ARGS)
 
 console-pictures: $(DEV) ## write a picture of each page of the console to docs/console (Chromium)
-	$(BIN)/python tests/console_pictures.py
+	PYTHONPATH=tests $(BIN)/python -m support.console_pictures
 
 crash: $(DEV) ## kill the broker ROUNDS times (200) and check that no acknowledged message is missing; SEED repeats a run
 	$(BIN)/python tests/crash/run.py $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -20,11 +20,11 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from cluster_of_three import ClusterOfThree
 from reput_client.blocking import Admin, Producer
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import Message
 from run import Row
+from support.cluster_of_three import ClusterOfThree
 from tables import aligned
 
 ROUNDS: Final = 20

@@ -36,7 +36,7 @@ from spark_sink import SinkBench
 from spark_source import LOG_FILE_BYTES, SHORT, TOPIC, SourceBench, fill, read_through
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from spark_cluster import SparkCluster
+from support.spark_cluster import SparkCluster
 
 MEASURES = ("scan", "short", "stream", "parts", "sink", "archive", "audit", "memory", "workers")
 WORKER_MIB = 200.0

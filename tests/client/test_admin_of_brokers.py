@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fakes import Answer, FakeBroker
 from reput_broker import Broker, BrokerConfig
 from reput_client import Admin, Consumer, Message, Producer, PullConsumer
 from reput_client.errors import BrokerNotFound, BrokersFailed, NotFound, TopicNotFound
@@ -17,6 +16,7 @@ from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
 from reput_protocol.errors import GroupNotFound
 from reput_protocol.record.message import MessageQueue
+from support.fakes import Answer, FakeBroker
 
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from faces import FACES, Face
-from fakes import Answer, FakeBroker
 from reput_broker import Broker, BrokerConfig
 from reput_client import Admin, Consumer, Message, Producer, PullConsumer
 from reput_client.errors import ConnectFailed
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+from support.faces import FACES, Face, scenario
+from support.fakes import Answer, FakeBroker
 
 WHO = RequestCode.GET_BROKER_CLUSTER_INFO
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -74,49 +74,43 @@ async def test_an_unreachable_announcement_is_no_hindrance(tmp_path: Path) -> No
         assert (await producer.send(Message("t", b"x"))).queue_offset == 0
 
 
-def test_an_announced_address_that_cannot_be_reached_is_named(face: Face, names: FakeBroker) -> None:
+@scenario
+async def test_an_announced_address_that_cannot_be_reached_is_named(face: Face, names: FakeBroker) -> None:
     announce(names, {"away": "127.0.0.1:1"})
 
-    async def scenario() -> None:
-        async with face.Producer(names.address, timeout_s=0.5) as producer:
-            with pytest.raises(
-                ConnectFailed, match=r"names this address for broker 'away'.*advertise"
-            ) as caught:
-                await producer.send(Message("t", b"x"))
-            assert caught.value.address == "127.0.0.1:1"
-
-    face.run(scenario)
+    async with face.Producer(names.address, timeout_s=0.5) as producer:
+        with pytest.raises(ConnectFailed, match=r"names this address for broker 'away'.*advertise") as caught:
+            await producer.send(Message("t", b"x"))
+        assert caught.value.address == "127.0.0.1:1"
 
 
-def test_an_announced_address_where_another_broker_answers_is_named(face: Face, names: FakeBroker) -> None:
+@scenario
+async def test_an_announced_address_where_another_broker_answers_is_named(
+    face: Face, names: FakeBroker
+) -> None:
     with FakeBroker() as wrong:
         wrong.behave(WHO, Answer(ext={"brokerName": "wrong", "startId": "9"}))
         announce(names, {"right": wrong.address})
 
-        async def scenario() -> None:
-            async with face.Producer(names.address, timeout_s=0.5) as producer:
-                with pytest.raises(ConnectFailed, match="broker 'wrong' answers there, not 'right'"):
-                    await producer.send(Message("t", b"x"))
-            assert not wrong.count(RequestCode.PUT_MESSAGE)
-
-        face.run(scenario)
+        async with face.Producer(names.address, timeout_s=0.5) as producer:
+            with pytest.raises(ConnectFailed, match="broker 'wrong' answers there, not 'right'"):
+                await producer.send(Message("t", b"x"))
+        assert not wrong.count(RequestCode.PUT_MESSAGE)
 
 
-def test_another_broker_of_the_same_name_is_told_by_its_start_id(face: Face, names: FakeBroker) -> None:
+@scenario
+async def test_another_broker_of_the_same_name_is_told_by_its_start_id(face: Face, names: FakeBroker) -> None:
     with FakeBroker() as twin, FakeBroker() as second:
         twin.behave(WHO, Answer(ext={"brokerName": "broker-a", "startId": "2"}))
         addresses = {"broker-a": twin.address, "broker-b": second.address}
         announce(names, addresses, brokerName="broker-a", startId="1")
 
-        async def scenario() -> None:
-            async with face.PullConsumer(names.address, group="g", timeout_s=0.5) as pull:
-                with pytest.raises(ConnectFailed, match=r"another broker of the name 'broker-a'.*2, not 1"):
-                    await pull.commit("t", 0, 1, broker_name="broker-a")
-                await pull.commit("t", 0, 1, broker_name="broker-b")
-                assert not twin.commits
-                # A restart changes its start id, and the next route has the new one.
-                twin.behave(WHO, Answer(ext={"brokerName": "broker-a", "startId": "1"}))
+        async with face.PullConsumer(names.address, group="g", timeout_s=0.5) as pull:
+            with pytest.raises(ConnectFailed, match=r"another broker of the name 'broker-a'.*2, not 1"):
                 await pull.commit("t", 0, 1, broker_name="broker-a")
-            assert twin.commits == [("g", "t", 0, 1)]
-
-        face.run(scenario)
+            await pull.commit("t", 0, 1, broker_name="broker-b")
+            assert not twin.commits
+            # A restart changes its start id, and the next route has the new one.
+            twin.behave(WHO, Answer(ext={"brokerName": "broker-a", "startId": "1"}))
+            await pull.commit("t", 0, 1, broker_name="broker-a")
+        assert twin.commits == [("g", "t", 0, 1)]

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from fakes import FakeBroker
 from reput_client import Message, blocking
 from reput_client.errors import ConnectFailed
+from support.fakes import FakeBroker
 
 
 class RowUnreadable(Exception):

@@ -9,13 +9,13 @@ from functools import partial
 import anyio
 import pytest
 
-from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message, Producer
 from reput_client.blocking import Producer as BlockingProducer
 from reput_client.errors import RequestTimeout
 from reput_client.transport.connection import Connection
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
+from support.fakes import SILENCE, Answer, FakeBroker
 
 BACKENDS = ("trio", "asyncio")
 

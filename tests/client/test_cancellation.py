@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from faces import Face
-from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Consumer, Message, Producer, PullConsumer
 from reput_client.transport.aio import AnyioEvent, AnyioRuntime
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
+from support.faces import Face
+from support.fakes import SILENCE, Answer, FakeBroker
 
 BACKENDS = ("trio", "asyncio")
 

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 import pytest
 
-from faces import FACES, Face
-from fakes import Answer, FakeBroker
 from reput_client import Message
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.errors import ReputError
 from reput_protocol.wire.header import Header
+from support.faces import FACES, Face, scenario
+from support.fakes import Answer, FakeBroker
 
 TIMEOUT_S = 2.0
 
@@ -42,24 +42,23 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-def test_sends_to_others_go_on(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.Producer(broker.address, ack="page_cache", timeout_s=TIMEOUT_S) as producer:
-            sent: list[int] = []
+@scenario
+async def test_sends_to_others_go_on(face: Face, broker: FakeBroker) -> None:
 
-            async def to_the_deaf() -> None:
-                with suppress(ReputError):
-                    await producer.send(Message("deaf", bytes(7_000_000)))
+    async with face.Producer(broker.address, ack="page_cache", timeout_s=TIMEOUT_S) as producer:
+        sent: list[int] = []
 
-            async def to_the_other() -> None:
-                await face.sleep(0.1)
-                for _ in range(20):
-                    receipt = await producer.send(Message("good", b"x"))
-                    sent.append(receipt.queue_offset)
+        async def to_the_deaf() -> None:
+            with suppress(ReputError):
+                await producer.send(Message("deaf", bytes(7_000_000)))
 
-            await face.together(to_the_deaf, to_the_other)
-            # The partly written data is still there, and no other task writes now.
-            await to_the_other()
-            assert sent == list(range(40))
+        async def to_the_other() -> None:
+            await face.sleep(0.1)
+            for _ in range(20):
+                receipt = await producer.send(Message("good", b"x"))
+                sent.append(receipt.queue_offset)
 
-    face.run(scenario)
+        await face.together(to_the_deaf, to_the_other)
+        # The partly written data is still there, and no other task writes now.
+        await to_the_other()
+        assert sent == list(range(40))

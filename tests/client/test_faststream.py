@@ -19,10 +19,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, ValidationError
 
-from broker_process import BrokerProcess
 from reput_client import Admin, InvalidName, PullConsumer, ReplyTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
+from support.broker_process import BrokerProcess
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 

@@ -12,8 +12,6 @@ from dataclasses import replace
 import pytest
 
 import reput_client.blocking
-from faces import FACES, Face, open_sockets
-from fakes import HANG_UP, SILENCE, Answer, FakeBroker
 from reput_client import Message
 from reput_client.errors import (
     AckNotReached,
@@ -33,6 +31,8 @@ from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import Header
+from support.faces import FACES, Face, open_sockets, scenario
+from support.fakes import HANG_UP, SILENCE, Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -64,47 +64,46 @@ def once(
     return behave
 
 
-def test_a_send_without_an_answer_has_an_unknown_outcome_and_is_not_repeated(
+@scenario
+async def test_a_send_without_an_answer_has_an_unknown_outcome_and_is_not_repeated(
     face: Face, broker: FakeBroker
 ) -> None:
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            for misbehaviour, reason in ((SILENCE, r"no answer within 0\.\d+ s"), (HANG_UP, "connection")):
-                broker.behave(PUT, misbehaviour)
-                before = broker.count(PUT)
-                with pytest.raises(SendOutcomeUnknown, match=reason) as caught:
-                    await producer.send(Message("t", b"x"), timeout_s=0.1, queue_id=1)
-                assert broker.count(PUT) == before + 1
-                assert caught.value.topic == "t"
-                assert caught.value.queue_id == 1
-                assert len(caught.value.message_ids) == 1
-            broker.behave(PUT, None)
-            assert (await producer.send(Message("t", b"y"), queue_id=1)).queue_offset == 0
 
-    face.run(scenario)
-
-
-def test_retries_repeat_a_send_with_the_same_unique_id(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.Producer(broker.address, retries=2) as producer:
-            broker.behave(PUT, once(broker, HANG_UP))
-            receipt = await producer.send(Message("t", b"x", unique_id="mine"))
-            assert receipt.message_id == "mine"
-            assert broker.count(PUT) == 2
-            busy = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too much; come back")
-            broker.behave(PUT, once(broker, busy))
-            await producer.send_batch([Message("t", b"x")])
-            broker.behave(PUT, Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0 is bad"))
+    async with face.Producer(broker.address) as producer:
+        for misbehaviour, reason in ((SILENCE, r"no answer within 0\.\d+ s"), (HANG_UP, "connection")):
+            broker.behave(PUT, misbehaviour)
             before = broker.count(PUT)
-            with pytest.raises(MessageRefused):
-                await producer.send(Message("t", b"x"))
-            assert broker.count(PUT) == before + 1, "a refusal that waiting does not cure is not repeated"
+            with pytest.raises(SendOutcomeUnknown, match=reason) as caught:
+                await producer.send(Message("t", b"x"), timeout_s=0.1, queue_id=1)
+            assert broker.count(PUT) == before + 1
+            assert caught.value.topic == "t"
+            assert caught.value.queue_id == 1
+            assert len(caught.value.message_ids) == 1
+        broker.behave(PUT, None)
+        assert (await producer.send(Message("t", b"y"), queue_id=1)).queue_offset == 0
 
-    face.run(scenario)
+
+@scenario
+async def test_retries_repeat_a_send_with_the_same_unique_id(face: Face, broker: FakeBroker) -> None:
+
+    async with face.Producer(broker.address, retries=2) as producer:
+        broker.behave(PUT, once(broker, HANG_UP))
+        receipt = await producer.send(Message("t", b"x", unique_id="mine"))
+        assert receipt.message_id == "mine"
+        assert broker.count(PUT) == 2
+        busy = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too much; come back")
+        broker.behave(PUT, once(broker, busy))
+        await producer.send_batch([Message("t", b"x")])
+        broker.behave(PUT, Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0 is bad"))
+        before = broker.count(PUT)
+        with pytest.raises(MessageRefused):
+            await producer.send(Message("t", b"x"))
+        assert broker.count(PUT) == before + 1, "a refusal that waiting does not cure is not repeated"
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "batch"])
-def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
+@scenario
+async def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
     face: Face, broker: FakeBroker, many: bool
 ) -> None:
     """The first attempt got no answer and may be stored, whatever the repeated one raises.
@@ -112,57 +111,53 @@ def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
     Its outcome stays unknown, with the later error as the cause.
     """
 
-    async def scenario() -> None:
-        async with face.Producer(broker.address, retries=2) as producer:
+    async with face.Producer(broker.address, retries=2) as producer:
 
-            async def send() -> None:
-                message = Message("t", b"x")
-                await (producer.send_batch([message]) if many else producer.send(message))
+        async def send() -> None:
+            message = Message("t", b"x")
+            await (producer.send_batch([message]) if many else producer.send(message))
 
-            refusal = Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0 is bad")
-            broker.behave(PUT, once(broker, HANG_UP, then=refusal))
-            with pytest.raises(SendOutcomeUnknown, match="connection") as caught:
-                await send()
-            assert isinstance(caught.value.__cause__, MessageRefused)
-            assert broker.count(PUT) == 2
-
-    face.run(scenario)
+        refusal = Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0 is bad")
+        broker.behave(PUT, once(broker, HANG_UP, then=refusal))
+        with pytest.raises(SendOutcomeUnknown, match="connection") as caught:
+            await send()
+        assert isinstance(caught.value.__cause__, MessageRefused)
+        assert broker.count(PUT) == 2
 
 
-def test_refusals_are_told_apart(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            broker.behave(PUT, Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too much; come back"))
-            with pytest.raises(BrokerBusy) as caught:
-                await producer.send(Message("t", b"x"))
-            assert caught.value.retryable
-            with pytest.raises(BrokerBusy):
-                await producer.send_batch([Message("t", b"x")])
+@scenario
+async def test_refusals_are_told_apart(face: Face, broker: FakeBroker) -> None:
 
-    face.run(scenario)
+    async with face.Producer(broker.address) as producer:
+        broker.behave(PUT, Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too much; come back"))
+        with pytest.raises(BrokerBusy) as caught:
+            await producer.send(Message("t", b"x"))
+        assert caught.value.retryable
+        with pytest.raises(BrokerBusy):
+            await producer.send_batch([Message("t", b"x")])
 
 
-def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        def late(header: Header, body: memoryview) -> Answer:
-            stored = broker.put(header, body)
-            return Answer(ResponseCode.FLUSH_DISK_TIMEOUT, {**stored.ext, "ack": "page_cache"}, remark="slow")
+@scenario
+async def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broker: FakeBroker) -> None:
 
-        broker.behave(PUT, late)
-        async with face.Producer(broker.address) as producer:
-            with pytest.raises(AckNotReached) as caught:
-                await producer.send(Message("t", b"x"), queue_id=0)
-            assert caught.value.receipt.queue_offset == 0
-            assert caught.value.receipt.ack == "page_cache"
-            with pytest.raises(AckNotReached) as caught:
-                await producer.send_batch([Message("t", b"x")] * 3, queue_id=0)
-            assert [receipt.queue_offset for receipt in caught.value.receipts] == [1, 2, 3]
+    def late(header: Header, body: memoryview) -> Answer:
+        stored = broker.put(header, body)
+        return Answer(ResponseCode.FLUSH_DISK_TIMEOUT, {**stored.ext, "ack": "page_cache"}, remark="slow")
 
-    face.run(scenario)
+    broker.behave(PUT, late)
+    async with face.Producer(broker.address) as producer:
+        with pytest.raises(AckNotReached) as caught:
+            await producer.send(Message("t", b"x"), queue_id=0)
+        assert caught.value.receipt.queue_offset == 0
+        assert caught.value.receipt.ack == "page_cache"
+        with pytest.raises(AckNotReached) as caught:
+            await producer.send_batch([Message("t", b"x")] * 3, queue_id=0)
+        assert [receipt.queue_offset for receipt in caught.value.receipts] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("code", [ROUTE, PUT])
-def test_a_connection_that_ends_at_the_deadline_leaves_no_send_of_its_own_kind(
+@scenario
+async def test_a_connection_that_ends_at_the_deadline_leaves_no_send_of_its_own_kind(
     face: Face, broker: FakeBroker, code: RequestCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What did not leave is a timeout, and what did is unknown."""
@@ -174,21 +169,19 @@ def test_a_connection_that_ends_at_the_deadline_leaves_no_send_of_its_own_kind(
 
     broker.behave(code, hang_up)
 
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            session = producer._client._client._session if face.is_blocking else producer._session
-            now = session.runtime.now
-            monkeypatch.setattr(session.runtime, "now", lambda: now() + late[0], raising=False)
-            expected = RequestTimeout if code is ROUTE else SendOutcomeUnknown
-            with pytest.raises(expected, match="the broker closed it") as caught:
-                await producer.send(Message("t", b"x"))
-            assert isinstance(caught.value.__cause__, ConnectionLost)
-
-    face.run(scenario)
+    async with face.Producer(broker.address) as producer:
+        session = producer._client._client._session if face.is_blocking else producer._session
+        now = session.runtime.now
+        monkeypatch.setattr(session.runtime, "now", lambda: now() + late[0], raising=False)
+        expected = RequestTimeout if code is ROUTE else SendOutcomeUnknown
+        with pytest.raises(expected, match="the broker closed it") as caught:
+            await producer.send(Message("t", b"x"))
+        assert isinstance(caught.value.__cause__, ConnectionLost)
 
 
 @pytest.mark.parametrize("how", ["send", "send_batch", "post"])
-def test_a_deduplicating_producer_repeats_until_the_level_is_reached(
+@scenario
+async def test_a_deduplicating_producer_repeats_until_the_level_is_reached(
     face: Face, broker: FakeBroker, how: str
 ) -> None:
     """The message may be gone after a failover. The broker checks each repetition, and stores none twice."""
@@ -202,67 +195,63 @@ def test_a_deduplicating_producer_repeats_until_the_level_is_reached(
         code = levels.pop(0) if levels else ResponseCode.FLUSH_SLAVE_TIMEOUT
         return replace(broker.put(header, body), code=code, remark="slow")
 
-    async def scenario() -> None:
-        async with face.Producer(broker.address, ack="replicated", retries=3, deduplicate=True) as producer:
+    async with face.Producer(broker.address, ack="replicated", retries=3, deduplicate=True) as producer:
 
-            async def send() -> None:
-                message = Message("t", b"x")
-                if how == "post":
-                    await producer.post(message)
-                    await producer.flush()
-                else:
-                    await (producer.send_batch([message]) if how == "send_batch" else producer.send(message))
+        async def send() -> None:
+            message = Message("t", b"x")
+            if how == "post":
+                await producer.post(message)
+                await producer.flush()
+            else:
+                await (producer.send_batch([message]) if how == "send_batch" else producer.send(message))
 
-            broker.behave(PUT, late)
+        broker.behave(PUT, late)
+        await send()
+        assert marks == ["mark", "check", "check", "check"]
+        with pytest.raises((AckNotReached, PostsFailed), match="a failover may still lose it"):
             await send()
-            assert marks == ["mark", "check", "check", "check"]
-            with pytest.raises((AckNotReached, PostsFailed), match="a failover may still lose it"):
-                await send()
-            assert marks[4:] == ["mark", "check", "check", "check"]
-
-    face.run(scenario)
+        assert marks[4:] == ["mark", "check", "check", "check"]
 
 
-def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_risked(
+@scenario
+async def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_risked(
     face: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_IDLE_S", 0.0)  # any silence counts
 
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            await producer.send(Message("t", b"x"))
-            broker.drop_connections()
-            await face.until(lambda: not broker._connections)
-            await producer.send(Message("t", b"y"))
-            assert broker.accepted == 2
-
-    face.run(scenario)
+    async with face.Producer(broker.address) as producer:
+        await producer.send(Message("t", b"x"))
+        broker.drop_connections()
+        await face.until(lambda: not broker._connections)
+        await producer.send(Message("t", b"y"))
+        assert broker.accepted == 2
 
 
 @pytest.mark.parametrize("fault", ["lost", "refused", "silent"])
-def test_a_read_ahead_that_fails_costs_nothing_but_time(face: Face, broker: FakeBroker, fault: str) -> None:
-    async def scenario() -> None:
-        async with (
-            face.Producer(broker.address) as producer,
-            face.PullConsumer(broker.address, group="g", timeout_s=0.5) as consumer,
-        ):
-            await producer.send_batch([Message("t", b"%d" % number) for number in range(20)], queue_id=0)
-            if fault != "lost":
-                broker.behave(RequestCode.PULL_MESSAGE, second_fails(broker, fault))
-            first = await consumer.pull("t", 0, 0, max_messages=10, wait_s=0.0, read_ahead=True)
-            if fault == "lost":
-                broker.drop_connections()
-            if fault == "refused":
-                with pytest.raises(BrokerBusy):
-                    await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
-            if fault == "silent":
-                with pytest.raises(RequestTimeout):
-                    await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
-            second = await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
-            bodies = [message.body for message in (*first.messages, *second.messages)]
-            assert bodies == [b"%d" % number for number in range(20)]
+@scenario
+async def test_a_read_ahead_that_fails_costs_nothing_but_time(
+    face: Face, broker: FakeBroker, fault: str
+) -> None:
 
-    face.run(scenario)
+    async with (
+        face.Producer(broker.address) as producer,
+        face.PullConsumer(broker.address, group="g", timeout_s=0.5) as consumer,
+    ):
+        await producer.send_batch([Message("t", b"%d" % number) for number in range(20)], queue_id=0)
+        if fault != "lost":
+            broker.behave(RequestCode.PULL_MESSAGE, second_fails(broker, fault))
+        first = await consumer.pull("t", 0, 0, max_messages=10, wait_s=0.0, read_ahead=True)
+        if fault == "lost":
+            broker.drop_connections()
+        if fault == "refused":
+            with pytest.raises(BrokerBusy):
+                await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
+        if fault == "silent":
+            with pytest.raises(RequestTimeout):
+                await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
+        second = await consumer.pull("t", 0, 10, max_messages=10, wait_s=0.0)
+        bodies = [message.body for message in (*first.messages, *second.messages)]
+        assert bodies == [b"%d" % number for number in range(20)]
 
 
 def second_fails(broker: FakeBroker, fault: str):  # type: ignore[no-untyped-def]
@@ -277,243 +266,231 @@ def second_fails(broker: FakeBroker, fault: str):  # type: ignore[no-untyped-def
     return behave
 
 
-def test_requests_that_may_be_repeated_survive_a_restart(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.PullConsumer(broker.address, group="g", timeout_s=5.0) as consumer:
+@scenario
+async def test_requests_that_may_be_repeated_survive_a_restart(face: Face, broker: FakeBroker) -> None:
+
+    async with face.PullConsumer(broker.address, group="g", timeout_s=5.0) as consumer:
+        assert await consumer.committed("t", 0) is None
+        broker.stop()
+
+        async def ask() -> None:
             assert await consumer.committed("t", 0) is None
-            broker.stop()
 
-            async def ask() -> None:
-                assert await consumer.committed("t", 0) is None
+        async def restart() -> None:
+            broker.restart()
 
-            async def restart() -> None:
-                broker.restart()
-
-            await face.together(ask, restart)
-
-    face.run(scenario)
+        await face.together(ask, restart)
 
 
-def test_a_broker_that_stays_away_is_given_up_at_the_deadline(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            broker.stop()
-            with pytest.raises((ConnectFailed, SendOutcomeUnknown)):
-                await producer.send(Message("t", b"x"), timeout_s=0.3)
-            with pytest.raises(ConnectFailed):
-                await producer.send(Message("t", b"x"), timeout_s=0.2)
+@scenario
+async def test_a_broker_that_stays_away_is_given_up_at_the_deadline(face: Face, broker: FakeBroker) -> None:
 
-    face.run(scenario)
-
-
-def test_several_addresses_are_tried_in_turn(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.Producer(f"127.0.0.1:1,{broker.address}") as producer:
-            await producer.send(Message("t", b"x"))
-        async with face.Producer(["127.0.0.1:1", broker.address]) as producer:
-            await producer.send(Message("t", b"x"))
-
-    face.run(scenario)
+    async with face.Producer(broker.address) as producer:
+        broker.stop()
+        with pytest.raises((ConnectFailed, SendOutcomeUnknown)):
+            await producer.send(Message("t", b"x"), timeout_s=0.3)
+        with pytest.raises(ConnectFailed):
+            await producer.send(Message("t", b"x"), timeout_s=0.2)
 
 
-def test_a_new_topic_is_sent_to_by_the_template(face: Face) -> None:
+@scenario
+async def test_several_addresses_are_tried_in_turn(face: Face, broker: FakeBroker) -> None:
+
+    async with face.Producer(f"127.0.0.1:1,{broker.address}") as producer:
+        await producer.send(Message("t", b"x"))
+    async with face.Producer(["127.0.0.1:1", broker.address]) as producer:
+        await producer.send(Message("t", b"x"))
+
+
+@scenario
+async def test_a_new_topic_is_sent_to_by_the_template(face: Face) -> None:
     with FakeBroker(unknown_topics=frozenset({"new"})) as broker:
-
-        async def scenario() -> None:
-            async with face.Producer(broker.address) as producer:
-                await producer.send(Message("new", b"x"))
-                await producer.send(Message("new", b"y"))
-                assert "new" not in broker.unknown_topics
-            broker.unknown_topics |= {"none", "TBW102"}
-            async with face.Producer(broker.address) as producer:
-                with pytest.raises(TopicNotFound):
-                    await producer.send(Message("none", b"x"))
-
-        face.run(scenario)
-
-
-def test_an_unknown_broker_is_asked_for_again_and_then_named(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        data = [BrokerData("c", "fake", {0: broker.address})]
-        broker.behave(ROUTE, Answer(body=TopicRoute([QueueData("broker-x", 1, 1, 6, 0)], data).to_json()))
         async with face.Producer(broker.address) as producer:
-            with pytest.raises(BrokerNotFound, match="broker-x") as caught:
-                await producer.send(Message("t", b"x"))
-            assert caught.value.name == "broker-x"
-            assert broker.count(ROUTE) == 2
-            broker.behave(ROUTE, None)
-            await producer.send(Message("other", b"x"))
+            await producer.send(Message("new", b"x"))
+            await producer.send(Message("new", b"y"))
+            assert "new" not in broker.unknown_topics
+        broker.unknown_topics |= {"none", "TBW102"}
+        async with face.Producer(broker.address) as producer:
+            with pytest.raises(TopicNotFound):
+                await producer.send(Message("none", b"x"))
 
-    face.run(scenario)
+
+@scenario
+async def test_an_unknown_broker_is_asked_for_again_and_then_named(face: Face, broker: FakeBroker) -> None:
+
+    data = [BrokerData("c", "fake", {0: broker.address})]
+    broker.behave(ROUTE, Answer(body=TopicRoute([QueueData("broker-x", 1, 1, 6, 0)], data).to_json()))
+    async with face.Producer(broker.address) as producer:
+        with pytest.raises(BrokerNotFound, match="broker-x") as caught:
+            await producer.send(Message("t", b"x"))
+        assert caught.value.name == "broker-x"
+        assert broker.count(ROUTE) == 2
+        broker.behave(ROUTE, None)
+        await producer.send(Message("other", b"x"))
 
 
-def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        def second_fails(header: Header, body: memoryview) -> Answer:
-            return broker.put(header, body) if broker.count(PUT) == 1 else HANG_UP
+@scenario
+async def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker: FakeBroker) -> None:
 
-        broker.behave(PUT, second_fails)
-        async with face.Producer(broker.address, batch_bytes=400) as producer:
-            with pytest.raises(PartlySent) as caught:
-                await producer.send_batch([Message("t", b"x")] * 6, queue_id=0)
-        stored = [receipt for receipt in caught.value.receipts if receipt is not None]
-        assert len(caught.value.receipts) == 6
-        assert [receipt.queue_offset for receipt in stored] == list(range(len(broker.log["t", 0])))
-        assert isinstance(caught.value.errors[len(stored)], SendOutcomeUnknown)
+    def second_fails(header: Header, body: memoryview) -> Answer:
+        return broker.put(header, body) if broker.count(PUT) == 1 else HANG_UP
 
-    face.run(scenario)
+    broker.behave(PUT, second_fails)
+    async with face.Producer(broker.address, batch_bytes=400) as producer:
+        with pytest.raises(PartlySent) as caught:
+            await producer.send_batch([Message("t", b"x")] * 6, queue_id=0)
+    stored = [receipt for receipt in caught.value.receipts if receipt is not None]
+    assert len(caught.value.receipts) == 6
+    assert [receipt.queue_offset for receipt in stored] == list(range(len(broker.log["t", 0])))
+    assert isinstance(caught.value.errors[len(stored)], SendOutcomeUnknown)
 
 
 @pytest.mark.parametrize("in_flight", [1, 4, 32])
-def test_a_pipelined_failure_tells_each_message_apart(face: Face, broker: FakeBroker, in_flight: int) -> None:
-    async def scenario() -> None:
-        def bad_refused(header: Header, body: memoryview) -> Answer:
-            if b"bad" in bytes(body):
-                return Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0: bad; mend it")
-            return broker.put(header, body)
+@scenario
+async def test_a_pipelined_failure_tells_each_message_apart(
+    face: Face, broker: FakeBroker, in_flight: int
+) -> None:
 
-        broker.behave(PUT, bad_refused)
-        bodies = [b"bad" if number == 21 else b"%d" % number for number in range(50)]
-        async with face.Producer(broker.address) as producer:
-            with pytest.raises(PartlySent) as caught:
-                await producer.send_pipelined(
-                    (Message("t", body) for body in bodies), in_flight=in_flight, queue_id=0
-                )
-        receipts = caught.value.receipts
-        assert list(caught.value.errors) == [21]
-        assert isinstance(caught.value.errors[21], MessageRefused)
-        assert [number for number, receipt in enumerate(receipts) if receipt is None] == [21]
-        assert 21 < len(receipts) < 50
-        kept = [body for body, receipt in zip(bodies, receipts, strict=False) if receipt is not None]
-        assert [decode_record(record).body for record in broker.log["t", 0]] == kept
+    def bad_refused(header: Header, body: memoryview) -> Answer:
+        if b"bad" in bytes(body):
+            return Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0: bad; mend it")
+        return broker.put(header, body)
 
-    face.run(scenario)
-
-
-def test_pipelined_messages_without_an_answer_are_of_unknown_outcome(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        broker.behave(PUT, SILENCE)
-        async with face.Producer(broker.address) as producer:
-            with pytest.raises(PartlySent) as caught:
-                await producer.send_pipelined([Message("t", b"x")] * 3, timeout_s=0.1)
-            assert {type(error) for error in caught.value.errors.values()} == {SendOutcomeUnknown}
-            assert caught.value.receipts == [None, None, None]
-            broker.behave(PUT, None)
-            await producer.send(Message("t", b"x"))
-
-    face.run(scenario)
+    broker.behave(PUT, bad_refused)
+    bodies = [b"bad" if number == 21 else b"%d" % number for number in range(50)]
+    async with face.Producer(broker.address) as producer:
+        with pytest.raises(PartlySent) as caught:
+            await producer.send_pipelined(
+                (Message("t", body) for body in bodies), in_flight=in_flight, queue_id=0
+            )
+    receipts = caught.value.receipts
+    assert list(caught.value.errors) == [21]
+    assert isinstance(caught.value.errors[21], MessageRefused)
+    assert [number for number, receipt in enumerate(receipts) if receipt is None] == [21]
+    assert 21 < len(receipts) < 50
+    kept = [body for body, receipt in zip(bodies, receipts, strict=False) if receipt is not None]
+    assert [decode_record(record).body for record in broker.log["t", 0]] == kept
 
 
-def test_members_of_a_lingering_group_get_errors_of_their_own(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        broker.behave(PUT, HANG_UP)
-        errors = []
-        async with face.Producer(broker.address, linger_s=0.05) as producer:
+@scenario
+async def test_pipelined_messages_without_an_answer_are_of_unknown_outcome(
+    face: Face, broker: FakeBroker
+) -> None:
 
-            async def send() -> None:
-                try:
-                    await producer.send(Message("t", b"x"), queue_id=0)
-                except SendOutcomeUnknown as error:
-                    errors.append(error)
-
-            await face.together(send, send, send)
-        assert len(errors) == 3
-        assert len({id(error) for error in errors}) == 3
-        assert len({error.message_ids[0] for error in errors}) == 3
-
-    face.run(scenario)
+    broker.behave(PUT, SILENCE)
+    async with face.Producer(broker.address) as producer:
+        with pytest.raises(PartlySent) as caught:
+            await producer.send_pipelined([Message("t", b"x")] * 3, timeout_s=0.1)
+        assert {type(error) for error in caught.value.errors.values()} == {SendOutcomeUnknown}
+        assert caught.value.receipts == [None, None, None]
+        broker.behave(PUT, None)
+        await producer.send(Message("t", b"x"))
 
 
-def test_a_producer_closes_while_a_refused_block_is_sent_again(face: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_members_of_a_lingering_group_get_errors_of_their_own(face: Face, broker: FakeBroker) -> None:
+
+    broker.behave(PUT, HANG_UP)
+    errors = []
+    async with face.Producer(broker.address, linger_s=0.05) as producer:
+
+        async def send() -> None:
+            try:
+                await producer.send(Message("t", b"x"), queue_id=0)
+            except SendOutcomeUnknown as error:
+                errors.append(error)
+
+        await face.together(send, send, send)
+    assert len(errors) == 3
+    assert len({id(error) for error in errors}) == 3
+    assert len({error.message_ids[0] for error in errors}) == 3
+
+
+@scenario
+async def test_a_producer_closes_while_a_refused_block_is_sent_again(face: Face, broker: FakeBroker) -> None:
     """One by one, so that only the faulty one fails; here none is answered."""
     refused = Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 1 is bad")
 
     def put(header: Header, _body: memoryview) -> Answer:
         return refused if header.ext["count"] == 3 else SILENCE
 
-    async def scenario() -> None:
-        broker.behave(PUT, put)
-        errors = []
-        async with face.Producer(broker.address, linger_s=0.05) as producer:
-
-            async def send() -> None:
-                with pytest.raises((ClientClosed, SendOutcomeUnknown)) as caught:
-                    await producer.send(Message("t", b"x"), queue_id=0)
-                errors.append(caught.value)
-
-            async def close() -> None:
-                while broker.count(PUT) < 2:
-                    await face.sleep(0.01)
-                await producer.aclose()
-
-            await face.together(send, send, send, close)
-        assert len(errors) == 3
-
-    face.run(scenario)
-
-
-def test_a_consumer_survives_restarts_and_hang_ups(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            await producer.send_batch([Message("t", b"%d" % number) for number in range(6)], queue_id=0)
-        async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=0.0) as consumer:
-            assert (await consumer.receive(5.0)).body == b"0"
-            broker.drop_connections()
-            assert [(await consumer.receive(5.0)).body for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
-            assert broker.committed["g", "t", 0] == 5
-            broker.stop()
-            assert await consumer.receive(0.3) is None
-            broker.restart()
-            async with face.Producer(broker.address) as producer:
-                await producer.send(Message("t", b"after"), queue_id=1)
-            assert (await consumer.receive(10.0)).body == b"after"
-        assert broker.committed["g", "t", 1] == 1
-
-    face.run(scenario)
-
-
-def test_closing_ends_the_waits_of_others(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        broker.behave(PUT, SILENCE)
-        producer = face.Producer(broker.address)
-        consumer = face.PullConsumer(broker.address, group="g")
-        await producer.__aenter__()
-        await consumer.__aenter__()
-        ended = []
+    broker.behave(PUT, put)
+    errors = []
+    async with face.Producer(broker.address, linger_s=0.05) as producer:
 
         async def send() -> None:
-            with pytest.raises(SendOutcomeUnknown):
-                await producer.send(Message("t", b"x"))
-            ended.append("send")
-
-        async def pull() -> None:
-            with pytest.raises(ClientClosed):
-                await consumer.pull("t", 0, 0, wait_s=20.0)
-            ended.append("pull")
+            with pytest.raises((ClientClosed, SendOutcomeUnknown)) as caught:
+                await producer.send(Message("t", b"x"), queue_id=0)
+            errors.append(caught.value)
 
         async def close() -> None:
-            await face.until(lambda: broker.count(PUT) == 1 and broker.count(RequestCode.PULL_MESSAGE) == 1)
+            while broker.count(PUT) < 2:
+                await face.sleep(0.01)
             await producer.aclose()
-            await consumer.aclose()
 
-        await face.together(send, pull, close)
-        assert sorted(ended) == ["pull", "send"]
-
-    face.run(scenario)
+        await face.together(send, send, send, close)
+    assert len(errors) == 3
 
 
-def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
+@scenario
+async def test_a_consumer_survives_restarts_and_hang_ups(face: Face, broker: FakeBroker) -> None:
+
+    async with face.Producer(broker.address) as producer:
+        await producer.send_batch([Message("t", b"%d" % number) for number in range(6)], queue_id=0)
+    async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=0.0) as consumer:
+        assert (await consumer.receive(5.0)).body == b"0"
+        broker.drop_connections()
+        assert [(await consumer.receive(5.0)).body for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
+        assert broker.committed["g", "t", 0] == 5
+        broker.stop()
+        assert await consumer.receive(0.3) is None
+        broker.restart()
+        async with face.Producer(broker.address) as producer:
+            await producer.send(Message("t", b"after"), queue_id=1)
+        assert (await consumer.receive(10.0)).body == b"after"
+    assert broker.committed["g", "t", 1] == 1
+
+
+@scenario
+async def test_closing_ends_the_waits_of_others(face: Face, broker: FakeBroker) -> None:
+
+    broker.behave(PUT, SILENCE)
+    producer = face.Producer(broker.address)
+    consumer = face.PullConsumer(broker.address, group="g")
+    await producer.__aenter__()
+    await consumer.__aenter__()
+    ended = []
+
+    async def send() -> None:
+        with pytest.raises(SendOutcomeUnknown):
+            await producer.send(Message("t", b"x"))
+        ended.append("send")
+
+    async def pull() -> None:
+        with pytest.raises(ClientClosed):
+            await consumer.pull("t", 0, 0, wait_s=20.0)
+        ended.append("pull")
+
+    async def close() -> None:
+        await face.until(lambda: broker.count(PUT) == 1 and broker.count(RequestCode.PULL_MESSAGE) == 1)
+        await producer.aclose()
+        await consumer.aclose()
+
+    await face.together(send, pull, close)
+    assert sorted(ended) == ["pull", "send"]
+
+
+@scenario
+async def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
     face: Face, broker: FakeBroker
 ) -> None:
-    async def scenario() -> None:
-        async with face.PullConsumer(broker.address, group="g", timeout_s=0.3) as consumer:
-            assert await consumer.committed("t", 0) is None
-            with broker._lock:
-                broker._connections[0].sendall(b"\xff" * 64)
-            await face.until(lambda: True)
-            assert await consumer.committed("t", 0) is None
 
-    face.run(scenario)
+    async with face.PullConsumer(broker.address, group="g", timeout_s=0.3) as consumer:
+        assert await consumer.committed("t", 0) is None
+        with broker._lock:
+            broker._connections[0].sendall(b"\xff" * 64)
+        await face.until(lambda: True)
+        assert await consumer.committed("t", 0) is None
 
 
 def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
@@ -583,17 +560,14 @@ def test_threads_share_a_blocking_client_while_one_waits(broker: FakeBroker) -> 
         consumer.committed("t", 0)
 
 
-def test_a_timeout_leaves_the_connection_usable(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with face.PullConsumer(broker.address, group="g", timeout_s=0.1) as consumer:
-            await consumer.committed("t", 0)
-            broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, SILENCE)
-            with pytest.raises(
-                RequestTimeout, match=r"committed offset of g in t/0: no answer within 0\.1 s"
-            ):
-                await consumer.committed("t", 0)
-            broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, None)
-            assert await consumer.committed("t", 0) is None
-            assert broker.accepted == 1
+@scenario
+async def test_a_timeout_leaves_the_connection_usable(face: Face, broker: FakeBroker) -> None:
 
-    face.run(scenario)
+    async with face.PullConsumer(broker.address, group="g", timeout_s=0.1) as consumer:
+        await consumer.committed("t", 0)
+        broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, SILENCE)
+        with pytest.raises(RequestTimeout, match=r"committed offset of g in t/0: no answer within 0\.1 s"):
+            await consumer.committed("t", 0)
+        broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, None)
+        assert await consumer.committed("t", 0) is None
+        assert broker.accepted == 1

@@ -11,7 +11,7 @@ import trio
 from reput_broker import Broker, BrokerConfig
 from reput_client import Admin, Consumer, Message, Producer, ReceivedMessage
 from reput_protocol.errors import TopicNotFound
-from retention import FakeMachine
+from support.retention import FakeMachine
 
 
 def config(data_dir: Path, **topics: object) -> BrokerConfig:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from faces import FACES, Face
-from fakes import SILENCE, Answer, FakeBroker
 from reput_client import GiveBack, Message, RetryHere, StopRunning
 from reput_client.consume.group import failures
 from reput_client.consume.group.failures import Decision, Failure, OnFailure, Verdict
@@ -18,6 +16,8 @@ from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.properties import decode_properties
 from reput_protocol.wire.header import Header
+from support.faces import FACES, Face, scenario
+from support.fakes import SILENCE, Answer, FakeBroker
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 RESEND = RequestCode.SEND_MESSAGE_V2
@@ -100,20 +100,19 @@ def test_what_a_handler_raises_for_goes_back_to_the_broker(
     assert record.exc_info is not None
 
 
-def test_the_application_chooses_delay_and_attempts(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"bad")
-        back = TakesBack(broker)
+@scenario
+async def test_the_application_chooses_delay_and_attempts(face: Face, broker: FakeBroker) -> None:
 
-        async def handle(message: Any) -> None:
-            raise ValueError(message.body)
+    await fill(face, broker, b"bad")
+    back = TakesBack(broker)
 
-        policy = GiveBack(delay_level=4, attempts_max=7)
-        async with face.Consumer(broker.address, group="g", topic="t", on_failure=policy) as consumer:
-            await run(face, consumer, handle, lambda: len(back.taken) == 1)
-        assert (back.taken[0]["delayLevel"], back.taken[0]["maxReconsumeTimes"]) == (4, 7)
+    async def handle(message: Any) -> None:
+        raise ValueError(message.body)
 
-    face.run(scenario)
+    policy = GiveBack(delay_level=4, attempts_max=7)
+    async with face.Consumer(broker.address, group="g", topic="t", on_failure=policy) as consumer:
+        await run(face, consumer, handle, lambda: len(back.taken) == 1)
+    assert (back.taken[0]["delayLevel"], back.taken[0]["maxReconsumeTimes"]) == (4, 7)
     for arguments in ({"delay_level": 19}, {"delay_level": -2}, {"attempts_max": 0}, {"after_s": -1.0}):
         with pytest.raises(ValueError, match=next(iter(arguments))):
             GiveBack(**arguments)
@@ -128,55 +127,52 @@ def test_the_application_chooses_delay_and_attempts(face: Face, broker: FakeBrok
     ],
     ids=["not supported", "refused", "busy"],
 )
-def test_what_the_broker_does_not_take_comes_again_here(
+@scenario
+async def test_what_the_broker_does_not_take_comes_again_here(
     face: Face, broker: FakeBroker, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failures, "DELAY_LEVELS_MS", (20,) * 18)
     monkeypatch.setattr(failures, "_KEPT_S", 0.02)
 
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"bad", b"c")
-        back = TakesBack(broker, answer, answer)
-        broker.behave(RESEND, answer)
-        seen: list[bytes] = []
+    await fill(face, broker, b"a", b"bad", b"c")
+    back = TakesBack(broker, answer, answer)
+    broker.behave(RESEND, answer)
+    seen: list[bytes] = []
 
-        async def handle(message: Any) -> None:
-            seen.append(message.body)
-            if message.body == b"bad" and seen.count(b"bad") < 3:
-                raise ValueError(b"bad")
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body == b"bad" and seen.count(b"bad") < 3:
+            raise ValueError(b"bad")
 
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
-            await run(face, consumer, handle, lambda: len(seen) == 5)
-        assert len(back.taken) == 2
-        knows_nothing = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        assert bool(broker.count(RESEND)) is not knows_nothing
-        assert seen.count(b"bad") == 3
-        assert broker.committed["g", "t", 0] == 3
-
-    face.run(scenario)
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 5)
+    assert len(back.taken) == 2
+    knows_nothing = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert bool(broker.count(RESEND)) is not knows_nothing
+    assert seen.count(b"bad") == 3
+    assert broker.committed["g", "t", 0] == 3
 
 
-def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(
+@scenario
+async def test_what_the_broker_does_not_take_back_is_sent_to_the_retry_topic(
     face: Face, broker: FakeBroker
 ) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"bad", b"c")
-        TakesBack(broker, Answer(ResponseCode.SYSTEM_ERROR, remark="INTERNAL: not this one"))
-        seen: list[bytes] = []
 
-        async def handle(message: Any) -> None:
-            seen.append(message.body)
-            if message.body == b"bad":
-                raise ValueError("no such order")
+    await fill(face, broker, b"a", b"bad", b"c")
+    TakesBack(broker, Answer(ResponseCode.SYSTEM_ERROR, remark="INTERNAL: not this one"))
+    seen: list[bytes] = []
 
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
-            await run(face, consumer, handle, lambda: len(seen) == 3 and bool(broker.parked))
-        ((ext, body),) = broker.parked
-        assert (ext["b"], body) == ("%RETRY%g", b"bad")
-        assert decode_properties(str(ext["i"]).encode())["RETRY_REASON"] == "ValueError: no such order"
-        assert broker.committed["g", "t", 0] == 3, "given back is handled"
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("no such order")
 
-    face.run(scenario)
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 3 and bool(broker.parked))
+    ((ext, body),) = broker.parked
+    assert (ext["b"], body) == ("%RETRY%g", b"bad")
+    assert decode_properties(str(ext["i"]).encode())["RETRY_REASON"] == "ValueError: no such order"
+    assert broker.committed["g", "t", 0] == 3, "given back is handled"
 
 
 def test_the_delay_here_is_the_one_that_a_broker_would_take() -> None:
@@ -195,58 +191,55 @@ def test_the_delay_here_is_the_one_that_a_broker_would_take() -> None:
     assert delay_s(100) == 7200.0
 
 
-def test_in_order_it_comes_again_here_and_then_goes_to_the_dead_letters(
+@scenario
+async def test_in_order_it_comes_again_here_and_then_goes_to_the_dead_letters(
     face: Face, broker: FakeBroker
 ) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"bad", b"c")
-        back = TakesBack(broker)
-        seen: list[bytes] = []
 
-        async def handle(message: Any) -> None:
-            seen.append(message.body)
-            if message.body == b"bad":
-                raise ValueError("never")
+    await fill(face, broker, b"a", b"bad", b"c")
+    back = TakesBack(broker)
+    seen: list[bytes] = []
 
-        policy = GiveBack(attempts_max=3, after_s=0.02)
-        async with face.Consumer(
-            broker.address, group="g", topic="t", orderly=True, on_failure=policy
-        ) as consumer:
-            await run(face, consumer, handle, lambda: len(seen) == 5)
-        assert seen == [b"a", b"bad", b"bad", b"bad", b"c"], "what follows waits"
-        assert [taken["delayLevel"] for taken in back.taken] == [-1]
-        assert broker.committed["g", "t", 0] == 3
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("never")
 
-    face.run(scenario)
+    policy = GiveBack(attempts_max=3, after_s=0.02)
+    async with face.Consumer(
+        broker.address, group="g", topic="t", orderly=True, on_failure=policy
+    ) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 5)
+    assert seen == [b"a", b"bad", b"bad", b"bad", b"c"], "what follows waits"
+    assert [taken["delayLevel"] for taken in back.taken] == [-1]
+    assert broker.committed["g", "t", 0] == 3
 
 
-def test_who_broadcasts_has_nobody_to_give_it_to(
+@scenario
+async def test_who_broadcasts_has_nobody_to_give_it_to(
     face: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("REPUT_OFFSETS_DIR", str(tmp_path))
 
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"bad", b"c")
-        back = TakesBack(broker)
-        seen: list[bytes] = []
+    await fill(face, broker, b"a", b"bad", b"c")
+    back = TakesBack(broker)
+    seen: list[bytes] = []
 
-        async def handle(message: Any) -> None:
-            seen.append(message.body)
-            if message.body == b"bad" and seen.count(b"bad") < 3:
-                raise ValueError("not yet")
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body == b"bad" and seen.count(b"bad") < 3:
+            raise ValueError("not yet")
 
-        async with face.Consumer(
-            broker.address,
-            group="g",
-            topic="t",
-            mode="broadcasting",
-            on_failure=GiveBack(after_s=0.02),
-        ) as consumer:
-            await run(face, consumer, handle, lambda: len(seen) == 5)
-        assert seen.count(b"bad") == 3
-        assert not back.taken
-
-    face.run(scenario)
+    async with face.Consumer(
+        broker.address,
+        group="g",
+        topic="t",
+        mode="broadcasting",
+        on_failure=GiveBack(after_s=0.02),
+    ) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 5)
+    assert seen.count(b"bad") == 3
+    assert not back.taken
 
 
 @pytest.mark.parametrize("policy", [GiveBack(), RetryHere(0.01)], ids=["give back", "retry here"])
@@ -278,7 +271,8 @@ def test_a_damaged_message_is_named_and_passed_over(
     assert "continuing with the next" in record.message
 
 
-def test_the_application_may_settle_it_itself(face: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_the_application_may_settle_it_itself(face: Face, broker: FakeBroker) -> None:
     class Settles(OnFailure):
         def __init__(self) -> None:
             self.failures: list[Failure] = []
@@ -287,208 +281,197 @@ def test_the_application_may_settle_it_itself(face: Face, broker: FakeBroker) ->
             self.failures.append(failure)
             return Verdict.HANDLED
 
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"b")
-        policy = Settles()
+    await fill(face, broker, b"a", b"b")
+    policy = Settles()
 
-        async def handle(message: Any) -> None:
-            raise ValueError(message.body)
+    async def handle(message: Any) -> None:
+        raise ValueError(message.body)
 
-        async with face.Consumer(broker.address, group="g", topic="t", on_failure=policy) as consumer:
-            await run(face, consumer, handle, lambda: len(policy.failures) == 2)
-        assert [(f.message.body, f.attempts, f.group, f.orderly) for f in policy.failures] == [
-            (b"a", 1, "g", False),
-            (b"b", 1, "g", False),
-        ]
-        assert broker.committed["g", "t", 0] == 2
-
-    face.run(scenario)
+    async with face.Consumer(broker.address, group="g", topic="t", on_failure=policy) as consumer:
+        await run(face, consumer, handle, lambda: len(policy.failures) == 2)
+    assert [(f.message.body, f.attempts, f.group, f.orderly) for f in policy.failures] == [
+        (b"a", 1, "g", False),
+        (b"b", 1, "g", False),
+    ]
+    assert broker.committed["g", "t", 0] == 2
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_an_exception_may_end_run_and_its_message_comes_again(
+@scenario
+async def test_an_exception_may_end_run_and_its_message_comes_again(
     face: Face, broker: FakeBroker, concurrency: int
 ) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"bad", b"c")
 
-        async def handle(message: Any) -> None:
-            if message.body == b"bad":
-                raise KeyError("bad")
+    await fill(face, broker, b"a", b"bad", b"c")
 
-        async with face.Consumer(broker.address, group="g", topic="t", on_failure=StopRunning()) as consumer:
-            with pytest.raises((KeyError, ExceptionGroup)):
-                await consumer.run(handle, concurrency=concurrency)
-            assert (await consumer.receive(5.0)).body == b"bad"
-            await consumer.commit()
-            assert broker.committed["g", "t", 0] == 2
+    async def handle(message: Any) -> None:
+        if message.body == b"bad":
+            raise KeyError("bad")
 
-    face.run(scenario)
+    async with face.Consumer(broker.address, group="g", topic="t", on_failure=StopRunning()) as consumer:
+        with pytest.raises((KeyError, ExceptionGroup)):
+            await consumer.run(handle, concurrency=concurrency)
+        assert (await consumer.receive(5.0)).body == b"bad"
+        await consumer.commit()
+        assert broker.committed["g", "t", 0] == 2
 
 
-def test_an_iterating_application_gives_a_message_back(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"b", b"c")
-        broker.store("%RETRY%g", b"again", RETRY_TOPIC="t")
-        back = TakesBack(broker)
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
-            got = []
-            for _ in range(4):
-                message = await consumer.receive(5.0)
-                got.append(message.body)
-                if message.body == b"b":
-                    await consumer.give_back(message, delay_level=2, reason="later")
-                if message.body == b"again":
-                    await consumer.give_back(message, delay_level=-1)
-                    await consumer.give_back(message, delay_level=-1)  # not ours any more
-            assert sorted(got) == [b"a", b"again", b"b", b"c"]
-        found = {(taken["delayLevel"], taken.get("reason"), taken["originTopic"]) for taken in back.taken}
-        assert found == {(2, "later", "t"), (-1, None, "t")}
-        assert len(back.taken) == 2
-        assert (broker.committed["g", "t", 0], broker.committed["g", "%RETRY%g", 0]) == (3, 1)
+@scenario
+async def test_an_iterating_application_gives_a_message_back(face: Face, broker: FakeBroker) -> None:
 
-    face.run(scenario)
-
-
-def test_what_hangs_goes_back_and_holds_nothing_up(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, *(b"%d" % n for n in range(5)))
-        back = TakesBack(broker)
-        async with face.Consumer(
-            broker.address, group="g", topic="t", handler_timeout_s=0.2, commit_interval_s=0.05
-        ) as consumer:
-            taken = [await consumer.take(5.0) for _ in range(5)]
-            for message in taken[1:4]:
-                consumer.done(message)
-            consumer.again(taken[4], 60.0)  # the application delays it
-            await face.until(lambda: broker.committed["g", "t", 0] == 4)
-            (given_back,) = back.taken
-            assert given_back["offset"] == taken[0].physical_offset
-            assert given_back["reason"] == "not handled within 0.2 s"
-            consumer.done(taken[0])  # too late: no effect
-            assert consumer.positions()[taken[0].queue] == 4
-
-    face.run(scenario)
+    await fill(face, broker, b"a", b"b", b"c")
+    broker.store("%RETRY%g", b"again", RETRY_TOPIC="t")
+    back = TakesBack(broker)
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        got = []
+        for _ in range(4):
+            message = await consumer.receive(5.0)
+            got.append(message.body)
+            if message.body == b"b":
+                await consumer.give_back(message, delay_level=2, reason="later")
+            if message.body == b"again":
+                await consumer.give_back(message, delay_level=-1)
+                await consumer.give_back(message, delay_level=-1)  # not ours any more
+        assert sorted(got) == [b"a", b"again", b"b", b"c"]
+    found = {(taken["delayLevel"], taken.get("reason"), taken["originTopic"]) for taken in back.taken}
+    assert found == {(2, "later", "t"), (-1, None, "t")}
+    assert len(back.taken) == 2
+    assert (broker.committed["g", "t", 0], broker.committed["g", "%RETRY%g", 0]) == (3, 1)
 
 
-def test_a_message_in_the_hands_of_a_loop_is_never_overdue(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"long")
-        back = TakesBack(broker)
-        async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.05) as consumer:
-            assert (await consumer.receive(5.0)).body == b"long"
-            await face.sleep(0.3)
-        assert not back.taken
-        assert broker.committed["g", "t", 0] == 1
+@scenario
+async def test_what_hangs_goes_back_and_holds_nothing_up(face: Face, broker: FakeBroker) -> None:
 
-    face.run(scenario)
+    await fill(face, broker, *(b"%d" % n for n in range(5)))
+    back = TakesBack(broker)
+    async with face.Consumer(
+        broker.address, group="g", topic="t", handler_timeout_s=0.2, commit_interval_s=0.05
+    ) as consumer:
+        taken = [await consumer.take(5.0) for _ in range(5)]
+        for message in taken[1:4]:
+            consumer.done(message)
+        consumer.again(taken[4], 60.0)  # the application delays it
+        await face.until(lambda: broker.committed["g", "t", 0] == 4)
+        (given_back,) = back.taken
+        assert given_back["offset"] == taken[0].physical_offset
+        assert given_back["reason"] == "not handled within 0.2 s"
+        consumer.done(taken[0])  # too late: no effect
+        assert consumer.positions()[taken[0].queue] == 4
+
+
+@scenario
+async def test_a_message_in_the_hands_of_a_loop_is_never_overdue(face: Face, broker: FakeBroker) -> None:
+
+    await fill(face, broker, b"long")
+    back = TakesBack(broker)
+    async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.05) as consumer:
+        assert (await consumer.receive(5.0)).body == b"long"
+        await face.sleep(0.3)
+    assert not back.taken
+    assert broker.committed["g", "t", 0] == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
-def test_a_handler_that_hangs_loses_its_message(face: Face, broker: FakeBroker, concurrency: int) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"hangs", b"next")
-        back = TakesBack(broker)
-        seen: list[bytes] = []
+@scenario
+async def test_a_handler_that_hangs_loses_its_message(
+    face: Face, broker: FakeBroker, concurrency: int
+) -> None:
 
-        async def handle(message: Any) -> None:
-            if message.body == b"hangs":
-                await face.until(lambda: bool(back.taken))
-            seen.append(message.body)
+    await fill(face, broker, b"hangs", b"next")
+    back = TakesBack(broker)
+    seen: list[bytes] = []
 
-        async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.1) as consumer:
-            await run(face, consumer, handle, lambda: len(seen) == 2, concurrency)
-        assert [taken["reason"] for taken in back.taken] == ["not handled within 0.1 s"]
-        assert broker.committed["g", "t", 0] == 2
+    async def handle(message: Any) -> None:
+        if message.body == b"hangs":
+            await face.until(lambda: bool(back.taken))
+        seen.append(message.body)
 
-    face.run(scenario)
+    async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.1) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 2, concurrency)
+    assert [taken["reason"] for taken in back.taken] == ["not handled within 0.1 s"]
+    assert broker.committed["g", "t", 0] == 2
 
 
-def test_a_failed_message_on_its_way_back_is_not_overdue(face: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_a_failed_message_on_its_way_back_is_not_overdue(face: Face, broker: FakeBroker) -> None:
     """Given back once more, with the group's settings, it would be tried more often than its member wants."""
 
-    async def scenario() -> None:
-        await fill(face, broker, b"bad")
-        broker.behave(SEND_BACK, SILENCE)
+    await fill(face, broker, b"bad")
+    broker.behave(SEND_BACK, SILENCE)
 
-        async def handle(message: Any) -> None:
-            raise LookupError("no such order")
+    async def handle(message: Any) -> None:
+        raise LookupError("no such order")
 
-        async with face.Consumer(
-            broker.address, group="g", topic="t", handler_timeout_s=0.1, timeout_s=1.0
-        ) as consumer:
-            counts = [0]
+    async with face.Consumer(
+        broker.address, group="g", topic="t", handler_timeout_s=0.1, timeout_s=1.0
+    ) as consumer:
+        counts = [0]
 
-            def is_over() -> bool:
-                counts.append(broker.count(SEND_BACK))
-                return time.monotonic() > end
+        def is_over() -> bool:
+            counts.append(broker.count(SEND_BACK))
+            return time.monotonic() > end
 
-            end = time.monotonic() + 0.8
-            await run(face, consumer, handle, is_over)
-        assert max(counts) == 1
-
-    face.run(scenario)
+        end = time.monotonic() + 0.8
+        await run(face, consumer, handle, is_over)
+    assert max(counts) == 1
 
 
-def test_a_broker_that_takes_nothing_back_keeps_what_hangs_where_it_is(
+@scenario
+async def test_a_broker_that_takes_nothing_back_keeps_what_hangs_where_it_is(
     face: Face, broker: FakeBroker
 ) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"a")
-        async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.05) as consumer:
-            message = await consumer.take(5.0)
-            await face.until(lambda: broker.count(SEND_BACK) == 1)
-            await face.sleep(0.2)
-            assert broker.count(SEND_BACK) == 1
-            consumer.done(message)
-        assert broker.committed["g", "t", 0] == 1
 
-    face.run(scenario)
+    await fill(face, broker, b"a")
+    async with face.Consumer(broker.address, group="g", topic="t", handler_timeout_s=0.05) as consumer:
+        message = await consumer.take(5.0)
+        await face.until(lambda: broker.count(SEND_BACK) == 1)
+        await face.sleep(0.2)
+        assert broker.count(SEND_BACK) == 1
+        consumer.done(message)
+    assert broker.committed["g", "t", 0] == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_stop_lets_handlers_finish_and_hands_out_nothing_more(
+@scenario
+async def test_stop_lets_handlers_finish_and_hands_out_nothing_more(
     face: Face, broker: FakeBroker, concurrency: int
 ) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, *(b"%d" % n for n in range(50)))
-        begun: list[int] = []
-        finished: list[int] = []
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
 
-            async def handle(message: Any) -> None:
-                begun.append(message.queue_offset)
-                if len(begun) == 10:
-                    consumer.stop()
-                await face.sleep(0.01)
-                finished.append(message.queue_offset)
+    await fill(face, broker, *(b"%d" % n for n in range(50)))
+    begun: list[int] = []
+    finished: list[int] = []
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
 
-            await consumer.run(handle, concurrency=concurrency)
-            assert consumer.stopped
-            assert not consumer.closed
-            assert await consumer.receive(5.0) is None
-        assert sorted(begun) == sorted(finished)
-        assert 10 <= len(begun) < 10 + concurrency
-        assert broker.committed["g", "t", 0] == len(begun)
-
-    face.run(scenario)
-
-
-def test_stop_ends_an_iteration_that_waits(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"a")
-        got: list[bytes] = []
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
-
-            async def iterate() -> None:
-                got.extend([message.body async for message in consumer])
-
-            async def stop() -> None:
-                await face.until(lambda: broker.count(RequestCode.PULL_MESSAGE) >= 5)
+        async def handle(message: Any) -> None:
+            begun.append(message.queue_offset)
+            if len(begun) == 10:
                 consumer.stop()
+            await face.sleep(0.01)
+            finished.append(message.queue_offset)
 
-            await face.together(iterate, stop)
-        assert got == [b"a"]
-        assert broker.committed["g", "t", 0] == 1
+        await consumer.run(handle, concurrency=concurrency)
+        assert consumer.stopped
+        assert not consumer.closed
+        assert await consumer.receive(5.0) is None
+    assert sorted(begun) == sorted(finished)
+    assert 10 <= len(begun) < 10 + concurrency
+    assert broker.committed["g", "t", 0] == len(begun)
 
-    face.run(scenario)
+
+@scenario
+async def test_stop_ends_an_iteration_that_waits(face: Face, broker: FakeBroker) -> None:
+
+    await fill(face, broker, b"a")
+    got: list[bytes] = []
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+
+        async def iterate() -> None:
+            got.extend([message.body async for message in consumer])
+
+        async def stop() -> None:
+            await face.until(lambda: broker.count(RequestCode.PULL_MESSAGE) >= 5)
+            consumer.stop()
+
+        await face.together(iterate, stop)
+    assert got == [b"a"]
+    assert broker.committed["g", "t", 0] == 1

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from faces import FACES, Face
-from fake_cluster import FakeCluster
-from fakes import Answer, FakeBroker
 from reput_client.consume.group import fetcher, membership, rebalance
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
+from support.faces import FACES, Face, scenario
+from support.fake_cluster import FakeCluster
+from support.fakes import Answer, FakeBroker
 
 PULL = RequestCode.PULL_MESSAGE
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
@@ -61,92 +61,86 @@ def is_member(broker: FakeBroker) -> bool:
     return bool(broker.groups.members("g"))
 
 
-def test_a_member_joins_at_masters_and_slaves(face: Face, cluster: FakeCluster) -> None:
-    async def scenario() -> None:
-        async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
-            assert {queue for queue in consumer.assignment if queue.topic == "t"} == {A, B}
-            for group in cluster.members.values():
-                assert all(map(is_member, group))
-        assert not any(is_member(each) for group in cluster.members.values() for each in group)
+@scenario
+async def test_a_member_joins_at_masters_and_slaves(face: Face, cluster: FakeCluster) -> None:
 
-    face.run(scenario)
+    async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
+        assert {queue for queue in consumer.assignment if queue.topic == "t"} == {A, B}
+        for group in cluster.members.values():
+            assert all(map(is_member, group))
+    assert not any(is_member(each) for group in cluster.members.values() for each in group)
 
 
-def test_a_broker_that_is_down_holds_up_no_other(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_a_broker_that_is_down_holds_up_no_other(face: Face, cluster: FakeCluster) -> None:
     """At the start, and later; it is consumed again when it is back, and no message twice."""
     first = cluster.master("broker-a")
     cluster.members["broker-a"][1].serves_reads = False
 
-    async def scenario() -> None:
+    first.stop()
+    async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
+        put(cluster, B, b"b0")
+        assert await receive(consumer, 1) == [b"b0"]
+        first.restart()
+        put(cluster, A, b"a0", b"a1")
+        assert await receive(consumer, 2) == [b"a0", b"a1"]
         first.stop()
-        async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
-            put(cluster, B, b"b0")
-            assert await receive(consumer, 1) == [b"b0"]
-            first.restart()
-            put(cluster, A, b"a0", b"a1")
-            assert await receive(consumer, 2) == [b"a0", b"a1"]
-            first.stop()
-            put(cluster, B, b"b1")
-            assert await receive(consumer, 1) == [b"b1"]
-            first.restart()
-            put(cluster, A, b"a2")
-            assert await receive(consumer, 1) == [b"a2"]
-        assert first.committed["g", "t", 0] == 3
-        assert cluster.master("broker-b").committed["g", "t", 0] == 2
-
-    face.run(scenario)
+        put(cluster, B, b"b1")
+        assert await receive(consumer, 1) == [b"b1"]
+        first.restart()
+        put(cluster, A, b"a2")
+        assert await receive(consumer, 1) == [b"a2"]
+    assert first.committed["g", "t", 0] == 3
+    assert cluster.master("broker-b").committed["g", "t", 0] == 2
 
 
-def test_a_broker_that_joins_and_leaves_is_a_rebalance(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_a_broker_that_joins_and_leaves_is_a_rebalance(face: Face, cluster: FakeCluster) -> None:
     cluster.gone.add("broker-b")
 
-    async def scenario() -> None:
-        async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
+    async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
 
-            def queues() -> set[MessageQueue]:
-                return {queue for queue in consumer.assignment if queue.topic == "t"}
+        def queues() -> set[MessageQueue]:
+            return {queue for queue in consumer.assignment if queue.topic == "t"}
 
-            assert queues() == {A}
-            cluster.gone.clear()
-            await face.until(lambda: queues() == {A, B})
-            put(cluster, B, b"b")
-            assert await receive(consumer, 1) == [b"b"]
-            cluster.gone.add("broker-a")
-            await face.until(lambda: queues() == {B})
-
-    face.run(scenario)
+        assert queues() == {A}
+        cluster.gone.clear()
+        await face.until(lambda: queues() == {A, B})
+        put(cluster, B, b"b")
+        assert await receive(consumer, 1) == [b"b"]
+        cluster.gone.add("broker-a")
+        await face.until(lambda: queues() == {B})
 
 
 @pytest.mark.parametrize("how", ["killed", "handed over"])
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_group_follows_a_failover(face: Face, cluster: FakeCluster, how: str, orderly: bool) -> None:
+@scenario
+async def test_a_group_follows_a_failover(face: Face, cluster: FakeCluster, how: str, orderly: bool) -> None:
     """Nothing is consumed twice, although the new master does not have the last commits."""
     old, new = cluster.members["broker-a"]
     new.serves_reads = False
 
-    async def scenario() -> None:
-        async with face.Consumer(
-            cluster.names.address, group="g", topic="t", orderly=orderly, commit_interval_s=0.1
-        ) as consumer:
-            put(cluster, A, b"a0", b"a1")
-            assert await receive(consumer, 2) == [b"a0", b"a1"]
-            assert await consumer.receive(0.3) is None
-            await face.until(lambda: old.committed.get(("g", "t", 0)) == 2)
-            new.committed = {("g", "t", 0): 1}
-            if how == "killed":
-                old.stop()
-            cluster.promote(broker_a=1)
-            if how == "handed over":
-                old.drop_connections()
-            put(cluster, A, b"a2")
-            put(cluster, B, b"b0")
-            assert await receive(consumer, 2) == [b"a2", b"b0"]
-        assert new.committed["g", "t", 0] == 3
-
-    face.run(scenario)
+    async with face.Consumer(
+        cluster.names.address, group="g", topic="t", orderly=orderly, commit_interval_s=0.1
+    ) as consumer:
+        put(cluster, A, b"a0", b"a1")
+        assert await receive(consumer, 2) == [b"a0", b"a1"]
+        assert await consumer.receive(0.3) is None
+        await face.until(lambda: old.committed.get(("g", "t", 0)) == 2)
+        new.committed = {("g", "t", 0): 1}
+        if how == "killed":
+            old.stop()
+        cluster.promote(broker_a=1)
+        if how == "handed over":
+            old.drop_connections()
+        put(cluster, A, b"a2")
+        put(cluster, B, b"b0")
+        assert await receive(consumer, 2) == [b"a2", b"b0"]
+    assert new.committed["g", "t", 0] == 3
 
 
-def test_a_former_master_that_refuses_pulls_is_left(
+@scenario
+async def test_a_former_master_that_refuses_pulls_is_left(
     face: Face, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The route is fetched again although the connection to the client's own address is closed."""
@@ -154,157 +148,140 @@ def test_a_former_master_that_refuses_pulls_is_left(
     old, new = cluster.members["broker-a"]
     new.serves_reads = False
 
-    async def scenario() -> None:
-        async with face.Consumer(
-            cluster.names.address, group="g", topic="t", commit_interval_s=0.1
-        ) as consumer:
-            put(cluster, A, b"a0")
-            assert await receive(consumer, 1) == [b"a0"]
-            assert await consumer.receive(0.1) is None
-            await face.until(lambda: old.committed.get(("g", "t", 0)) == 1)
-            old.is_slave = True  # which the route does not say yet
-            old.drop_connections()
-            pulls = old.count(PULL)
-            assert await consumer.receive(1.5) is None
-            assert old.count(PULL) > pulls + 2
-            refused = [text for text in caplog.messages if text.startswith("consumer of t/0: NOT_MASTER")]
-            assert len(refused) == 1, "the same refusal is not logged again"
-            cluster.names.drop_connections()
-            cluster.promote(broker_a=1)
-            put(cluster, A, b"a1")
-            assert await receive(consumer, 1) == [b"a1"]
-
-    face.run(scenario)
+    async with face.Consumer(cluster.names.address, group="g", topic="t", commit_interval_s=0.1) as consumer:
+        put(cluster, A, b"a0")
+        assert await receive(consumer, 1) == [b"a0"]
+        assert await consumer.receive(0.1) is None
+        await face.until(lambda: old.committed.get(("g", "t", 0)) == 1)
+        old.is_slave = True  # which the route does not say yet
+        old.drop_connections()
+        pulls = old.count(PULL)
+        assert await consumer.receive(1.5) is None
+        assert old.count(PULL) > pulls + 2
+        refused = [text for text in caplog.messages if text.startswith("consumer of t/0: NOT_MASTER")]
+        assert len(refused) == 1, "the same refusal is not logged again"
+        cluster.names.drop_connections()
+        cluster.promote(broker_a=1)
+        put(cluster, A, b"a1")
+        assert await receive(consumer, 1) == [b"a1"]
 
 
-def test_a_topic_is_gone_only_if_a_master_says_so(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_a_topic_is_gone_only_if_a_master_says_so(face: Face, cluster: FakeCluster) -> None:
     """A name server that has started again knows no topics of a broker without a master."""
     cluster.gone.add("broker-b")
     absent = Answer(ResponseCode.TOPIC_NOT_EXIST, remark="no topic t")
     known = cluster.names._behaviours[RequestCode.GET_ROUTEINFO_BY_TOPIC]
 
-    async def scenario() -> None:
-        async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
-            put(cluster, A, b"a0")
-            assert (await consumer.take(10.0)).body == b"a0"
-            cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, absent)
-            cluster.promote(broker_a=None)
-            assert await consumer.take(0.7) is None
-            cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, known)
-            cluster.promote(broker_a=0)
-            put(cluster, A, b"a1")
-            assert (await consumer.take(10.0)).body == b"a1", "and not the one in hand again"
-            cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, absent)
-            cluster.master("broker-a").behave(PULL, absent)
-            cluster.master("broker-a").drop_connections()
-            with pytest.raises(TopicNotFound):
-                await consumer.take(10.0)
-
-    face.run(scenario)
+    async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
+        put(cluster, A, b"a0")
+        assert (await consumer.take(10.0)).body == b"a0"
+        cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, absent)
+        cluster.promote(broker_a=None)
+        assert await consumer.take(0.7) is None
+        cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, known)
+        cluster.promote(broker_a=0)
+        put(cluster, A, b"a1")
+        assert (await consumer.take(10.0)).body == b"a1", "and not the one in hand again"
+        cluster.names.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, absent)
+        cluster.master("broker-a").behave(PULL, absent)
+        cluster.master("broker-a").drop_connections()
+        with pytest.raises(TopicNotFound):
+            await consumer.take(10.0)
 
 
-def test_while_the_master_is_away_a_slave_is_read_and_commits_wait(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_while_the_master_is_away_a_slave_is_read_and_commits_wait(
+    face: Face, cluster: FakeCluster
+) -> None:
     master, slave = cluster.members["broker-a"]
 
-    async def scenario() -> None:
-        async with face.Consumer(
-            cluster.names.address, group="g", topic="t", commit_interval_s=0.1
-        ) as consumer:
-            put(cluster, A, b"a0", b"a1", b"a2")
-            assert (await consumer.receive(10.0)).body == b"a0"
-            assert (await consumer.receive(10.0)).body == b"a1"
-            await face.until(lambda: master.committed.get(("g", "t", 0)) == 1)
-            master.stop()
-            assert (await consumer.receive(10.0)).body == b"a2"
-            before = len(slave.commits)
-            assert await consumer.receive(0.5) is None
-            assert slave.count(PULL)
-            assert (len(slave.commits), master.committed["g", "t", 0]) == (before, 1)
-            master.restart()
-            put(cluster, A, b"a3")
-            assert (await consumer.receive(10.0)).body == b"a3"
-            await face.until(lambda: master.committed["g", "t", 0] == 3)
-        assert master.committed["g", "t", 0] == 4
-
-    face.run(scenario)
+    async with face.Consumer(cluster.names.address, group="g", topic="t", commit_interval_s=0.1) as consumer:
+        put(cluster, A, b"a0", b"a1", b"a2")
+        assert (await consumer.receive(10.0)).body == b"a0"
+        assert (await consumer.receive(10.0)).body == b"a1"
+        await face.until(lambda: master.committed.get(("g", "t", 0)) == 1)
+        master.stop()
+        assert (await consumer.receive(10.0)).body == b"a2"
+        before = len(slave.commits)
+        assert await consumer.receive(0.5) is None
+        assert slave.count(PULL)
+        assert (len(slave.commits), master.committed["g", "t", 0]) == (before, 1)
+        master.restart()
+        put(cluster, A, b"a3")
+        assert (await consumer.receive(10.0)).body == b"a3"
+        await face.until(lambda: master.committed["g", "t", 0] == 3)
+    assert master.committed["g", "t", 0] == 4
 
 
-def test_a_slave_that_leads_is_read_once_the_route_says_so(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_a_slave_that_leads_is_read_once_the_route_says_so(face: Face, cluster: FakeCluster) -> None:
     """A new member has started from the offset of another slave, which lacks the last commits."""
     old, new = cluster.members["broker-a"]
     cluster.gone.add("broker-b")
 
-    async def scenario() -> None:
-        cluster.promote(broker_a=None)
-        new.serves_reads = False
-        old.store("t", b"a0", b"a1")
-        old.committed["g", "t", 0] = 0
-        new.committed = {("g", "t", 0): 1}
-        async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
-            assert await consumer.receive(0.5) is None
-            new.is_slave = False
-            cluster.leading.add(new)
-            new.drop_connections()
-            old.stop()
-            assert await consumer.receive(0.8) is None
-            assert not new.count(PULL)
-            cluster.promote(broker_a=1)
-            assert (await consumer.receive(10.0)).body == b"a1"
-
-    face.run(scenario)
+    cluster.promote(broker_a=None)
+    new.serves_reads = False
+    old.store("t", b"a0", b"a1")
+    old.committed["g", "t", 0] = 0
+    new.committed = {("g", "t", 0): 1}
+    async with face.Consumer(cluster.names.address, group="g", topic="t") as consumer:
+        assert await consumer.receive(0.5) is None
+        new.is_slave = False
+        cluster.leading.add(new)
+        new.drop_connections()
+        old.stop()
+        assert await consumer.receive(0.8) is None
+        assert not new.count(PULL)
+        cluster.promote(broker_a=1)
+        assert (await consumer.receive(10.0)).body == b"a1"
 
 
-def test_pulls_follow_the_masters_suggestion_and_come_back(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_pulls_follow_the_masters_suggestion_and_come_back(face: Face, cluster: FakeCluster) -> None:
     master, slave = cluster.members["broker-a"]
     cluster.gone.add("broker-b")
 
-    async def scenario() -> None:
-        put(cluster, A, *[b"%d" % number for number in range(8)])
-        master.suggests = slave.suggests = 2
-        async with face.Consumer(
-            cluster.names.address, group="g", topic="t", prefetch_messages=2, commit_interval_s=0.1
-        ) as consumer:
-            assert await receive(consumer, 6) == [b"%d" % number for number in range(6)]
-            assert slave.count(PULL) >= 1
-            slave.suggests = master.suggests = 0
-            assert await receive(consumer, 2) == [b"6", b"7"]
-            assert await consumer.receive(0.2) is None
-            # A slave that stops, or does not have what comes next, is left as well.
-            for trouble in ("stopped", "behind"):
-                master.suggests = 2
-                put(cluster, A, b"x")
-                assert await receive(consumer, 1) == [b"x"]
-                if trouble == "stopped":
-                    slave.stop()
-                else:
-                    slave.restart()
-                    slave.log = {("t", 0): master.log["t", 0][:3]}
-                put(cluster, A, b"y")
-                assert await receive(consumer, 1) == [b"y"]
-            assert await consumer.receive(0.3) is None
-        assert master.committed["g", "t", 0] == 12
-
-    face.run(scenario)
+    put(cluster, A, *[b"%d" % number for number in range(8)])
+    master.suggests = slave.suggests = 2
+    async with face.Consumer(
+        cluster.names.address, group="g", topic="t", prefetch_messages=2, commit_interval_s=0.1
+    ) as consumer:
+        assert await receive(consumer, 6) == [b"%d" % number for number in range(6)]
+        assert slave.count(PULL) >= 1
+        slave.suggests = master.suggests = 0
+        assert await receive(consumer, 2) == [b"6", b"7"]
+        assert await consumer.receive(0.2) is None
+        # A slave that stops, or does not have what comes next, is left as well.
+        for trouble in ("stopped", "behind"):
+            master.suggests = 2
+            put(cluster, A, b"x")
+            assert await receive(consumer, 1) == [b"x"]
+            if trouble == "stopped":
+                slave.stop()
+            else:
+                slave.restart()
+                slave.log = {("t", 0): master.log["t", 0][:3]}
+            put(cluster, A, b"y")
+            assert await receive(consumer, 1) == [b"y"]
+        assert await consumer.receive(0.3) is None
+    assert master.committed["g", "t", 0] == 12
 
 
-def test_messages_go_back_to_the_broker_that_they_came_from(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_messages_go_back_to_the_broker_that_they_came_from(face: Face, cluster: FakeCluster) -> None:
     """Also after a failover."""
     for group in cluster.members.values():
         for member in group:
             member.behave(RequestCode.CONSUMER_SEND_MSG_BACK, Answer())
     old, new = cluster.members["broker-a"]
 
-    async def scenario() -> None:
-        async with face.Consumer(
-            cluster.names.address, group="g", topic="t", commit_interval_s=0.1
-        ) as consumer:
-            put(cluster, A, b"a0")
-            message = await consumer.take(10.0)
-            assert message.body == b"a0"
-            old.stop()
-            cluster.promote(broker_a=1)
-            await consumer.give_back(message)
-            assert new.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 1
-            assert not cluster.master("broker-b").count(RequestCode.CONSUMER_SEND_MSG_BACK)
-
-    face.run(scenario)
+    async with face.Consumer(cluster.names.address, group="g", topic="t", commit_interval_s=0.1) as consumer:
+        put(cluster, A, b"a0")
+        message = await consumer.take(10.0)
+        assert message.body == b"a0"
+        old.stop()
+        cluster.promote(broker_a=1)
+        await consumer.give_back(message)
+        assert new.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 1
+        assert not cluster.master("broker-b").count(RequestCode.CONSUMER_SEND_MSG_BACK)

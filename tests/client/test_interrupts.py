@@ -18,7 +18,8 @@ from typing import Final
 import pytest
 
 _ALL: Final = os.environ.get("INTERRUPTS") == "all"
-_PROGRAM: Final = Path(__file__).parents[1] / "interrupted_producer.py"
+_TESTS: Final = Path(__file__).parents[1]
+_PROGRAM: Final = _TESTS / "support" / "interrupted_producer.py"
 _SILENCE_S: Final = 60.0
 """No round takes a second, but the machine may be busy."""
 
@@ -31,6 +32,7 @@ def lines(*arguments: str) -> list[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": str(_TESTS)},
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from faces import FACES, Face
-from fake_cluster import FakeCluster
-from fakes import Answer, FakeBroker
 from reput_client import Message
 from reput_client.consume.group import membership, rebalance
 from reput_client.transport import routing
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.wire.header import Header
+from support.faces import FACES, Face, scenario
+from support.fake_cluster import FakeCluster
+from support.fakes import Answer, FakeBroker
 
 FailOver = Callable[[FakeCluster], FakeBroker]
 
@@ -73,47 +73,45 @@ def two_alone(cluster: FakeCluster) -> FakeBroker:
 
 
 @pytest.mark.parametrize("how", [old_master_alone, dead_master_named, two_alone])
-def test_clients_find_the_master_that_another_address_knows(
+@scenario
+async def test_clients_find_the_master_that_another_address_knows(
     face: Face, cluster: FakeCluster, how: FailOver
 ) -> None:
-    async def scenario() -> None:
-        async with (
-            face.Producer(addresses(cluster), retries=1) as producer,
-            face.PullConsumer(addresses(cluster), group="p") as pull,
-            face.Consumer(addresses(cluster), group="g", topic="t") as consumer,
-        ):
-            await producer.send(Message("t", b"before"))
-            assert (await consumer.receive(10.0)).body == b"before"
-            new = how(cluster)
-            assert (await producer.send(Message("t", b"after"))).queue_offset == 1
-            await producer.post(Message("t", b"posted"))
-            await producer.flush()
-            await pull.commit("t", 0, 1)
-            assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"after", b"posted"]
-            assert len(new.log["t", 0]) == 3
 
-    face.run(scenario)
+    async with (
+        face.Producer(addresses(cluster), retries=1) as producer,
+        face.PullConsumer(addresses(cluster), group="p") as pull,
+        face.Consumer(addresses(cluster), group="g", topic="t") as consumer,
+    ):
+        await producer.send(Message("t", b"before"))
+        assert (await consumer.receive(10.0)).body == b"before"
+        new = how(cluster)
+        assert (await producer.send(Message("t", b"after"))).queue_offset == 1
+        await producer.post(Message("t", b"posted"))
+        await producer.flush()
+        await pull.commit("t", 0, 1)
+        assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"after", b"posted"]
+        assert len(new.log["t", 0]) == 3
 
 
 @pytest.mark.parametrize("how", [old_master_alone, dead_master_named, two_alone])
-def test_so_does_a_client_that_starts_then(face: Face, cluster: FakeCluster, how: FailOver) -> None:
+@scenario
+async def test_so_does_a_client_that_starts_then(face: Face, cluster: FakeCluster, how: FailOver) -> None:
     new = how(cluster)
     new.store("t", b"0")
     new.behave(RequestCode.UPDATE_AND_CREATE_TOPIC, Answer())
 
-    async def scenario() -> None:
-        async with face.Producer(addresses(cluster), retries=1) as producer:
-            assert (await producer.send(Message("t", b"1"))).queue_offset == 1
-        async with face.Consumer(addresses(cluster), group="g", topic="t") as consumer:
-            assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"0", b"1"]
-        async with face.Admin(addresses(cluster)) as admin:
-            await admin.create_topic("new", queues=1)
-        assert new.count(RequestCode.UPDATE_AND_CREATE_TOPIC) == 1
-
-    face.run(scenario)
+    async with face.Producer(addresses(cluster), retries=1) as producer:
+        assert (await producer.send(Message("t", b"1"))).queue_offset == 1
+    async with face.Consumer(addresses(cluster), group="g", topic="t") as consumer:
+        assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"0", b"1"]
+    async with face.Admin(addresses(cluster)) as admin:
+        await admin.create_topic("new", queues=1)
+    assert new.count(RequestCode.UPDATE_AND_CREATE_TOPIC) == 1
 
 
-def test_a_topic_that_a_slave_does_not_have_yet_is_asked_of_the_others(
+@scenario
+async def test_a_topic_that_a_slave_does_not_have_yet_is_asked_of_the_others(
     face: Face, cluster: FakeCluster
 ) -> None:
     """The client's first address is a slave; its copy of the topics is a moment old."""
@@ -126,11 +124,8 @@ def test_a_topic_that_a_slave_does_not_have_yet_is_asked_of_the_others(
 
     first.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
 
-    async def scenario() -> None:
-        async with face.PullConsumer(addresses(cluster), group="g") as pull:
-            assert len(await pull.queues("new")) == 1
-        async with face.PullConsumer(first.address, group="g") as pull:
-            with pytest.raises(TopicNotFound):
-                await pull.queues("new")
-
-    face.run(scenario)
+    async with face.PullConsumer(addresses(cluster), group="g") as pull:
+        assert len(await pull.queues("new")) == 1
+    async with face.PullConsumer(first.address, group="g") as pull:
+        with pytest.raises(TopicNotFound):
+            await pull.queues("new")

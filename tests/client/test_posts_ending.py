@@ -15,13 +15,13 @@ import anyio
 import pytest
 
 import reput_client
-from faces import FACES, Face
-from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message, blocking
 from reput_client.errors import ClientClosed, ConnectFailed, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.link import Link
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import decode_record
+from support.faces import FACES, Face, scenario
+from support.fakes import SILENCE, Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
@@ -43,75 +43,75 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-def test_what_has_not_left_fails_when_the_producer_is_closed(
+@scenario
+async def test_what_has_not_left_fails_when_the_producer_is_closed(
     face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        producer = face.Producer(broker.address, linger_s=60.0)
-        await producer.__aenter__()
-        told: list[Any] = []
-        posted = [await producer.post(Message("t", b"x")) for _ in range(3)]
-        await producer.post(Message("t", b"x"), on_done=told.append)
-        with caplog.at_level(logging.ERROR):
-            await producer.aclose()
-        assert isinstance(told[0].error, ClientClosed)
-        assert "posted messages that have failed: 3;" in caplog.text
-        for each in posted:
-            with pytest.raises(ClientClosed):
-                each.result()
+
+    producer = face.Producer(broker.address, linger_s=60.0)
+    await producer.__aenter__()
+    told: list[Any] = []
+    posted = [await producer.post(Message("t", b"x")) for _ in range(3)]
+    await producer.post(Message("t", b"x"), on_done=told.append)
+    with caplog.at_level(logging.ERROR):
+        await producer.aclose()
+    assert isinstance(told[0].error, ClientClosed)
+    assert "posted messages that have failed: 3;" in caplog.text
+    for each in posted:
         with pytest.raises(ClientClosed):
-            await producer.post(Message("t", b"x"))
-        assert not broker.count(PUT)
-
-    face.run(scenario)
-
-
-def test_what_has_left_is_unknown_when_the_producer_is_closed(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        broker.behave(PUT, SILENCE)
-        async with face.Producer(broker.address, linger_s=0.001, retries=3) as producer:
-            posted: list[Any] = []
-
-            async def wait() -> None:
-                posted.append(await producer.post(Message("t", b"x")))
-                with pytest.raises(PostsFailed):
-                    await producer.flush()
-
-            async def close() -> None:
-                await face.until(lambda: broker.count(PUT) == 1)
-                await producer.aclose()
-
-            await face.together(wait, close)
-            assert isinstance(posted[0].error, SendOutcomeUnknown)
-
-    face.run(scenario)
+            each.result()
+    with pytest.raises(ClientClosed):
+        await producer.post(Message("t", b"x"))
+    assert not broker.count(PUT)
 
 
-def test_who_waits_for_room_is_told_that_the_producer_was_closed(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        broker.behave(PUT, SILENCE)
-        options = {"batch_bytes": 1_000, "buffer_bytes": 2_000, "linger_s": 0.001}
-        async with face.Producer(broker.address, **options) as producer:
+@scenario
+async def test_what_has_left_is_unknown_when_the_producer_is_closed(face: Face, broker: FakeBroker) -> None:
 
-            async def fill() -> None:
-                for _ in range(10):
-                    try:
-                        await producer.post(Message("t", bytes(400)))
-                    except ClientClosed:
-                        return
-                raise AssertionError("more was taken than may be held")
+    broker.behave(PUT, SILENCE)
+    async with face.Producer(broker.address, linger_s=0.001, retries=3) as producer:
+        posted: list[Any] = []
 
-            async def close() -> None:
-                await face.until(lambda: broker.count(PUT) >= 1)
-                await face.sleep(0.05)
-                await producer.aclose()
+        async def wait() -> None:
+            posted.append(await producer.post(Message("t", b"x")))
+            with pytest.raises(PostsFailed):
+                await producer.flush()
 
-            await face.together(fill, close)
+        async def close() -> None:
+            await face.until(lambda: broker.count(PUT) == 1)
+            await producer.aclose()
 
-    face.run(scenario)
+        await face.together(wait, close)
+        assert isinstance(posted[0].error, SendOutcomeUnknown)
 
 
-def test_a_block_that_raises_still_has_its_posts_sent(
+@scenario
+async def test_who_waits_for_room_is_told_that_the_producer_was_closed(
+    face: Face, broker: FakeBroker
+) -> None:
+
+    broker.behave(PUT, SILENCE)
+    options = {"batch_bytes": 1_000, "buffer_bytes": 2_000, "linger_s": 0.001}
+    async with face.Producer(broker.address, **options) as producer:
+
+        async def fill() -> None:
+            for _ in range(10):
+                try:
+                    await producer.post(Message("t", bytes(400)))
+                except ClientClosed:
+                    return
+            raise AssertionError("more was taken than may be held")
+
+        async def close() -> None:
+            await face.until(lambda: broker.count(PUT) >= 1)
+            await face.sleep(0.05)
+            await producer.aclose()
+
+        await face.together(fill, close)
+
+
+@scenario
+async def test_a_block_that_raises_still_has_its_posts_sent(
     face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:
@@ -119,34 +119,30 @@ def test_a_block_that_raises_still_has_its_posts_sent(
             await producer.post(Message("t", b"x"))
             raise ZeroDivisionError
 
-    async def scenario() -> None:
-        with pytest.raises(ZeroDivisionError):
-            await fail()
-        assert sum(map(len, broker.log.values())) == 1
-        broker.behave(PUT, BUSY)
-        with pytest.raises(ZeroDivisionError):  # not the error of flush
-            await fail()
-        assert "ZeroDivisionError" in caplog.text
-        assert "1 posted message failed: BUSY" in caplog.text
-
-    face.run(scenario)
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert sum(map(len, broker.log.values())) == 1
+    broker.behave(PUT, BUSY)
+    with pytest.raises(ZeroDivisionError):  # not the error of flush
+        await fail()
+    assert "ZeroDivisionError" in caplog.text
+    assert "1 posted message failed: BUSY" in caplog.text
 
 
-def test_a_program_that_exits_still_has_its_posts_sent(face: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_a_program_that_exits_still_has_its_posts_sent(face: Face, broker: FakeBroker) -> None:
     async def leave() -> None:
         async with face.Producer(broker.address, linger_s=60.0) as producer:
             await producer.post(Message("t", b"x"))
             sys.exit(3)
 
-    async def scenario() -> None:
-        with pytest.raises(SystemExit):
-            await leave()
-        assert sum(map(len, broker.log.values())) == 1
-
-    face.run(scenario)
+    with pytest.raises(SystemExit):
+        await leave()
+    assert sum(map(len, broker.log.values())) == 1
 
 
-def test_a_program_that_is_interrupted_waits_for_nothing(
+@scenario
+async def test_a_program_that_is_interrupted_waits_for_nothing(
     face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def leave() -> None:
@@ -154,13 +150,10 @@ def test_a_program_that_is_interrupted_waits_for_nothing(
             await producer.post(Message("t", b"x"))
             raise KeyboardInterrupt
 
-    async def scenario() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            await leave()
-        assert not broker.count(PUT)
-        assert "posted messages that have failed: 1;" in caplog.text
-
-    face.run(scenario)
+    with pytest.raises(KeyboardInterrupt):
+        await leave()
+    assert not broker.count(PUT)
+    assert "posted messages that have failed: 1;" in caplog.text
 
 
 def test_a_producer_that_fails_as_it_closes_leaves_no_socket(broker: FakeBroker) -> None:
@@ -177,66 +170,61 @@ def test_a_producer_that_fails_as_it_closes_leaves_no_socket(broker: FakeBroker)
     face.run(scenario)
 
 
-def test_the_task_that_posted_first_may_be_cancelled(loop: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with loop.Producer(broker.address) as producer:
-            posted: list[Any] = []
-            async with anyio.create_task_group() as tasks:
+@scenario
+async def test_the_task_that_posted_first_may_be_cancelled(loop: Face, broker: FakeBroker) -> None:
 
-                async def first() -> None:
-                    posted.append(await producer.post(Message("t", b"1"), queue_id=0))
-                    tasks.cancel_scope.cancel()
-                    await anyio.sleep_forever()
+    async with loop.Producer(broker.address) as producer:
+        posted: list[Any] = []
+        async with anyio.create_task_group() as tasks:
 
-                tasks.start_soon(first)
-            assert (await posted[0]).queue_offset == 0
-            assert (await (await producer.post(Message("t", b"2"), queue_id=0))).queue_offset == 1
+            async def first() -> None:
+                posted.append(await producer.post(Message("t", b"1"), queue_id=0))
+                tasks.cancel_scope.cancel()
+                await anyio.sleep_forever()
 
-    loop.run(scenario)
+            tasks.start_soon(first)
+        assert (await posted[0]).queue_offset == 0
+        assert (await (await producer.post(Message("t", b"2"), queue_id=0))).queue_offset == 1
 
 
-def test_a_cancelled_wait_leaves_the_message_alone_and_untold(loop: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_a_cancelled_wait_leaves_the_message_alone_and_untold(loop: Face, broker: FakeBroker) -> None:
     going_on = threading.Event()
 
     def put(header: Any, body: memoryview) -> Answer:
         going_on.wait(30.0)
         return BUSY
 
-    async def scenario() -> None:
-        broker.behave(PUT, put)
-        async with loop.Producer(broker.address) as producer:
-            posted = await producer.post(Message("t", b"1"))
-            for wait in (posted.__await__, producer.flush().__await__):
-                with anyio.move_on_after(0.05) as scope:
-                    await _Awaiting(wait)
-                assert scope.cancelled_caught
-            assert not posted.done
-            going_on.set()
-            with pytest.raises(PostsFailed):
-                await producer.flush()
-
-    loop.run(scenario)
+    broker.behave(PUT, put)
+    async with loop.Producer(broker.address) as producer:
+        posted = await producer.post(Message("t", b"1"))
+        for wait in (posted.__await__, producer.flush().__await__):
+            with anyio.move_on_after(0.05) as scope:
+                await _Awaiting(wait)
+            assert scope.cancelled_caught
+        assert not posted.done
+        going_on.set()
+        with pytest.raises(PostsFailed):
+            await producer.flush()
 
 
-def test_who_gives_up_waiting_takes_nothing_from_a_callback(loop: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_who_gives_up_waiting_takes_nothing_from_a_callback(loop: Face, broker: FakeBroker) -> None:
     going_on = threading.Event()
 
     def put(header: Any, body: memoryview) -> Answer:
         going_on.wait(30.0)
         return BUSY
 
-    async def scenario() -> None:
-        broker.behave(PUT, put)
-        async with loop.Producer(broker.address) as producer:
-            told: list[Any] = []
-            posted = await producer.post(Message("t", b"1"), on_done=told.append)
-            with anyio.move_on_after(0.05):
-                await posted
-            going_on.set()
-            await producer.flush()  # and raises nothing: the callback has reported it
-            assert told == [posted]
-
-    loop.run(scenario)
+    broker.behave(PUT, put)
+    async with loop.Producer(broker.address) as producer:
+        told: list[Any] = []
+        posted = await producer.post(Message("t", b"1"), on_done=told.append)
+        with anyio.move_on_after(0.05):
+            await posted
+        going_on.set()
+        await producer.flush()  # and raises nothing: the callback has reported it
+        assert told == [posted]
 
 
 class _Awaiting:
@@ -247,26 +235,24 @@ class _Awaiting:
         return self._wait()
 
 
-def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, broker: FakeBroker) -> None:
     going_on = threading.Event()
 
     def put(header: Any, body: memoryview) -> Answer:
         going_on.wait(30.0)
         return broker.put(header, body)
 
-    async def scenario() -> None:
-        broker.behave(PUT, put)
-        taken = 0
-        async with loop.Producer(broker.address, batch_bytes=1_000, buffer_bytes=4_000) as producer:
-            with anyio.move_on_after(0.1) as scope:
-                for _ in range(100):
-                    await producer.post(Message("t", bytes(100)))
-                    taken += 1
-            assert scope.cancelled_caught
-            going_on.set()
-        assert sum(map(len, broker.log.values())) == taken
-
-    loop.run(scenario)
+    broker.behave(PUT, put)
+    taken = 0
+    async with loop.Producer(broker.address, batch_bytes=1_000, buffer_bytes=4_000) as producer:
+        with anyio.move_on_after(0.1) as scope:
+            for _ in range(100):
+                await producer.post(Message("t", bytes(100)))
+                taken += 1
+        assert scope.cancelled_caught
+        going_on.set()
+    assert sum(map(len, broker.log.values())) == taken
 
 
 def test_a_program_that_cancels_all_tasks_may_still_flush(broker: FakeBroker) -> None:
@@ -319,27 +305,25 @@ def test_tasks_that_are_cancelled_before_they_begin_hang_nobody(broker: FakeBrok
     loop.run(scenario)
 
 
-def test_a_mistake_in_the_task_hangs_nobody(
+@scenario
+async def test_a_mistake_in_the_task_hangs_nobody(
     loop: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_link: Link, _now: float) -> float:
         raise ValueError("a mistake")
 
-    async def scenario() -> None:
-        broker.behave(PUT, SILENCE)
-        async with loop.Producer(broker.address, linger_s=0.001, batch_bytes=300) as producer:
-            sent = await producer.post(Message("t", b"1"))
-            await loop.until(lambda: broker.count(PUT) == 1)
-            broker.behave(PUT, None)
-            with monkeypatch.context() as patch:
-                patch.setattr(Link, "next_due", fail)
-                producer._sender.wake()
-                with pytest.raises(SendOutcomeUnknown, match="a mistake"):
-                    await sent
-                assert "cannot be sent any more" in caplog.text
-            await (await producer.post(Message("t", b"2")))
-
-    loop.run(scenario)
+    broker.behave(PUT, SILENCE)
+    async with loop.Producer(broker.address, linger_s=0.001, batch_bytes=300) as producer:
+        sent = await producer.post(Message("t", b"1"))
+        await loop.until(lambda: broker.count(PUT) == 1)
+        broker.behave(PUT, None)
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "next_due", fail)
+            producer._sender.wake()
+            with pytest.raises(SendOutcomeUnknown, match="a mistake"):
+                await sent
+            assert "cannot be sent any more" in caplog.text
+        await (await producer.post(Message("t", b"2")))
 
 
 async def _result(posted: Any) -> Any:

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faces import FACES, Face
-from raw_client import RawClient, in_letters
 from reput_broker.background import BackgroundBroker
 from reput_client import Message, PullStatus
 from reput_client.blocking import Admin, Producer, PullConsumer
@@ -21,6 +19,8 @@ from reput_client.errors import DamagedMessage
 from reput_protocol.codes import MessageSysFlag, RequestCode
 from reput_protocol.errors import FilterSyntaxError, TopicNotFound
 from reput_protocol.wire.header import HeaderType
+from support.faces import FACES, Face
+from support.raw_client import RawClient, in_letters
 
 TOPIC = "columns"
 

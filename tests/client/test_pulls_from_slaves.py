@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from faces import FACES, Face
-from fake_cluster import FakeCluster
-from fakes import Answer
 from reput_client.errors import ConnectFailed
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import NotFound
+from support.faces import FACES, Face, scenario
+from support.fake_cluster import FakeCluster
+from support.fakes import Answer
 
 PULL = RequestCode.PULL_MESSAGE
 
@@ -37,65 +37,60 @@ async def bodies(consumer: object, offset: int) -> list[bytes]:
     return [message.body for message in pulled.messages]
 
 
-def test_a_former_master_is_not_asked_for_offsets(face: Face) -> None:
+@scenario
+async def test_a_former_master_is_not_asked_for_offsets(face: Face) -> None:
     """It has become a slave, which the client's route does not say yet."""
     with FakeCluster({"broker-a": 2}) as cluster:
         old, new = cluster.members["broker-a"]
 
-        async def scenario() -> None:
-            async with face.PullConsumer(cluster.names.address, group="g") as consumer:
-                await consumer.commit("t", 0, 5)
-                new.committed = {("g", "t", 0): 7}
-                cluster.promote(broker_a=1)
-                old.drop_connections()
-                assert await consumer.committed("t", 0) == 7
-
-        face.run(scenario)
-
-
-def test_a_suggestion_is_followed_and_the_way_back(face: Face, cluster: FakeCluster) -> None:
-    master, slave = cluster.members["broker-a"]
-
-    async def scenario() -> None:
         async with face.PullConsumer(cluster.names.address, group="g") as consumer:
-            master.suggests = slave.suggests = 2
-            assert [await bodies(consumer, offset) for offset in (0, 1)] == [[b"0"], [b"1"]]
-            assert (master.count(PULL), slave.count(PULL)) == (1, 1)
-            slave.suggests = 0
-            assert [await bodies(consumer, offset) for offset in (2, 3)] == [[b"2"], [b"3"]]
-            assert (master.count(PULL), slave.count(PULL)) == (2, 2)
-            # A slave that does not have the next message, or refuses: its answer does not count.
-            slave.log = {("t", 0): master.log["t", 0][:1]}
-            assert await bodies(consumer, 2) == [b"2"]
-            assert (master.count(PULL), slave.count(PULL)) == (3, 3)
-            slave.serves_reads = False
-            assert await bodies(consumer, 2) == [b"2"]
-            assert (master.count(PULL), slave.count(PULL)) == (4, 4)
-
-    face.run(scenario)
+            await consumer.commit("t", 0, 5)
+            new.committed = {("g", "t", 0): 7}
+            cluster.promote(broker_a=1)
+            old.drop_connections()
+            assert await consumer.committed("t", 0) == 7
 
 
-def test_while_the_master_is_away_a_slave_is_read(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_a_suggestion_is_followed_and_the_way_back(face: Face, cluster: FakeCluster) -> None:
     master, slave = cluster.members["broker-a"]
 
-    async def scenario() -> None:
-        async with face.PullConsumer(cluster.names.address, group="g", timeout_s=0.5) as consumer:
-            assert await bodies(consumer, 0) == [b"0"]
-            master.stop()
-            assert await bodies(consumer, 1) == [b"1"]
-            with pytest.raises(ConnectFailed):  # a commit is not taken by a slave
-                await consumer.commit("t", 0, 2)
-            assert not slave.commits
-            master.restart()
+    async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+        master.suggests = slave.suggests = 2
+        assert [await bodies(consumer, offset) for offset in (0, 1)] == [[b"0"], [b"1"]]
+        assert (master.count(PULL), slave.count(PULL)) == (1, 1)
+        slave.suggests = 0
+        assert [await bodies(consumer, offset) for offset in (2, 3)] == [[b"2"], [b"3"]]
+        assert (master.count(PULL), slave.count(PULL)) == (2, 2)
+        # A slave that does not have the next message, or refuses: its answer does not count.
+        slave.log = {("t", 0): master.log["t", 0][:1]}
+        assert await bodies(consumer, 2) == [b"2"]
+        assert (master.count(PULL), slave.count(PULL)) == (3, 3)
+        slave.serves_reads = False
+        assert await bodies(consumer, 2) == [b"2"]
+        assert (master.count(PULL), slave.count(PULL)) == (4, 4)
+
+
+@scenario
+async def test_while_the_master_is_away_a_slave_is_read(face: Face, cluster: FakeCluster) -> None:
+    master, slave = cluster.members["broker-a"]
+
+    async with face.PullConsumer(cluster.names.address, group="g", timeout_s=0.5) as consumer:
+        assert await bodies(consumer, 0) == [b"0"]
+        master.stop()
+        assert await bodies(consumer, 1) == [b"1"]
+        with pytest.raises(ConnectFailed):  # a commit is not taken by a slave
             await consumer.commit("t", 0, 2)
-            before = slave.count(PULL)
-            assert await bodies(consumer, 2) == [b"2"]
-            assert slave.count(PULL) == before
+        assert not slave.commits
+        master.restart()
+        await consumer.commit("t", 0, 2)
+        before = slave.count(PULL)
+        assert await bodies(consumer, 2) == [b"2"]
+        assert slave.count(PULL) == before
 
-    face.run(scenario)
 
-
-def test_while_the_master_is_away_a_slave_answers_what_it_can(face: Face, cluster: FakeCluster) -> None:
+@scenario
+async def test_while_the_master_is_away_a_slave_answers_what_it_can(face: Face, cluster: FakeCluster) -> None:
     """Clients that start then, too: the routes still name the master."""
     master, slave = cluster.members["broker-a"]
     master.committed["g", "t", 0] = 3
@@ -107,20 +102,17 @@ def test_while_the_master_is_away_a_slave_answers_what_it_can(face: Face, cluste
     slave.behave(RequestCode.VIEW_MESSAGE_BY_ID, found)
     master.stop()
 
-    async def scenario() -> None:
-        async with face.PullConsumer(cluster.names.address, group="g") as consumer:
-            assert len((await consumer.pull("t", 0, 1, wait_s=0, broker_name="broker-a")).messages) == 3
-            assert len((await consumer.pull_columns("t", 0, 1, wait_s=0)).columns) == 3
-            assert await consumer.min_offset("t", 0) == 0
-            assert await consumer.max_offset("t", 0) == 4
-            assert await consumer.offset_by_time("t", 0, 0) == 4
-            assert await consumer.committed("t", 0) == 3
-        async with face.Admin(cluster.names.address) as admin:
-            assert await admin.earliest_message_time_ms("t", 0) == 7
-            assert not (await admin.find_messages("t", "key")).messages
-            with pytest.raises(NotFound):
-                await admin.view_message("7F00000100002A9F0000000000000000")
-        async with face.Consumer(cluster.names.address, group="g", topic="t") as group:
-            assert (await group.receive(10.0)).body == b"3"
-
-    face.run(scenario)
+    async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+        assert len((await consumer.pull("t", 0, 1, wait_s=0, broker_name="broker-a")).messages) == 3
+        assert len((await consumer.pull_columns("t", 0, 1, wait_s=0)).columns) == 3
+        assert await consumer.min_offset("t", 0) == 0
+        assert await consumer.max_offset("t", 0) == 4
+        assert await consumer.offset_by_time("t", 0, 0) == 4
+        assert await consumer.committed("t", 0) == 3
+    async with face.Admin(cluster.names.address) as admin:
+        assert await admin.earliest_message_time_ms("t", 0) == 7
+        assert not (await admin.find_messages("t", "key")).messages
+        with pytest.raises(NotFound):
+            await admin.view_message("7F00000100002A9F0000000000000000")
+    async with face.Consumer(cluster.names.address, group="g", topic="t") as group:
+        assert (await group.receive(10.0)).body == b"3"

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from faces import FACES, Face
-from fakes import Answer, FakeBroker
 from reput_client import Message, SendReceipt
 from reput_client.errors import RequestNotSupported
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
+from support.faces import FACES, Face, scenario
+from support.fakes import Answer, FakeBroker
 
 REPUT, ROCKETMQ = "broker-reput", "broker-rocketmq"
 
@@ -48,82 +48,75 @@ async def send_to_both(producer: Any) -> list[SendReceipt]:
     return [await producer.send(Message("t", b"x")) for _ in range(2)]
 
 
-def test_messages_are_sent_to_and_received_from_brokers_of_both_kinds(face: Face, cluster: Cluster) -> None:
-    async def scenario() -> None:
-        bodies = [b"%d" % number for number in range(40)]
-        async with face.Producer(cluster.names.address, ack="page_cache") as producer:
-            receipts = [await producer.send(Message("t", body)) for body in bodies[:10]]
-            for start in (10, 20, 30):
-                receipts += await producer.send_many("t", bodies[start : start + 10])
-        assert {receipt.store_host for receipt in receipts} == {
-            cluster.reput.address,
-            cluster.rocketmq.address,
-        }
-        assert cluster.rocketmq.count(RequestCode.SEND_BATCH_MESSAGE)
-        assert not cluster.rocketmq.count(RequestCode.PUT_MESSAGE)
-        async with face.PullConsumer(cluster.names.address, group="g") as consumer:
-            found: dict[str, bytes] = {}
-            for name in (REPUT, ROCKETMQ):
-                pulled = await consumer.pull("t", 0, 0, max_messages=64, broker_name=name)
-                found |= {message.offset_message_id: message.body for message in pulled.messages}
-        assert found == {
-            receipt.offset_message_id: body for receipt, body in zip(receipts, bodies, strict=True)
-        }
+@scenario
+async def test_messages_are_sent_to_and_received_from_brokers_of_both_kinds(
+    face: Face, cluster: Cluster
+) -> None:
 
-    face.run(scenario)
-
-
-def test_one_of_rocketmqs_brokers_is_not_a_name_server(face: Face, cluster: Cluster) -> None:
-    async def scenario() -> None:
-        async with face.Producer(cluster.rocketmq.address, ack="page_cache") as producer:
-            with pytest.raises(RequestNotSupported, match="give the client the address of a name server"):
-                await producer.send(Message("t", b"x"))
-        async with face.Admin(cluster.rocketmq.address) as admin:
-            with pytest.raises(RequestNotSupported, match="give the client the address of a name server"):
-                await admin.list_topics()
-
-    face.run(scenario)
+    bodies = [b"%d" % number for number in range(40)]
+    async with face.Producer(cluster.names.address, ack="page_cache") as producer:
+        receipts = [await producer.send(Message("t", body)) for body in bodies[:10]]
+        for start in (10, 20, 30):
+            receipts += await producer.send_many("t", bodies[start : start + 10])
+    assert {receipt.store_host for receipt in receipts} == {
+        cluster.reput.address,
+        cluster.rocketmq.address,
+    }
+    assert cluster.rocketmq.count(RequestCode.SEND_BATCH_MESSAGE)
+    assert not cluster.rocketmq.count(RequestCode.PUT_MESSAGE)
+    async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+        found: dict[str, bytes] = {}
+        for name in (REPUT, ROCKETMQ):
+            pulled = await consumer.pull("t", 0, 0, max_messages=64, broker_name=name)
+            found |= {message.offset_message_id: message.body for message in pulled.messages}
+    assert found == {receipt.offset_message_id: body for receipt, body in zip(receipts, bodies, strict=True)}
 
 
-def test_columns_of_one_of_rocketmqs_brokers_are_pulled(face: Face, cluster: Cluster) -> None:
-    async def scenario() -> None:
-        cluster.rocketmq.store("t", b"a", b"b")
-        async with face.PullConsumer(cluster.names.address, group="g") as consumer:
-            result = await consumer.pull_columns("t", 0, 0, wait_s=0, broker_name=ROCKETMQ)
-        assert result.columns.queue_offset.tolist() == [0, 1]
-        assert not cluster.rocketmq.count(RequestCode.FETCH_RECORDS)
+@scenario
+async def test_one_of_rocketmqs_brokers_is_not_a_name_server(face: Face, cluster: Cluster) -> None:
 
-    face.run(scenario)
+    async with face.Producer(cluster.rocketmq.address, ack="page_cache") as producer:
+        with pytest.raises(RequestNotSupported, match="give the client the address of a name server"):
+            await producer.send(Message("t", b"x"))
+    async with face.Admin(cluster.rocketmq.address) as admin:
+        with pytest.raises(RequestNotSupported, match="give the client the address of a name server"):
+            await admin.list_topics()
+
+
+@scenario
+async def test_columns_of_one_of_rocketmqs_brokers_are_pulled(face: Face, cluster: Cluster) -> None:
+
+    cluster.rocketmq.store("t", b"a", b"b")
+    async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+        result = await consumer.pull_columns("t", 0, 0, wait_s=0, broker_name=ROCKETMQ)
+    assert result.columns.queue_offset.tolist() == [0, 1]
+    assert not cluster.rocketmq.count(RequestCode.FETCH_RECORDS)
 
 
 @pytest.mark.parametrize(("ack", "flush"), [("flushed", "ASYNC_FLUSH"), ("replicated", "SYNC_FLUSH")])
-def test_ack_levels_that_the_broker_cannot_report_are_refused_by_name(
+@scenario
+async def test_ack_levels_that_the_broker_cannot_report_are_refused_by_name(
     face: Face, cluster: Cluster, ack: str, flush: str
 ) -> None:
     cluster.rocketmq.flush_disk_type = flush
 
-    async def scenario() -> None:
-        async with face.Producer(cluster.names.address, ack=ack) as producer:
-            with pytest.raises(RequestNotSupported, match=f"{ROCKETMQ} .*nothing was sent"):
-                await send_to_both(producer)
-        assert not cluster.rocketmq.log["t", 0]
-
-    face.run(scenario)
+    async with face.Producer(cluster.names.address, ack=ack) as producer:
+        with pytest.raises(RequestNotSupported, match=f"{ROCKETMQ} .*nothing was sent"):
+            await send_to_both(producer)
+    assert not cluster.rocketmq.log["t", 0]
 
 
-def test_a_broker_that_syncs_acknowledges_as_flushed(face: Face, cluster: Cluster) -> None:
+@scenario
+async def test_a_broker_that_syncs_acknowledges_as_flushed(face: Face, cluster: Cluster) -> None:
     cluster.rocketmq.flush_disk_type = "SYNC_FLUSH"
 
-    async def scenario() -> None:
-        async with face.Producer(cluster.names.address, ack="flushed") as producer:
-            receipts = await send_to_both(producer)
-        assert {receipt.store_host for receipt in receipts} == {
-            cluster.reput.address,
-            cluster.rocketmq.address,
-        }
-        assert {receipt.ack for receipt in receipts} == {"flushed"}
-
-    face.run(scenario)
+    async with face.Producer(cluster.names.address, ack="flushed") as producer:
+        receipts = await send_to_both(producer)
+    assert {receipt.store_host for receipt in receipts} == {
+        cluster.reput.address,
+        cluster.rocketmq.address,
+    }
+    assert {receipt.ack for receipt in receipts} == {"flushed"}
 
 
 def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, cluster: Cluster) -> None:

@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from faces import FACES, Face
-from fakes import SILENCE, FakeBroker
 from reput_client.errors import ConnectFailed, RequestTimeout
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
+from support.faces import FACES, Face, scenario
+from support.fakes import SILENCE, FakeBroker
 
 T = TypeVar("T")
 
@@ -74,150 +74,141 @@ class Client:
         await self._producer.__aexit__(*error)
 
 
-def test_a_waiting_client_takes_and_answers_what_the_broker_asks(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            groups: list[object] = []
-            client.session.requests.register(
-                CHANGED, lambda request: groups.append(request.ext["consumerGroup"])
+@scenario
+async def test_a_waiting_client_takes_and_answers_what_the_broker_asks(
+    face: Face, broker: FakeBroker
+) -> None:
+
+    async with Client(face, broker) as client:
+        groups: list[object] = []
+        client.session.requests.register(CHANGED, lambda request: groups.append(request.ext["consumerGroup"]))
+        client.session.requests.register(
+            INFO, lambda request: request.answer({"n": 1}, b"%b!" % bytes(request.body))
+        )
+        broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
+        broker.ask(INFO, {"consumerGroup": "g", "clientId": "c"}, b"well", opaque=9)
+        broker.ask(INFO, {"clientId": "c"}, opaque=10, header_type=HeaderType.JSON)
+        broker.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, opaque=11)
+        await client.wait(0.2)
+        assert groups == ["g"]
+        header, body = broker.response()
+        assert (header.opaque, header.code, header.ext, body) == (9, 0, {"n": 1}, b"well!")
+        header, body = broker.response()
+        assert (header.opaque, header.ext, header.version, body) == (10, {"n": "1"}, 479, b"!")
+        header, _ = broker.response()
+        assert (header.opaque, header.code) == (11, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        await client.ask()
+
+
+@scenario
+async def test_an_idle_client_takes_what_has_come_when_it_is_polled(face: Face, broker: FakeBroker) -> None:
+
+    async with Client(face, broker) as client:
+        taken: list[BrokerRequest] = []
+        client.session.requests.register(CHANGED, taken.append)
+        broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
+
+        def polled() -> bool:
+            client.session.poll()
+            return bool(taken)
+
+        await face.until(polled)
+
+
+@scenario
+async def test_an_answer_may_come_later_and_is_dropped_if_its_connection_has_gone(
+    face: Face, broker: FakeBroker
+) -> None:
+
+    async with Client(face, broker) as client:
+        taken: list[BrokerRequest] = []
+        client.session.requests.register(INFO, taken.append)
+        for opaque in (1, 2):
+            broker.ask(INFO, opaque=opaque)
+        await client.wait(0.1)
+        first, second = taken
+        second.answer()
+        assert broker.response()[0].opaque == 2
+        broker.drop_connections()
+        await face.until(lambda: not broker._connections)
+        await client.ask()
+        first.answer()
+        broker.ask(INFO, opaque=3)
+        await client.wait(0.1)
+        taken[2].answer()
+        assert broker.response()[0].opaque == 3
+        assert broker.responses == []
+
+
+@scenario
+async def test_an_answer_that_does_not_leave_at_once_is_written_by_whoever_reads(
+    face: Face, broker: FakeBroker
+) -> None:
+
+    large = bytes(12 << 20)
+    async with Client(face, broker) as client:
+        client.session.requests.register(INFO, lambda request: request.answer({}, large))
+        broker.ask(INFO)
+        await client.wait(0.5)
+        assert broker.response()[1] == large
+
+
+@scenario
+async def test_a_oneway_request_leaves_and_waits_for_nothing(face: Face, broker: FakeBroker) -> None:
+
+    async with Client(face, broker) as client:
+        ext: dict[str, Value] = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7}
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        for _ in range(3):
+            await client.drive(client.session.send_oneway(code, ext, what="commit", body=b"x" * 100_000))
+        await client.ask()
+        sent = [header for header in broker.requests if header.code == code]
+        assert [header.is_oneway for header in sent] == [True] * 3
+        assert sent[0].ext == ext
+        assert client.session.connection_to(client.session.home)._channel.pending == 0
+
+
+@scenario
+async def test_a_oneway_request_that_cannot_have_left_is_sent_on_the_next_connection(
+    face: Face, broker: FakeBroker
+) -> None:
+
+    async with Client(face, broker) as client:
+        connection = client.session.connection_to(client.session.home)
+        connection.sock.shutdown(socket.SHUT_WR)
+        await client.drive(client.session.send_oneway(CHANGED, {}, what="tell"))
+        await client.ask()
+        assert broker.count(CHANGED) == 1
+
+
+@scenario
+async def test_a_oneway_request_that_does_not_leave_in_time_is_taken_back(
+    face: Face, broker: FakeBroker
+) -> None:
+
+    async with Client(face, broker) as client:
+        broker.stop()
+
+        def noticed() -> bool:
+            client.session.poll()
+            return not client.session.connected
+
+        await face.until(noticed)
+        with pytest.raises(ConnectFailed):
+            await client.drive(
+                client.session.send_oneway(CHANGED, {}, what="tell", deadline=client.session.deadline(0.2))
             )
-            client.session.requests.register(
-                INFO, lambda request: request.answer({"n": 1}, b"%b!" % bytes(request.body))
-            )
-            broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
-            broker.ask(INFO, {"consumerGroup": "g", "clientId": "c"}, b"well", opaque=9)
-            broker.ask(INFO, {"clientId": "c"}, opaque=10, header_type=HeaderType.JSON)
-            broker.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, opaque=11)
-            await client.wait(0.2)
-            assert groups == ["g"]
-            header, body = broker.response()
-            assert (header.opaque, header.code, header.ext, body) == (9, 0, {"n": 1}, b"well!")
-            header, body = broker.response()
-            assert (header.opaque, header.ext, header.version, body) == (10, {"n": "1"}, 479, b"!")
-            header, _ = broker.response()
-            assert (header.opaque, header.code) == (11, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-            await client.ask()
-
-    face.run(scenario)
 
 
-def test_an_idle_client_takes_what_has_come_when_it_is_polled(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            taken: list[BrokerRequest] = []
-            client.session.requests.register(CHANGED, taken.append)
-            broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
-
-            def polled() -> bool:
-                client.session.poll()
-                return bool(taken)
-
-            await face.until(polled)
-
-    face.run(scenario)
-
-
-def test_an_answer_may_come_later_and_is_dropped_if_its_connection_has_gone(
-    face: Face, broker: FakeBroker
-) -> None:
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            taken: list[BrokerRequest] = []
-            client.session.requests.register(INFO, taken.append)
-            for opaque in (1, 2):
-                broker.ask(INFO, opaque=opaque)
-            await client.wait(0.1)
-            first, second = taken
-            second.answer()
-            assert broker.response()[0].opaque == 2
-            broker.drop_connections()
-            await face.until(lambda: not broker._connections)
-            await client.ask()
-            first.answer()
-            broker.ask(INFO, opaque=3)
-            await client.wait(0.1)
-            taken[2].answer()
-            assert broker.response()[0].opaque == 3
-            assert broker.responses == []
-
-    face.run(scenario)
-
-
-def test_an_answer_that_does_not_leave_at_once_is_written_by_whoever_reads(
-    face: Face, broker: FakeBroker
-) -> None:
-    async def scenario() -> None:
-        large = bytes(12 << 20)
-        async with Client(face, broker) as client:
-            client.session.requests.register(INFO, lambda request: request.answer({}, large))
-            broker.ask(INFO)
-            await client.wait(0.5)
-            assert broker.response()[1] == large
-
-    face.run(scenario)
-
-
-def test_a_oneway_request_leaves_and_waits_for_nothing(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            ext: dict[str, Value] = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7}
-            code = RequestCode.UPDATE_CONSUMER_OFFSET
-            for _ in range(3):
-                await client.drive(client.session.send_oneway(code, ext, what="commit", body=b"x" * 100_000))
-            await client.ask()
-            sent = [header for header in broker.requests if header.code == code]
-            assert [header.is_oneway for header in sent] == [True] * 3
-            assert sent[0].ext == ext
-            assert client.session.connection_to(client.session.home)._channel.pending == 0
-
-    face.run(scenario)
-
-
-def test_a_oneway_request_that_cannot_have_left_is_sent_on_the_next_connection(
-    face: Face, broker: FakeBroker
-) -> None:
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            connection = client.session.connection_to(client.session.home)
-            connection.sock.shutdown(socket.SHUT_WR)
-            await client.drive(client.session.send_oneway(CHANGED, {}, what="tell"))
-            await client.ask()
-            assert broker.count(CHANGED) == 1
-
-    face.run(scenario)
-
-
-def test_a_oneway_request_that_does_not_leave_in_time_is_taken_back(face: Face, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            broker.stop()
-
-            def noticed() -> bool:
-                client.session.poll()
-                return not client.session.connected
-
-            await face.until(noticed)
-            with pytest.raises(ConnectFailed):
-                await client.drive(
-                    client.session.send_oneway(
-                        CHANGED, {}, what="tell", deadline=client.session.deadline(0.2)
-                    )
-                )
-
-    face.run(scenario)
-
-
-def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker) -> None:
     """Otherwise the loss would be noticed at the request's deadline, too late to repeat it."""
 
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            connection = client.session.connection_to(client.session.home)
-            connection.sock.shutdown(socket.SHUT_WR)
-            await client.ask()
-            assert broker.accepted == 2
-
-    face.run(scenario)
+    async with Client(face, broker) as client:
+        connection = client.session.connection_to(client.session.home)
+        connection.sock.shutdown(socket.SHUT_WR)
+        await client.ask()
+        assert broker.accepted == 2
 
 
 def test_a_thread_that_waits_reads_for_the_others(broker: FakeBroker) -> None:

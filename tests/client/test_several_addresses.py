@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from faces import FACES, Face
-from fakes import SILENCE, Answer, FakeBroker
 from reput_client import Message
 from reput_client.errors import BrokerNotFound, ConnectFailed, SendOutcomeUnknown
 from reput_client.transport import connection
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
+from support.faces import FACES, Face, scenario
+from support.fakes import SILENCE, Answer, FakeBroker
 
 WHO = RequestCode.GET_BROKER_CLUSTER_INFO
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -79,18 +79,15 @@ class Unreachable:
 
 
 @pytest.mark.parametrize("first", [Silent, Unreachable])
-def test_a_first_address_that_does_not_answer_is_left(
+@scenario
+async def test_a_first_address_that_does_not_answer_is_left(
     face: Face, broker: FakeBroker, first: type[Silent] | type[Unreachable]
 ) -> None:
     with first() as address:
-
-        async def scenario() -> None:
-            async with face.Producer(f"{address},{broker.address}") as producer:
-                assert (await producer.send(Message("t", b"x"))).queue_offset == 0
-            async with face.Consumer(f"{address},{broker.address}", group="g", topic="t") as consumer:
-                assert (await consumer.receive(10.0)).body == b"x"
-
-        face.run(scenario)
+        async with face.Producer(f"{address},{broker.address}") as producer:
+            assert (await producer.send(Message("t", b"x"))).queue_offset == 0
+        async with face.Consumer(f"{address},{broker.address}", group="g", topic="t") as consumer:
+            assert (await consumer.receive(10.0)).body == b"x"
 
 
 async def stored(face: Face, posted: Any) -> None:
@@ -108,67 +105,64 @@ def moved(broker: FakeBroker, target: FakeBroker) -> None:
     broker.stop()
 
 
-def test_a_broker_that_comes_back_at_the_second_address_is_found_there(
+@scenario
+async def test_a_broker_that_comes_back_at_the_second_address_is_found_there(
     face: Face, broker: FakeBroker
 ) -> None:
     with FakeBroker(queues=1) as second:
         second.stop()
 
-        async def scenario() -> None:
-            addresses = f"{broker.address},{second.address}"
-            async with (
-                face.Producer(addresses, retries=1) as producer,
-                face.PullConsumer(addresses, group="p") as pull,
-                face.Consumer(addresses, group="g", topic="t") as consumer,
-            ):
-                await producer.send(Message("t", b"before"))
-                await stored(face, await producer.post(Message("t", b"posted before")))
-                assert (await consumer.receive(10.0)).body == b"before"
-                moved(broker, second)
-                second.restart()
-                assert (await producer.send(Message("t", b"after"))).queue_offset == 2
-                await stored(face, await producer.post(Message("t", b"posted after")))
-                assert len((await pull.pull("t", 0, 0, wait_s=0)).messages) == 4
-                await pull.commit("t", 0, 4)
-                rest = [(await consumer.receive(10.0)).body for _ in range(3)]
-                assert rest == [b"posted before", b"after", b"posted after"]
-            assert second.committed["g", "t", 0] == 4
-            assert second.committed["p", "t", 0] == 4
-
-        face.run(scenario)
+        addresses = f"{broker.address},{second.address}"
+        async with (
+            face.Producer(addresses, retries=1) as producer,
+            face.PullConsumer(addresses, group="p") as pull,
+            face.Consumer(addresses, group="g", topic="t") as consumer,
+        ):
+            await producer.send(Message("t", b"before"))
+            await stored(face, await producer.post(Message("t", b"posted before")))
+            assert (await consumer.receive(10.0)).body == b"before"
+            moved(broker, second)
+            second.restart()
+            assert (await producer.send(Message("t", b"after"))).queue_offset == 2
+            await stored(face, await producer.post(Message("t", b"posted after")))
+            assert len((await pull.pull("t", 0, 0, wait_s=0)).messages) == 4
+            await pull.commit("t", 0, 4)
+            rest = [(await consumer.receive(10.0)).body for _ in range(3)]
+            assert rest == [b"posted before", b"after", b"posted after"]
+        assert second.committed["g", "t", 0] == 4
+        assert second.committed["p", "t", 0] == 4
 
 
-def test_an_address_that_falls_silent_is_left(face: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_an_address_that_falls_silent_is_left(face: Face, broker: FakeBroker) -> None:
     """Its connection stays open, and no more data arrives."""
     with FakeBroker(queues=1) as second:
         introduce(second)
 
-        async def scenario() -> None:
-            addresses = f"{broker.address},{second.address}"
-            async with (
-                face.Producer(addresses, timeout_s=1.0) as producer,
-                face.PullConsumer(addresses, group="g") as pull,
-                face.Consumer(addresses, group="c", topic="t") as consumer,
-            ):
-                await producer.send(Message("t", b"x"))
-                await pull.pull("t", 0, 0, wait_s=0)
-                second.log = broker.log
-                for code in RequestCode:
-                    broker.behave(code, SILENCE)
-                # What may be stored is not sent again; later messages go elsewhere.
-                with pytest.raises(SendOutcomeUnknown):
-                    await producer.send(Message("t", b"lost"))
-                assert (await producer.send(Message("t", b"y"))).queue_offset == 1
-                # Idempotent requests are repeated within their time; so is a waiting pull.
-                await pull.commit("t", 0, 1)
-                assert len((await pull.pull("t", 0, 1, wait_s=5.0)).messages) == 1
-                assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"x", b"y"]
-            assert second.committed["g", "t", 0] == 1
-
-        face.run(scenario)
+        addresses = f"{broker.address},{second.address}"
+        async with (
+            face.Producer(addresses, timeout_s=1.0) as producer,
+            face.PullConsumer(addresses, group="g") as pull,
+            face.Consumer(addresses, group="c", topic="t") as consumer,
+        ):
+            await producer.send(Message("t", b"x"))
+            await pull.pull("t", 0, 0, wait_s=0)
+            second.log = broker.log
+            for code in RequestCode:
+                broker.behave(code, SILENCE)
+            # What may be stored is not sent again; later messages go elsewhere.
+            with pytest.raises(SendOutcomeUnknown):
+                await producer.send(Message("t", b"lost"))
+            assert (await producer.send(Message("t", b"y"))).queue_offset == 1
+            # Idempotent requests are repeated within their time; so is a waiting pull.
+            await pull.commit("t", 0, 1)
+            assert len((await pull.pull("t", 0, 1, wait_s=5.0)).messages) == 1
+            assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"x", b"y"]
+        assert second.committed["g", "t", 0] == 1
 
 
-def test_a_slow_answer_is_waited_for(face: Face, broker: FakeBroker) -> None:
+@scenario
+async def test_a_slow_answer_is_waited_for(face: Face, broker: FakeBroker) -> None:
     """A client does not leave a broker that answers because one request takes long."""
 
     # The fake answers a pull while other requests continue, so that is what takes long here.
@@ -179,41 +173,33 @@ def test_a_slow_answer_is_waited_for(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(RequestCode.PULL_MESSAGE, slow_pull)
 
-    async def scenario() -> None:
-        async with face.PullConsumer(f"{broker.address},127.0.0.1:1", group="g") as pull:
-            await pull.pull("t", 0, 0, wait_s=0)
-        assert broker.count(RequestCode.PULL_MESSAGE) == 1
-        assert broker.accepted == 1
-
-    face.run(scenario)
+    async with face.PullConsumer(f"{broker.address},127.0.0.1:1", group="g") as pull:
+        await pull.pull("t", 0, 0, wait_s=0)
+    assert broker.count(RequestCode.PULL_MESSAGE) == 1
+    assert broker.accepted == 1
 
 
-def test_another_broker_at_the_second_address_gets_nothing_that_was_meant_for_the_first(
+@scenario
+async def test_another_broker_at_the_second_address_gets_nothing_that_was_meant_for_the_first(
     face: Face, broker: FakeBroker
 ) -> None:
     with FakeBroker(queues=1) as other:
         introduce(other, "other")
 
-        async def scenario() -> None:
-            async with face.PullConsumer(f"{broker.address},{other.address}", group="g") as pull:
-                await pull.commit("t", 0, 1, broker_name="fake")
-                broker.stop()
-                with pytest.raises(BrokerNotFound, match="'fake'"):
-                    await pull.commit("t", 0, 2, broker_name="fake")
-                await pull.commit("t", 0, 5)
-            assert other.commits == [("g", "t", 0, 5)]
-
-        face.run(scenario)
+        async with face.PullConsumer(f"{broker.address},{other.address}", group="g") as pull:
+            await pull.commit("t", 0, 1, broker_name="fake")
+            broker.stop()
+            with pytest.raises(BrokerNotFound, match="'fake'"):
+                await pull.commit("t", 0, 2, broker_name="fake")
+            await pull.commit("t", 0, 5)
+        assert other.commits == [("g", "t", 0, 5)]
 
 
-def test_the_error_names_every_address(face: Face) -> None:
+@scenario
+async def test_the_error_names_every_address(face: Face) -> None:
     with Silent() as silent:
-
-        async def scenario() -> None:
-            with pytest.raises(ConnectFailed) as caught:
-                async with face.Producer(f"127.0.0.1:1,{silent}"):
-                    pass
-            assert "127.0.0.1:1: Connection refused" in str(caught.value)
-            assert f"{silent}: it accepts connections, but did not answer" in str(caught.value)
-
-        face.run(scenario)
+        with pytest.raises(ConnectFailed) as caught:
+            async with face.Producer(f"127.0.0.1:1,{silent}"):
+                pass
+        assert "127.0.0.1:1: Connection refused" in str(caught.value)
+        assert f"{silent}: it accepts connections, but did not answer" in str(caught.value)

@@ -9,8 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from faces import FACES, Face
-from fakes import SILENCE, Answer, FakeBroker
 from reput_broker.background import BackgroundBroker
 from reput_client import Message
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
@@ -18,6 +16,8 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError, HeaderFieldError, MessageRefused
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import Header
+from support.faces import FACES, Face, scenario
+from support.fakes import SILENCE, Answer, FakeBroker
 
 TASKS = 40
 
@@ -55,44 +55,40 @@ def messages(topic: str, sizes: list[int]) -> list[Message]:
     ]
 
 
-def test_each_message_is_stored_once_where_its_receipt_says(
+@scenario
+async def test_each_message_is_stored_once_where_its_receipt_says(
     face: Face, reput_broker: BackgroundBroker
 ) -> None:
-    async def scenario() -> None:
-        sent = messages("shared", [number * 7 for number in range(TASKS)])
-        async with face.Admin(reput_broker.address) as admin:
-            await admin.create_topic("shared", queues=3)
-        async with face.Producer(reput_broker.address, ack="page_cache") as producer:
-            receipts = await send_each(face, producer, sent)
-        async with (
-            face.PullConsumer(reput_broker.address, group="g") as consumer,
-            face.Admin(reput_broker.address) as admin,
-        ):
-            assert sum([await consumer.max_offset("shared", queue_id) for queue_id in range(3)]) == 2 * TASKS
-            for message, receipt in zip(sent, receipts, strict=True):
-                result = await consumer.pull(
-                    "shared", receipt.queue_id, receipt.queue_offset, max_messages=1, wait_s=5.0
-                )
-                (stored,) = result.messages
-                assert bytes(stored.body) == message.body
-                assert stored.tag == message.tag
-                assert stored.message_id == receipt.message_id
-                assert stored.physical_offset == receipt.physical_offset
-                assert stored.store_timestamp_ms == receipt.store_timestamp_ms
-                assert receipt.ack == "page_cache"
 
-    face.run(scenario)
+    sent = messages("shared", [number * 7 for number in range(TASKS)])
+    async with face.Admin(reput_broker.address) as admin:
+        await admin.create_topic("shared", queues=3)
+    async with face.Producer(reput_broker.address, ack="page_cache") as producer:
+        receipts = await send_each(face, producer, sent)
+    async with (
+        face.PullConsumer(reput_broker.address, group="g") as consumer,
+        face.Admin(reput_broker.address) as admin,
+    ):
+        assert sum([await consumer.max_offset("shared", queue_id) for queue_id in range(3)]) == 2 * TASKS
+        for message, receipt in zip(sent, receipts, strict=True):
+            result = await consumer.pull(
+                "shared", receipt.queue_id, receipt.queue_offset, max_messages=1, wait_s=5.0
+            )
+            (stored,) = result.messages
+            assert bytes(stored.body) == message.body
+            assert stored.tag == message.tag
+            assert stored.message_id == receipt.message_id
+            assert stored.physical_offset == receipt.physical_offset
+            assert stored.store_timestamp_ms == receipt.store_timestamp_ms
+            assert receipt.ack == "page_cache"
 
 
-def test_tasks_that_send_at_once_share_frames(loop_face: Face) -> None:
+@scenario
+async def test_tasks_that_send_at_once_share_frames(loop_face: Face) -> None:
     with FakeBroker(queues=1) as broker:
-
-        async def scenario() -> None:
-            async with loop_face.Producer(broker.address, ack="page_cache") as producer:
-                await producer.send(Message("shared", b"first"))
-                await send_each(loop_face, producer, messages("shared", [10] * TASKS))
-
-        loop_face.run(scenario)
+        async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+            await producer.send(Message("shared", b"first"))
+            await send_each(loop_face, producer, messages("shared", [10] * TASKS))
         assert broker.count(RequestCode.PUT_MESSAGE) < TASKS // 4
         assert len(broker.log["shared", 0]) == 1 + 2 * TASKS
 
@@ -119,20 +115,21 @@ def test_a_message_that_the_broker_refuses_takes_no_other_with_it(
     loop_face.run(scenario)
 
 
-def test_a_refusal_that_is_not_about_a_message_is_told_to_all(loop_face: Face) -> None:
+@scenario
+async def test_a_refusal_that_is_not_about_a_message_is_told_to_all(loop_face: Face) -> None:
     with FakeBroker(queues=1) as broker:
         broker.behave(RequestCode.PUT_MESSAGE, Answer(ResponseCode.SYSTEM_BUSY, remark="too much to do"))
 
-        async def scenario() -> None:
-            async with loop_face.Producer(broker.address, ack="page_cache") as producer:
-                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
-            assert all(isinstance(error, BrokerError) and "too much to do" in str(error) for error in found)
-            assert len({id(error) for error in found}) == TASKS, "nobody shares an exception"
-
-        loop_face.run(scenario)
+        async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+            found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+        assert all(isinstance(error, BrokerError) and "too much to do" in str(error) for error in found)
+        assert len({id(error) for error in found}) == TASKS, "nobody shares an exception"
 
 
-def test_an_ack_level_that_is_not_reached_is_told_to_all_with_their_own_receipts(loop_face: Face) -> None:
+@scenario
+async def test_an_ack_level_that_is_not_reached_is_told_to_all_with_their_own_receipts(
+    loop_face: Face,
+) -> None:
     with FakeBroker(queues=1) as broker:
 
         def late(header: Header, body: memoryview) -> Answer:
@@ -141,104 +138,88 @@ def test_an_ack_level_that_is_not_reached_is_told_to_all_with_their_own_receipts
 
         broker.behave(RequestCode.PUT_MESSAGE, late)
 
-        async def scenario() -> None:
-            async with loop_face.Producer(broker.address, ack="flushed") as producer:
-                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
-            assert all(isinstance(error, AckNotReached) for error in found)
-            places = sorted(error.receipts[0].queue_offset for error in found)
-            assert places == list(range(TASKS, 2 * TASKS))
-            assert all(len(error.receipts) == 1 for error in found)
-
-        loop_face.run(scenario)
+        async with loop_face.Producer(broker.address, ack="flushed") as producer:
+            found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+        assert all(isinstance(error, AckNotReached) for error in found)
+        places = sorted(error.receipts[0].queue_offset for error in found)
+        assert places == list(range(TASKS, 2 * TASKS))
+        assert all(len(error.receipts) == 1 for error in found)
 
 
-def test_a_send_that_is_cancelled_leaves_the_others_of_its_frame_alone(loop_face: Face) -> None:
+@scenario
+async def test_a_send_that_is_cancelled_leaves_the_others_of_its_frame_alone(loop_face: Face) -> None:
     with FakeBroker(queues=1) as broker:
+        receipts: list[Any] = []
+        async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+            await producer.send(Message("shared", b"first"))
 
-        async def scenario() -> None:
-            receipts: list[Any] = []
-            async with loop_face.Producer(broker.address, ack="page_cache") as producer:
-                await producer.send(Message("shared", b"first"))
+            async def one(index: int) -> None:
+                with anyio.CancelScope() as scope:
+                    if index % 3 == 0:
+                        tasks.start_soon(cancel, scope)
+                    receipts.append(await producer.send(Message("shared", b"x")))
 
-                async def one(index: int) -> None:
-                    with anyio.CancelScope() as scope:
-                        if index % 3 == 0:
-                            tasks.start_soon(cancel, scope)
-                        receipts.append(await producer.send(Message("shared", b"x")))
+            async def cancel(scope: anyio.CancelScope) -> None:
+                scope.cancel()
 
-                async def cancel(scope: anyio.CancelScope) -> None:
-                    scope.cancel()
-
-                async with anyio.create_task_group() as tasks:
-                    for index in range(TASKS):
-                        tasks.start_soon(one, index)
-                await producer.send(Message("shared", b"last"))
-            assert len(receipts) >= TASKS - (TASKS + 2) // 3
-            places = [receipt.queue_offset for receipt in receipts]
-            assert len(set(places)) == len(places)
-            assert len(broker.log["shared", 0]) <= TASKS + 2
-
-        loop_face.run(scenario)
+            async with anyio.create_task_group() as tasks:
+                for index in range(TASKS):
+                    tasks.start_soon(one, index)
+            await producer.send(Message("shared", b"last"))
+        assert len(receipts) >= TASKS - (TASKS + 2) // 3
+        places = [receipt.queue_offset for receipt in receipts]
+        assert len(set(places)) == len(places)
+        assert len(broker.log["shared", 0]) <= TASKS + 2
 
 
-def test_a_lingering_send_that_is_cancelled_is_taken_out_of_its_block(loop_face: Face) -> None:
+@scenario
+async def test_a_lingering_send_that_is_cancelled_is_taken_out_of_its_block(loop_face: Face) -> None:
     with FakeBroker(queues=1) as broker:
+        places: dict[int, int] = {}
+        async with loop_face.Producer(broker.address, ack="page_cache", linger_s=0.2) as producer:
 
-        async def scenario() -> None:
-            places: dict[int, int] = {}
-            async with loop_face.Producer(broker.address, ack="page_cache", linger_s=0.2) as producer:
+            async def one(cancelled: set[int], number: int) -> None:
+                message = Message("shared", b"%d" % number, unique_id=f"id-{number}" if number == 3 else None)
+                with anyio.move_on_after(0.02 if number in cancelled else 30):
+                    receipt = await producer.send(message)
+                    places[number] = receipt.queue_offset
+                    assert number != 3 or receipt.message_id == "id-3"
 
-                async def one(cancelled: set[int], number: int) -> None:
-                    message = Message(
-                        "shared", b"%d" % number, unique_id=f"id-{number}" if number == 3 else None
-                    )
-                    with anyio.move_on_after(0.02 if number in cancelled else 30):
-                        receipt = await producer.send(message)
-                        places[number] = receipt.queue_offset
-                        assert number != 3 or receipt.message_id == "id-3"
-
-                for cancelled in ({0, 2}, {0, 1, 2, 3, 4}):
-                    await loop_face.together(*(partial(one, cancelled, number) for number in range(5)))
-                assert await producer.send(Message("shared", b"last"))
-            stored = [decode_record(record).body for record in broker.log["shared", 0]]
-            assert sorted(places) == [1, 3, 4]
-            assert [stored[place] for place in places.values()] == [b"%d" % number for number in places]
-            assert stored[3:] == [b"last"]
-
-        loop_face.run(scenario)
+            for cancelled in ({0, 2}, {0, 1, 2, 3, 4}):
+                await loop_face.together(*(partial(one, cancelled, number) for number in range(5)))
+            assert await producer.send(Message("shared", b"last"))
+        stored = [decode_record(record).body for record in broker.log["shared", 0]]
+        assert sorted(places) == [1, 3, 4]
+        assert [stored[place] for place in places.values()] == [b"%d" % number for number in places]
+        assert stored[3:] == [b"last"]
 
 
-def test_without_an_answer_nobody_knows(loop_face: Face) -> None:
+@scenario
+async def test_without_an_answer_nobody_knows(loop_face: Face) -> None:
     with FakeBroker(queues=1) as broker:
-
-        async def scenario() -> None:
-            async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=0.3) as producer:
-                await producer.send(Message("shared", b"first"))
-                broker.behave(RequestCode.PUT_MESSAGE, SILENCE)
-                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
-                assert all(isinstance(error, SendOutcomeUnknown) for error in found)
-                assert all(len(error.message_ids) == 1 for error in found)
-                broker.behave(RequestCode.PUT_MESSAGE, None)
-                broker.drop_connections()
-                await anyio.sleep(0.1)
-                await producer.send(Message("shared", b"last"))  # checks the connection before use
-
-        loop_face.run(scenario)
+        async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=0.3) as producer:
+            await producer.send(Message("shared", b"first"))
+            broker.behave(RequestCode.PUT_MESSAGE, SILENCE)
+            found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+            assert all(isinstance(error, SendOutcomeUnknown) for error in found)
+            assert all(len(error.message_ids) == 1 for error in found)
+            broker.behave(RequestCode.PUT_MESSAGE, None)
+            broker.drop_connections()
+            await anyio.sleep(0.1)
+            await producer.send(Message("shared", b"last"))  # checks the connection before use
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT])
-def test_an_answer_without_sense_is_told_to_all_and_costs_no_connection(
+@scenario
+async def test_an_answer_without_sense_is_told_to_all_and_costs_no_connection(
     loop_face: Face, code: ResponseCode
 ) -> None:
     with FakeBroker(queues=1) as broker:
         broker.behave(RequestCode.PUT_MESSAGE, Answer(code, {"queueOffset": 5}))
 
-        async def scenario() -> None:
-            async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=1e6) as producer:
-                found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
-            assert all(isinstance(error, HeaderFieldError) for error in found)
-
-        loop_face.run(scenario)
+        async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=1e6) as producer:
+            found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
+        assert all(isinstance(error, HeaderFieldError) for error in found)
         assert broker.accepted == 1
 
 
@@ -265,23 +246,21 @@ def test_puts_into_one_queue_keep_their_order_at_different_ack_levels(reput_brok
     face.run(scenario)
 
 
-def test_a_oneway_send_waits_for_nobody_elses_answer(loop_face: Face) -> None:
+@scenario
+async def test_a_oneway_send_waits_for_nobody_elses_answer(loop_face: Face) -> None:
     """Its frame is written by a task that first lets others go, while it waits for the sockets."""
     with FakeBroker(queues=1) as broker:
 
         def withhold(header: Header, body: memoryview) -> Answer:
             return SILENCE if bytes(body[88:92]) == b"slow" else broker.put(header, body)
 
-        async def scenario() -> None:
-            waits: list[float] = []
-            async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=5.0) as producer:
-                await producer.send(Message("shared", b"first"))
-                broker.behave(RequestCode.PUT_MESSAGE, withhold)
-                for _ in range(6):
-                    await _race(producer, waits)
-            assert max(waits) < 2.0
-
-        loop_face.run(scenario)
+        waits: list[float] = []
+        async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=5.0) as producer:
+            await producer.send(Message("shared", b"first"))
+            broker.behave(RequestCode.PUT_MESSAGE, withhold)
+            for _ in range(6):
+                await _race(producer, waits)
+        assert max(waits) < 2.0
 
 
 async def _race(producer: Any, waits: list[float]) -> None:

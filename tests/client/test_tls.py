@@ -11,7 +11,6 @@ import anyio
 import pytest
 import trio
 
-from faces import FACES, Face
 from reput_broker import Broker, BrokerConfig
 from reput_broker.background import BackgroundBroker
 from reput_broker.name_server import NameServer
@@ -24,7 +23,8 @@ from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live_cluster import connect
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.exit_codes import ExitCode
-from tls_files import TlsFiles, make_tls_files
+from support.faces import FACES, Face, scenario
+from support.tls_files import TlsFiles, make_tls_files
 
 SMALL = {"commit_log_file_size": "16MiB", "index": False}
 
@@ -52,23 +52,19 @@ def face(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
 
 
-def test_messages_of_every_size_come_back(face: Face, files: TlsFiles, address: str) -> None:
+@scenario
+async def test_messages_of_every_size_come_back(face: Face, files: TlsFiles, address: str) -> None:
     tls = TLS(ca=files.ca, cert=files.client)
     bodies = [b"", b"x" * 70_000, bytes(range(256)) * 12_000]
 
-    async def scenario() -> None:
-        async with (
-            face.Producer(address, tls=tls) as producer,
-            face.PullConsumer(address, group="g", tls=tls) as consumer,
-        ):
-            for body in bodies:
-                receipt = await producer.send(Message(face.name, body))
-                result = await consumer.pull(
-                    face.name, queue_id=receipt.queue_id, offset=receipt.queue_offset
-                )
-                assert result.messages[0].body == body
-
-    face.run(scenario)
+    async with (
+        face.Producer(address, tls=tls) as producer,
+        face.PullConsumer(address, group="g", tls=tls) as consumer,
+    ):
+        for body in bodies:
+            receipt = await producer.send(Message(face.name, body))
+            result = await consumer.pull(face.name, queue_id=receipt.queue_id, offset=receipt.queue_offset)
+            assert result.messages[0].body == body
 
 
 @pytest.mark.parametrize(
@@ -80,26 +76,23 @@ def test_messages_of_every_size_come_back(face: Face, files: TlsFiles, address: 
         ("ca", "expired", "the certificate of this side has expired; renew it"),
     ],
 )
-def test_a_refusal_names_cause_and_remedy_and_nothing_was_sent(
+@scenario
+async def test_a_refusal_names_cause_and_remedy_and_nothing_was_sent(
     face: Face, files: TlsFiles, address: str, ca: str, cert: str | None, says: str
 ) -> None:
     tls = TLS(ca=getattr(files, ca), cert=None if cert is None else getattr(files, cert))
 
-    async def scenario() -> None:
-        with pytest.raises(TlsRefused, match=says):
-            async with face.Producer(address, tls=tls) as producer:
-                await producer.send(Message("refused", b"x"))
-
-    face.run(scenario)
+    with pytest.raises(TlsRefused, match=says):
+        async with face.Producer(address, tls=tls) as producer:
+            await producer.send(Message("refused", b"x"))
 
 
-def test_a_client_without_tls_learns_that_it_needs_it(face: Face, address: str) -> None:
-    async def scenario() -> None:
-        with pytest.raises(TlsRefused, match="takes encrypted connections only; connect with TLS"):
-            async with face.Producer(address) as producer:
-                await producer.send(Message("refused", b"x"))
+@scenario
+async def test_a_client_without_tls_learns_that_it_needs_it(face: Face, address: str) -> None:
 
-    face.run(scenario)
+    with pytest.raises(TlsRefused, match="takes encrypted connections only; connect with TLS"):
+        async with face.Producer(address) as producer:
+            await producer.send(Message("refused", b"x"))
 
 
 def test_the_source_and_the_sink_of_spark(files: TlsFiles, address: str) -> None:

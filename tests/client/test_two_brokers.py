@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from faces import FACES, Face
-from fakes import HANG_UP, Answer, FakeBroker
 from reput_broker import Broker, BrokerConfig
 from reput_client import Consumer, Message, Producer, PullConsumer, ReadOffsetType, RemoteOffsetStore
 from reput_client.errors import AmbiguousQueue
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.record.message import MessageQueue
+from support.faces import FACES, Face, scenario
+from support.fakes import HANG_UP, Answer, FakeBroker
 
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
 
@@ -51,18 +51,17 @@ def brokers() -> Iterator[dict[str, FakeBroker]]:
         yield found
 
 
-def test_offsets_of_two_brokers_do_not_mix(face: Face, brokers: dict[str, FakeBroker]) -> None:
-    async def scenario() -> None:
-        async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
-            for queue, offset in ((A, 5), (B, 7)):
-                await consumer.commit("t", 0, offset, broker_name=queue.broker_name)
-            assert [await consumer.committed("t", 0, broker_name=name) for name in brokers] == [5, 7]
-            assert [broker.committed for broker in brokers.values()] == [
-                {("g", "t", 0): 5},
-                {("g", "t", 0): 7},
-            ]
+@scenario
+async def test_offsets_of_two_brokers_do_not_mix(face: Face, brokers: dict[str, FakeBroker]) -> None:
 
-    face.run(scenario)
+    async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
+        for queue, offset in ((A, 5), (B, 7)):
+            await consumer.commit("t", 0, offset, broker_name=queue.broker_name)
+        assert [await consumer.committed("t", 0, broker_name=name) for name in brokers] == [5, 7]
+        assert [broker.committed for broker in brokers.values()] == [
+            {("g", "t", 0): 5},
+            {("g", "t", 0): 7},
+        ]
 
 
 def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
@@ -100,58 +99,59 @@ def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
         face.run(lambda: scenario(names))
 
 
-def test_a_queue_that_two_brokers_have_is_not_guessed(face: Face, brokers: dict[str, FakeBroker]) -> None:
-    async def scenario() -> None:
-        async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
-            works: tuple[Callable[[], Awaitable[object]], ...] = (
-                lambda: consumer.commit("t", 0, 1),
-                lambda: consumer.committed("t", 0),
-                lambda: consumer.max_offset("t", 0),
-                lambda: consumer.pull("t", 0, 0, wait_s=0),
-            )
-            for work in works:
-                with pytest.raises(AmbiguousQueue, match="'broker-a', 'broker-b' each have a queue 0"):
-                    await work()
-            assert not any(broker.commits for broker in brokers.values())
-
-    face.run(scenario)
-
-
-def test_what_is_read_ahead_is_of_the_broker_that_was_asked(
+@scenario
+async def test_a_queue_that_two_brokers_have_is_not_guessed(
     face: Face, brokers: dict[str, FakeBroker]
 ) -> None:
-    async def scenario() -> None:
-        async with face.Producer(brokers["broker-a"].address) as producer:
-            for number in range(8):
-                await producer.send(Message("t", b"%d" % number))
-        bodies: dict[str, list[bytes]] = {name: [] for name in brokers}
-        async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
-            for offset in range(4):
-                for name in brokers:
-                    pulled = await consumer.pull(
-                        "t", 0, offset, max_messages=1, wait_s=0, read_ahead=True, broker_name=name
-                    )
-                    bodies[name] += [message.body for message in pulled.messages]
-        assert sorted(bodies["broker-a"] + bodies["broker-b"]) == [b"%d" % number for number in range(8)]
-        assert len(bodies["broker-a"]) == len(bodies["broker-b"]) == 4
 
-    face.run(scenario)
+    async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
+        works: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: consumer.commit("t", 0, 1),
+            lambda: consumer.committed("t", 0),
+            lambda: consumer.max_offset("t", 0),
+            lambda: consumer.pull("t", 0, 0, wait_s=0),
+        )
+        for work in works:
+            with pytest.raises(AmbiguousQueue, match="'broker-a', 'broker-b' each have a queue 0"):
+                await work()
+        assert not any(broker.commits for broker in brokers.values())
 
 
-def test_a_members_progress_is_kept_by_each_queues_broker(face: Face, brokers: dict[str, FakeBroker]) -> None:
-    async def scenario() -> None:
-        async with face.Producer(brokers["broker-a"].address) as producer:
-            for number in range(6):
-                await producer.send(Message("t", b"%d" % number))
-        async with face.Consumer(brokers["broker-a"].address, group="g", topic="t") as consumer:
-            assert {queue for queue in consumer.assignment if queue.topic == "t"} == {A, B}
-            for _ in range(6):
-                assert await consumer.receive(10.0) is not None
-            await consumer.commit()
-        for broker in brokers.values():
-            assert broker.committed["g", "t", 0] == 3
+@scenario
+async def test_what_is_read_ahead_is_of_the_broker_that_was_asked(
+    face: Face, brokers: dict[str, FakeBroker]
+) -> None:
 
-    face.run(scenario)
+    async with face.Producer(brokers["broker-a"].address) as producer:
+        for number in range(8):
+            await producer.send(Message("t", b"%d" % number))
+    bodies: dict[str, list[bytes]] = {name: [] for name in brokers}
+    async with face.PullConsumer(brokers["broker-a"].address, group="g") as consumer:
+        for offset in range(4):
+            for name in brokers:
+                pulled = await consumer.pull(
+                    "t", 0, offset, max_messages=1, wait_s=0, read_ahead=True, broker_name=name
+                )
+                bodies[name] += [message.body for message in pulled.messages]
+    assert sorted(bodies["broker-a"] + bodies["broker-b"]) == [b"%d" % number for number in range(8)]
+    assert len(bodies["broker-a"]) == len(bodies["broker-b"]) == 4
+
+
+@scenario
+async def test_a_members_progress_is_kept_by_each_queues_broker(
+    face: Face, brokers: dict[str, FakeBroker]
+) -> None:
+
+    async with face.Producer(brokers["broker-a"].address) as producer:
+        for number in range(6):
+            await producer.send(Message("t", b"%d" % number))
+    async with face.Consumer(brokers["broker-a"].address, group="g", topic="t") as consumer:
+        assert {queue for queue in consumer.assignment if queue.topic == "t"} == {A, B}
+        for _ in range(6):
+            assert await consumer.receive(10.0) is not None
+        await consumer.commit()
+    for broker in brokers.values():
+        assert broker.committed["g", "t", 0] == 3
 
 
 @pytest.mark.trio

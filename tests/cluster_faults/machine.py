@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_faults.network import USER, Unavailable, address_of, inside
-from mounts import try_to_mount, unmount
+from support.mounts import try_to_mount, unmount
 
 PORT: Final = 10911
 HTTP_PORT: Final = 10913

@@ -14,13 +14,13 @@ from typing import Final, Self
 from cluster_faults import network
 from cluster_faults.machine import HTTP_PORT, PORT, Machine
 from cluster_faults.network import Network, address_of, inside
-from etcd_process import Etcd
 from histories import terms
 from histories.clients import Child, Clients
 from histories.history import Tail
 from histories.scene import ENVIRONMENT
 from reput_client.blocking import Admin
 from reput_protocol.errors import ReputError
+from support.etcd_process import Etcd
 
 LEASE_S: Final = 4.0
 """How long a master that is silent stays one; as short as etcd's own clock allows."""

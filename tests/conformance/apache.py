@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from broker_process import free_port
 from conformance.workload import Sent
-from maven import built_classpath
+from support.broker_process import free_port
+from support.maven import built_classpath
 
 SOURCES = Path(__file__).parent / "apache"
 BUILD = Path(__file__).parents[2] / "build" / "conformance"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance import apache
-from maven import Unreachable
+from support.maven import Unreachable
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from broker_process import free_port
 from conformance import apache
+from support.broker_process import free_port
 
 
 class JavaCluster:

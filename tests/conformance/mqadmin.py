@@ -23,9 +23,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     sys.path.remove(str(Path(__file__).resolve().parent))
 
-from broker_process import BrokerProcess, free_port
 from conformance import apache
 from conformance.java_cluster import JavaCluster
+from support.broker_process import BrokerProcess, free_port
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "mqadmin.json"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from broker_process import BrokerProcess
 from conformance.apache import SMALL
 from conformance.reput_side import REPUT_WRITES_INDEX
 from conformance.workload import Sent
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
 from reput_protocol.commands.body import read_json
+from support.broker_process import BrokerProcess
 
 GROUP = "conformance"
 SAVE_INTERVAL_MS = 100

@@ -19,7 +19,7 @@ from reput_protocol.record.host import Host
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import Record
-from stores import BORN_HOST, PLENTY, FakeClock, dispatch_all, opened
+from support.stores import BORN_HOST, PLENTY, FakeClock, dispatch_all, opened
 
 REPUT_WRITES_INDEX = True
 """Whether Reput's store keeps `index/`. Until it does, RocketMQ is asked only for keys that it has indexed itself."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
 from conformance import workload
 from conformance.apache import Apache, free_broker_port
 from conformance.checks import FOUND_AT_ONCE, LATEST
@@ -38,6 +37,7 @@ from reput_protocol.commands.body import read_json
 from reput_protocol.errors import ReputError
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id
+from support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
 from conformance.apache import SMALL, TIMER_LOG_BYTES, Apache, free_broker_port
 from conformance.counts import COUNTS
 from conformance.reput_broker_side import GROUP
@@ -21,7 +20,8 @@ from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.commands.body import read_json
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.record.delays import DELAY_LEVELS_MS
-from waiting import wait_until
+from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

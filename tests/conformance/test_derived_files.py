@@ -16,8 +16,8 @@ from conformance.test_store_handover import apache_puts
 from golden.test_mini_store import CONSUME_QUEUES, SHA256, digests, mini_store
 from reput_broker.tools.layout import Geometry as ToolGeometry
 from reput_broker.tools.rebuild import REBUILDERS, rebuild
-from store_samples import examine
-from stores import T0
+from support.store_samples import examine
+from support.stores import T0
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ from conformance.counts import COUNTS
 from conformance.reput_side import put_lists, store_options, view
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from stores import FakeClock, killed, opened
+from support.stores import FakeClock, killed, opened
 
 pytestmark = pytest.mark.process
 

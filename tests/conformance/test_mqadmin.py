@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
 from conformance import mqadmin
 from conformance.counts import COUNTS
 from conformance.mqadmin import COMMANDS, OF_ACCESS, Command, Form, Outcome, Run
+from support.broker_process import BrokerProcess
 
 
 def test_the_page_has_the_table() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
 from conformance import apache
 from conformance.counts import COUNTS
 from conformance.java_cluster import JavaCluster
 from reput_client.blocking import Consumer, Message, Producer
+from support.broker_process import BrokerProcess, free_port
 
 pytestmark = pytest.mark.process
 

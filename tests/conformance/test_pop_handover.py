@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import pops
 from conformance.apache import Apache, free_broker_port
 from conformance.test_delay_handover import reput_on
-from pops import Popped
-from raw_client import RawClient, in_letters
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.wire.header import HeaderType
+from support import pops
+from support.pops import Popped
+from support.raw_client import RawClient, in_letters
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 

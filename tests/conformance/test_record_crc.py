@@ -11,7 +11,7 @@ from conformance.apache import Apache
 from conformance.counts import COUNTS
 from conformance.reput_side import open_store, put_lists, view
 from conformance.test_store_handover import apache_puts
-from stores import killed
+from support.stores import killed
 
 pytestmark = pytest.mark.process
 

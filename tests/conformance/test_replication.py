@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
 from conformance.apache import Apache, as_request, free_broker_port
 from conformance.counts import COUNTS
 from conformance.reput_broker_side import broker_process, send_lists
 from conformance.test_broker_handover import for_apache, for_reput
 from conformance.test_store_handover import Lists, apache_puts
 from conformance.workload import Sent
-from raw_client import RawClient
 from reput_broker.tables.config_file import decode
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ReputError
+from support.broker_process import BrokerProcess, free_port
+from support.raw_client import RawClient
 
 pytestmark = pytest.mark.process
 

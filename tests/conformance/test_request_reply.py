@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess
 from conformance import apache
 from reput_client.blocking import Admin, Consumer, Message, Producer
 from reput_client.errors import ClientClosed
+from support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process
 

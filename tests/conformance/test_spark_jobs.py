@@ -13,10 +13,10 @@ from conformance.apache import SMALL, Apache
 from conformance.counts import COUNTS
 from conformance.test_derived_files import index_files, queue_files
 from conformance.test_store_handover import apache_puts
-from pipeline_jobs import Run, runner
-from planted_damage import KINDS, Finding, Planter, explained
-from store_samples import copied, hashes
-from stores import flip_bit
+from support.pipeline_jobs import Run, runner
+from support.planted_damage import KINDS, Finding, Planter, explained
+from support.store_samples import copied, hashes
+from support.stores import flip_bit
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

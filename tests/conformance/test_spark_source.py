@@ -12,7 +12,7 @@ from conformance.apache import Apache
 from conformance.counts import COUNTS
 from conformance.test_store_handover import apache_puts
 from reput_protocol.record.record import decode_record
-from store_samples import hashes
+from support.store_samples import hashes
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.process
 
 def rows_of(path: Path, **given: str) -> list[dict[str, Any]]:
     """What a batch over all topics gives, without a Spark session."""
-    from pipeline_schemas import arrow_schema_of
     from reput_pipeline.source.narrowing import NOTHING_NARROWED
     from reput_pipeline.source.offline_plan import plan
     from reput_pipeline.source.offline_store import OfflineStore
     from reput_pipeline.source.options import parse_source_options
     from reput_pipeline.source.tasks import read_task
+    from support.pipeline_schemas import arrow_schema_of
 
     every = {"path": str(path), "subscribePattern": ".*", "includeSystemTopics": "true"}
     options = parse_source_options({**every, **given}, streaming=False)

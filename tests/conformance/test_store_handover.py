@@ -22,7 +22,7 @@ from conformance.reput_side import REPUT_WRITES_INDEX, MovingClock, open_store, 
 from reput_broker.store.errors import StoreLocked
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import BoundaryType
-from stores import killed
+from support.stores import killed
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker_process import BrokerProcess
 from crash import checker
 from crash.checker import Violation
 from crash.ledger import Acknowledged, Ledger, QueueKey
@@ -25,6 +24,7 @@ from crash.store_reader import read_store
 from crash.sync_shadow import DurableInFiles, take_as_durable
 from reput_client.blocking import Admin, PullConsumer
 from reput_protocol.errors import ReputError
+from support.broker_process import BrokerProcess
 
 INSTRUMENTED_BROKER = Path(__file__).with_name("instrumented_broker.py")
 

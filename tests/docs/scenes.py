@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Final
 
-from dead_letters import give_up
 from reput_client import ClientClosed
 from reput_client.blocking import (
     Admin,
@@ -17,7 +16,8 @@ from reput_client.blocking import (
     TransactionProducer,
     TransactionState,
 )
-from waiting import wait_until
+from support.dead_letters import give_up
+from support.waiting import wait_until
 
 PUT_ASIDE: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {

@@ -21,13 +21,13 @@ import click
 import pytest
 import yaml
 
-from broker_process import free_port
 from docs.blocks import BLOCKS, LANGUAGES, PAGES, ROOT, RUN, Block
 from docs.scenes import OPTIONS, SCENES
 from docs_reference.commands import command_of
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.loading import load_config
 from reput_cli.root import root
+from support.broker_process import free_port
 
 SHELL = ("console", "sh")
 NOT_RUN = [block for block in BLOCKS if block.not_run]

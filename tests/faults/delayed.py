@@ -15,13 +15,13 @@ from pathlib import Path
 import trio
 
 from crash.checker import Violation
-from delay_churn import Churn, Ledger, judge
-from delayed import DelayBench, bench_options
 from faults.outcome import Outcome, runs
 from faults.recorder import Recorder
 from reput_broker.store.options import StoreOptions
-from stores import T0
-from tasks import run_by_the_clock
+from support.delay_churn import Churn, Ledger, judge
+from support.delayed import DelayBench, bench_options
+from support.stores import T0
+from support.tasks import run_by_the_clock
 
 IMAGES_A_RUN = 40
 TURNS = 3

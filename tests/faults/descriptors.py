@@ -18,7 +18,7 @@ from faults.driver import Driver
 from faults.outcome import Outcome, scratch
 from reput_broker.store.index import service as index_backlog
 from reput_broker.store.results import PutStatus
-from stores import small_options
+from support.stores import small_options
 
 
 def out_of_descriptors(seed: int, rounds: int) -> Outcome:

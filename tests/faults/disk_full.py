@@ -20,9 +20,9 @@ from crash.checker import Violation
 from faults.driver import Driver
 from faults.outcome import VIOLATIONS_MAX, Outcome, scratch
 from faults.workload import abandon
-from mounts import try_to_mount, unmount
 from reput_broker.store.results import PutStatus
-from stores import small_options
+from support.mounts import try_to_mount, unmount
+from support.stores import small_options
 
 DISK_BYTES = 64 << 20
 FILE_BYTES = 2 << 20

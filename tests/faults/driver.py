@@ -16,7 +16,7 @@ from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
-from stores import FakeClock, bodies, dispatch_all, put
+from support.stores import FakeClock, bodies, dispatch_all, put
 
 Queue = tuple[str, int]
 QUEUES: tuple[Queue, ...] = (("T", 0), ("T", 1), ("U", 0))

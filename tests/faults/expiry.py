@@ -11,7 +11,7 @@ from faults.power_cut import record_and_cut
 from faults.workload import Expiry, Workload
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import GetStatus
-from retention import Cleaning, FakeMachine
+from support.retention import Cleaning, FakeMachine
 
 FULL_DISK = 0.88
 """So full that files of any age are deleted, and puts are still accepted."""

@@ -20,7 +20,7 @@ from faults.outcome import Outcome, runs
 from faults.workload import Workload, abandon
 from reput_broker.store.errors import StoreError, StoreReadOnly
 from reput_broker.store.results import PutStatus
-from stores import put
+from support.stores import put
 
 STEPS_MAX = 600
 STEPS_AFTER = 15

@@ -16,7 +16,7 @@ from faults.workload import DELETED_TOPIC, GROUP, QUEUES, Ledger, Queue, abandon
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.record import decode_record
-from stores import FakeClock, dispatch_all, put, read_queue
+from support.stores import FakeClock, dispatch_all, put, read_queue
 
 KEYS_ASKED = 8
 """So many of the oldest and of the newest messages are looked for by key."""

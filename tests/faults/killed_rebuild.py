@@ -22,9 +22,9 @@ from reput_broker.store.opening import directory_swap
 from reput_broker.store.options import StoreOptions
 from reput_broker.tools.rebuild import REBUILDERS, rebuild
 from reput_protocol.record.record import Record, decode_record
-from retention import Cleaning, FakeMachine
-from store_samples import examine
-from stores import FakeClock, dispatch_all, opened, put, read_queue, small_options
+from support.retention import Cleaning, FakeMachine
+from support.store_samples import examine
+from support.stores import FakeClock, dispatch_all, opened, put, read_queue, small_options
 
 IMAGES_A_RUN = 40
 QUIET = ("quiet", 0)

@@ -28,7 +28,7 @@ from reput_broker.tools.repair import apply_repair
 from reput_broker.tools.repair_plan import RepairPlan, plan_repair
 from reput_broker.tools.verify import Verification
 from reput_protocol.record.record import Record
-from stores import FakeClock, dispatch_all, opened, put, read_queue, small_options, tree
+from support.stores import FakeClock, dispatch_all, opened, put, read_queue, small_options, tree
 
 IMAGES_A_RUN = 20
 QUEUES = (("T", 0), ("T", 1), ("U", 0))

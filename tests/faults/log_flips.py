@@ -19,7 +19,7 @@ from faults.workload import abandon
 from reput_broker.store.errors import StoreDamaged
 from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.record import Record, decode_record
-from stores import read_queue, tree
+from support.stores import read_queue, tree
 
 FIELDS = (
     ("TOTALSIZE", 0, 4), ("MAGIC", 4, 4), ("BODYCRC", 8, 4), ("QUEUEID", 12, 4), ("FLAG", 16, 4),

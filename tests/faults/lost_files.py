@@ -25,7 +25,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.tables.config_file import ConfigFileDamaged
 from reput_broker.tables.table_saver import save_now
 from reput_protocol.errors import RecordMalformed
-from stores import FakeClock, dispatch_all, opened, put, read_queue, small_options, tree
+from support.stores import FakeClock, dispatch_all, opened, put, read_queue, small_options, tree
 
 WAYS = ("deleted", "emptied", "zeros", "noise", "halved", "one bit")
 IN_PLACE = ("zeros", "noise", "one bit")

@@ -18,7 +18,7 @@ from reput_broker.store.errors import ForeignFile, StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.record import Record, decode_record
-from stores import FakeClock, dispatch_all, opened, read_queue, small_options, tree
+from support.stores import FakeClock, dispatch_all, opened, read_queue, small_options, tree
 
 _Case = TypeVar("_Case")
 

@@ -14,7 +14,7 @@ from faults.outcome import Outcome, runs
 from faults.recorder import Recorder
 from faults.workload import Workload, abandon
 from reput_broker.store.message_store import MessageStore
-from stores import FakeClock
+from support.stores import FakeClock
 
 IMAGES_A_RUN = 150
 STEPS_A_RUN = 160

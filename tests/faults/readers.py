@@ -17,7 +17,7 @@ from reput_client.consume.pull import PulledMessages
 from reput_client.consume.pull_survey import Pulled
 from reput_client.errors import DamagedMessage
 from reput_client.received import ReceivedMessage
-from stores import PLENTY
+from support.stores import PLENTY
 
 MESSAGES_A_PULL = 7
 

@@ -18,7 +18,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.options import StoreOptions
-from stores import FakeClock, bodies, dispatch_all, put, small_options
+from support.stores import FakeClock, bodies, dispatch_all, put, small_options
 
 FILES = 4
 BODY_BYTES = 900

@@ -18,7 +18,7 @@ from faults.outcome import Outcome, scratch
 from faults.workload import abandon
 from reput_broker.store.errors import StoreError
 from reput_broker.store.results import PutStatus
-from stores import is_reserved, make_sparse, small_options
+from support.stores import is_reserved, make_sparse, small_options
 
 LEFT_BYTES = 256 << 10
 MISSING_BYTES_MIN = 1 << 20

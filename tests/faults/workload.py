@@ -26,7 +26,7 @@ from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from stores import BORN_HOST, T0, FakeClock, small_options
+from support.stores import BORN_HOST, T0, FakeClock, small_options
 
 Queue = tuple[str, int]
 QUEUES: tuple[Queue, ...] = (("T", 0), ("T", 1), ("U", 0), ("rare", 0), ("D", 0), ("D", 1))

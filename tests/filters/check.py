@@ -17,7 +17,7 @@ from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
-from stores import BORN_HOST, T0, dispatch_all, opened, small_options
+from support.stores import BORN_HOST, T0, dispatch_all, opened, small_options
 
 TAGS = ("paid", "refunded", "AaAa", "BBBB", "AaBB", "größe", "\U0001f600", "x y", "a", None, None)
 """Three of them have the same hash."""

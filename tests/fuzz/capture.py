@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from broker_process import BrokerProcess
 from conformance.java_cluster import JavaCluster
 from conformance.mqadmin import Shell
 from fuzz.captured import USER, write
@@ -30,7 +29,8 @@ from interop.checks import ALONE, CHECKS
 from interop.guards import Guard
 from interop.proxy import signing_as
 from interop.scene import Scene
-from maven import Unreachable
+from support.broker_process import BrokerProcess
+from support.maven import Unreachable
 
 _MQADMIN: Final = "mqadmin"
 # These send what others send.

@@ -13,7 +13,7 @@ from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
-from typed_requests import request_of
+from support.typed_requests import request_of
 
 TOPICS = ("orders", "other")
 _CODES = tuple(map(int, RequestCode))

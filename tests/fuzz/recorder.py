@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from broker_process import free_port
 from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.wire.frames import FrameReader, decode_header
 from reput_protocol.wire.header import RESPONSE_FLAG
+from support.broker_process import free_port
 
 _VIP_DISTANCE: Final = 2
 _BYTES_MAX: Final = 4096

@@ -11,12 +11,12 @@ import trio
 import trio.lowlevel
 
 from fuzz.outcome import Outcome
-from raw_client import in_letters
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.names import is_system_group
 from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
+from support.raw_client import in_letters
 
 _PAUSE_S: Final = 0.02
 _BODY_BYTES: Final = 200

@@ -18,10 +18,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from broker_process import BrokerProcess
 from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.blocking import Admin, Producer, PullConsumer, TransactionProducer
-from sink_client import SinkClient, Staged
+from support.broker_process import BrokerProcess
+from support.sink_client import SinkClient, Staged
 
 STORES = Path(__file__).parent / "stores"
 OPTIONS = {

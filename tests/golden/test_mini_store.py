@@ -12,7 +12,7 @@ from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.record.host import Host
 from reput_protocol.record.record import Record
-from stores import T0, FakeClock, opened, small_options
+from support.stores import T0, FakeClock, opened, small_options
 
 RECORDS_0 = """
 00000073daa320a7375337b9000000000000000000000000000000000000000000000000000000000000018bcfe56800

@@ -14,7 +14,7 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 
 from histories import planted, terms
 from histories.history import Pulse, Recorder
-from short_locks import shorten_in_broker
+from support.short_locks import shorten_in_broker
 
 _SCAN_S = 0.5
 

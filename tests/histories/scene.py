@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from broker_process import BrokerProcess
 from histories import terms
 from histories.clients import BEGIN_DEADLINE_S, Clients
 from reput_client.blocking import Admin
+from support.broker_process import BrokerProcess
 
 _ENTRY = Path(__file__).with_name("broker_entry.py")
 ENVIRONMENT = {

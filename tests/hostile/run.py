@@ -23,9 +23,9 @@ from typing import IO, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from broker_process import BrokerProcess
 from hostile import attacks
 from reput_client.blocking import Producer
+from support.broker_process import BrokerProcess
 
 MEMORY_LIMIT_MIB = 200.0
 P99_RATIO_LIMIT = 3.0

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from maven import DoesNotCompile, Unreachable, alone, built_classpath, digest_of
+from support.maven import DoesNotCompile, Unreachable, alone, built_classpath, digest_of
 
 SOURCES = Path(__file__).parent / "clients"
 BUILD = Path(__file__).parents[2] / "build" / "interop"

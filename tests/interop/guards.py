@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from interop.proxy import signing_as
 from reput_client import TLS, Credentials
-from tls_files import make_tls_files
+from support.tls_files import make_tls_files
 
 ADMIN = Credentials("admin", "the-secret-of-the-administrator")
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker_process import free_port
 from interop import building
 from interop.client import DEADLINE_S, ClientFailed
+from support.broker_process import free_port
 
 VERSION = "5.3.3"
 _STARTS_MAX = 3

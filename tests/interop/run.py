@@ -23,7 +23,7 @@ from interop import proxy, table
 from interop.catalogue import CLIENTS, FEATURES
 from interop.checks import ALONE, CHECKS
 from interop.scene import Scene
-from maven import Unreachable
+from support.maven import Unreachable
 
 _SAYS = threading.Lock()
 

@@ -16,7 +16,7 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 
 from interop.client import ClientFailed
 from interop.proxy import VERSION, Proxy, signing_as
-from maven import Unreachable
+from support.maven import Unreachable
 
 
 def main() -> int:

@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from broker_process import BrokerProcess
 from interop.catalogue import CLIENTS
 from interop.client import DEADLINE_S, Client, Inbox, Letter, NotReceived
 from interop.guards import Guard
 from interop.proxy import Proxy
-from raw_client import RawClient
 from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import CreateTopicHeader
 from reput_protocol.wire.header import HeaderType, Value
+from support.broker_process import BrokerProcess
+from support.raw_client import RawClient
 
 SETTINGS = {
     "REPUT_TRANSACTIONS__TIMEOUT": "1s",

@@ -10,7 +10,7 @@ import pytest
 from interop.catalogue import CLIENTS
 from interop.checks import ALONE, CHECKS
 from interop.scene import Scene
-from maven import Unreachable
+from support.maven import Unreachable
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from broker_process import free_port
+from support.broker_process import free_port
 
 CONF: Final = Path(__file__).resolve().parents[2] / "conf"
 RULES: Final = CONF / "prometheus" / "rules.yml"

@@ -26,12 +26,12 @@ from typing import Final, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from browser import CHROMIUM
-from console_pictures import take_pictures
 from ops import scenes
 from ops.monitoring import RULES, SPED_UP, Panels, Prometheus, wait_for
 from ops.scenes import Alert, Scene
 from ops.site import Site
+from support.browser import CHROMIUM
+from support.console_pictures import take_pictures
 
 RULES_TEST: Final = Path(__file__).with_name("rules_test.yml")
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, NamedTuple, TypeAlias
 
-from group_client import GroupClient
 from ops.site import Site, repeated, scraped
-from raw_client import RawClient
 from reput_client import TransactionState
 from reput_client.blocking import Admin, Consumer, Message, Producer, TransactionProducer
 from reput_protocol.codes import PullSysFlag, RequestCode
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.errors import ReputError
+from support.group_client import GroupClient
+from support.raw_client import RawClient
 
 Alert: TypeAlias = tuple[str, str, str]
 """Name, broker, group; no group: ""."""

@@ -17,11 +17,11 @@ from typing import Final, Self
 
 import trustme
 
-from broker_process import BrokerProcess, free_port
-from group_client import GroupClient
-from mounts import try_to_mount, unmount
 from reput_client.blocking import Consumer, Message, Producer
 from reput_protocol.errors import ReputError
+from support.broker_process import BrokerProcess, free_port
+from support.group_client import GroupClient
+from support.mounts import try_to_mount, unmount
 
 _QUICK: Final = {
     "REPUT_METRICS__REFRESH_INTERVAL": "1s",

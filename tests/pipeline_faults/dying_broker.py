@@ -12,9 +12,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-import sink_broker
 from pipeline_faults import planted
 from pipeline_faults.steps import SOURCE_STEPS
+from support import sink_broker
 
 if __name__ == "__main__":
     planted.plant_of_environment()

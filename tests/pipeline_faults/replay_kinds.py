@@ -13,8 +13,8 @@ from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
 from reput_pipeline.source.options import parse_source_options
-from sink_client import published
-from stores import FakeClock, dispatch_all, opened, put, small_options
+from support.sink_client import published
+from support.stores import FakeClock, dispatch_all, opened, put, small_options
 
 TOPIC = "lines"
 QUEUES = 3

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from broker_process import BrokerProcess
-from cluster_of_three import ClusterOfThree
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import BUG, MARKS, POINT
 from reput_client.blocking import Admin
+from support.broker_process import BrokerProcess
+from support.cluster_of_three import ClusterOfThree
 
 HERE: Final = Path(__file__).resolve().parent
 PATIENCE_S: Final = 900.0

@@ -11,8 +11,8 @@ from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
 from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, group_scene, scene
 from pipeline_faults.steps import FAILOVER_STEPS, SINK_STEPS, STREAM_POINTS
 from reput_client.blocking.bulk import BatchWriter
-from sink_client import published
-from spark_cluster import SparkCluster
+from support.sink_client import published
+from support.spark_cluster import SparkCluster
 
 TOPIC = "lines"
 QUEUES = 4

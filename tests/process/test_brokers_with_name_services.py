@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_process import free_port
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_client import Admin, Consumer, Message, Producer
+from support.broker_process import free_port
 
 
 @pytest.mark.trio

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
-from command import reput
-from fakes import HANG_UP, Answer, FakeBroker
 from reput_protocol.codes import RequestCode
+from support.broker_process import BrokerProcess, free_port
+from support.command import reput
+from support.fakes import HANG_UP, Answer, FakeBroker
 
 pytestmark = pytest.mark.process
 

@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 import pytest
 import trio
 
-from browser import CHROMIUM, Browser, Page
-from console_scene import HOSTILE_KEY, ORDERS, fill
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
+from support.browser import CHROMIUM, Browser, Page
+from support.console_scene import HOSTILE_KEY, ORDERS, fill
 
 TOKEN = "a-token-of-a-test-0123456789"
 STORE = {

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
-from lossy_proxy import LossyProxy
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.errors import BrokerError
+from support.broker_process import BrokerProcess, free_port
+from support.lossy_proxy import LossyProxy
 
 pytestmark = pytest.mark.process
 

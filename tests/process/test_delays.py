@@ -18,8 +18,6 @@ from typing import Any
 import pytest
 import trio
 
-from broker_process import BrokerProcess
-from command import reput
 from reput_broker import Broker, BrokerConfig
 from reput_client import Message as AsyncMessage
 from reput_client import Producer as AsyncProducer
@@ -28,8 +26,10 @@ from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ReputError
 from reput_protocol.record.delays import DELAY_LEVELS_MS
-from retention import RESERVED_MS, FakeMachine
-from waiting import until, wait_until
+from support.broker_process import BrokerProcess
+from support.command import reput
+from support.retention import RESERVED_MS, FakeMachine
+from support.waiting import until, wait_until
 
 pytestmark = pytest.mark.process
 

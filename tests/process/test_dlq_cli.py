@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess
-from command import reput
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_protocol.record.message import MessageQueue
+from support.broker_process import BrokerProcess
+from support.command import reput
 
 pytestmark = pytest.mark.process
 

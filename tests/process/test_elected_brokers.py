@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 import pytest
 import trio
 
-from broker_process import free_port
-from election_engine import EngineState, FakeEngine
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.elector import Elector
@@ -54,7 +52,9 @@ from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig,
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType
-from waiting import until
+from support.broker_process import free_port
+from support.election_engine import EngineState, FakeEngine
+from support.waiting import until
 
 _T = TypeVar("_T")
 

@@ -15,8 +15,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
-from waiting import wait_until
+from support.broker_process import BrokerProcess, free_port
+from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster_of_three import ClusterOfThree
-from etcd_process import MISSING
-from pops import acknowledge, pop
-from raw_client import RawClient, in_letters
 from reput_client.blocking import Consumer, Message, Producer, PullConsumer
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
+from support.cluster_of_three import ClusterOfThree
+from support.etcd_process import MISSING
+from support.pops import acknowledge, pop
+from support.raw_client import RawClient, in_letters
 
 pytestmark = [
     pytest.mark.process,

@@ -18,9 +18,9 @@ from reput_broker.surroundings import Surroundings
 from reput_broker.tools.snapshot import take_snapshot
 from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.blocking import Admin, Producer, PullConsumer, TransactionProducer
-from sink_client import SinkClient, Staged
-from store_samples import examine
-from waiting import wait_until
+from support.sink_client import SinkClient, Staged
+from support.store_samples import examine
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from group_client import GroupClient
 from reput_client.blocking import Admin, Message, MessageQueue, Producer
 from reput_protocol.codes import ConsumeResult, LanguageCode, MessageModel, RequestCode, ResponseCode
 from reput_protocol.commands.admin import (
@@ -49,6 +47,8 @@ from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import BrokerBusy, BrokerError, GroupNotFound, NotFound, TopicNotFound
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import HeaderType
+from support.broker_process import BrokerProcess
+from support.group_client import GroupClient
 
 pytestmark = pytest.mark.process
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-import short_locks
-from broker_process import BrokerProcess
-from group_member import MemberProcess
-from group_scene import QUEUES, GroupScene, begun_by, check_order, handled_twice
+from support import short_locks
+from support.broker_process import BrokerProcess
+from support.group_member import MemberProcess
+from support.group_scene import QUEUES, GroupScene, begun_by, check_order, handled_twice
 
 pytestmark = pytest.mark.process
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess
-from command import reput
-from group_client import GroupClient
 from reput_client.blocking import Admin, Message, Producer
+from support.broker_process import BrokerProcess
+from support.command import reput
+from support.group_client import GroupClient
 
 pytestmark = pytest.mark.process
 

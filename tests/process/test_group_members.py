@@ -13,10 +13,10 @@ from typing import Any
 import anyio
 import pytest
 
-from broker_process import BrokerProcess
-from faces import FACES, Face
 from reput_client import GiveBack, Message
 from reput_protocol.errors import FilterRefused
+from support.broker_process import BrokerProcess
+from support.faces import FACES, Face, scenario
 
 pytestmark = pytest.mark.process
 
@@ -87,34 +87,32 @@ def places(first: int, end: int) -> list[tuple[int, int]]:
     return [(queue_id, offset) for queue_id in range(2) for offset in range(first, end)]
 
 
-def test_a_group_whose_offset_is_set_continues_there(
+@scenario
+async def test_a_group_whose_offset_is_set_continues_there(
     face: Face, broker: BrokerProcess, names: tuple[str, str]
 ) -> None:
     topic, group = names
 
-    async def scenario() -> None:
-        await fill(face, broker.address, topic, 20)
-        async with (
-            face.Admin(broker.address, timeout_s=30.0) as admin,
-            face.Consumer(broker.address, group=group, topic=topic, prefetch_messages=16) as consumer,
-        ):
-            assert await drain(consumer) == places(0, 20)
-            await admin.reset_offsets(group, topic, offset=5)
-            assert await drain(consumer) == places(5, 20)
-            await admin.reset_offsets(group, topic, when=0)
-            first = await consumer.receive(5.0)
-            assert first.queue_offset == 0
-            await admin.reset_offsets(group, topic, when=-1)
-            rest = await drain(consumer)
-            assert set(rest) <= set(places(0, 8)), (
-                "what it holds goes, but what was on its way to the application"
-            )
-            await admin.reset_offsets(group, topic, shift=-1)
-            assert await drain(consumer) == places(19, 20)
-        async with face.PullConsumer(broker.address, group=group) as reader:
-            assert [await reader.committed(topic, q) for q in range(2)] == [20, 20]
-
-    face.run(scenario)
+    await fill(face, broker.address, topic, 20)
+    async with (
+        face.Admin(broker.address, timeout_s=30.0) as admin,
+        face.Consumer(broker.address, group=group, topic=topic, prefetch_messages=16) as consumer,
+    ):
+        assert await drain(consumer) == places(0, 20)
+        await admin.reset_offsets(group, topic, offset=5)
+        assert await drain(consumer) == places(5, 20)
+        await admin.reset_offsets(group, topic, when=0)
+        first = await consumer.receive(5.0)
+        assert first.queue_offset == 0
+        await admin.reset_offsets(group, topic, when=-1)
+        rest = await drain(consumer)
+        assert set(rest) <= set(places(0, 8)), (
+            "what it holds goes, but what was on its way to the application"
+        )
+        await admin.reset_offsets(group, topic, shift=-1)
+        assert await drain(consumer) == places(19, 20)
+    async with face.PullConsumer(broker.address, group=group) as reader:
+        assert [await reader.committed(topic, q) for q in range(2)] == [20, 20]
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
@@ -164,28 +162,25 @@ def test_a_member_commits_where_its_group_was_set_to(
     assert [record.message for record in caplog.records] == []
 
 
-def test_the_members_of_a_group_share_its_queues_and_the_broker_counts_them(
+@scenario
+async def test_the_members_of_a_group_share_its_queues_and_the_broker_counts_them(
     face: Face, broker: BrokerProcess, names: tuple[str, str]
 ) -> None:
     topic, group = names
 
-    async def scenario() -> None:
-        await fill(face, broker.address, topic, 20)
-        async with face.Consumer(broker.address, group=group, topic=topic) as first:
-            async with face.Consumer(broker.address, group=group, topic=topic) as second:
-                await face.until(
-                    lambda: [owned(first, topic), owned(second, topic)] in ([[0], [1]], [[1], [0]])
-                )
-                assert scraped(broker, "reput_consumer_members", group) == 2.0
-                found = [*await drain(first), *await drain(second)]
-                assert sorted(found) == places(0, 20), "each message once, whoever of them gets it"
-            assert scraped(broker, "reput_consumer_members", group) == 1.0
-        assert scraped(broker, "reput_consumer_members", group) == 0.0
-
-    face.run(scenario)
+    await fill(face, broker.address, topic, 20)
+    async with face.Consumer(broker.address, group=group, topic=topic) as first:
+        async with face.Consumer(broker.address, group=group, topic=topic) as second:
+            await face.until(lambda: [owned(first, topic), owned(second, topic)] in ([[0], [1]], [[1], [0]]))
+            assert scraped(broker, "reput_consumer_members", group) == 2.0
+            found = [*await drain(first), *await drain(second)]
+            assert sorted(found) == places(0, 20), "each message once, whoever of them gets it"
+        assert scraped(broker, "reput_consumer_members", group) == 1.0
+    assert scraped(broker, "reput_consumer_members", group) == 0.0
 
 
-def test_a_failed_message_is_redelivered_and_then_a_dead_letter(
+@scenario
+async def test_a_failed_message_is_redelivered_and_then_a_dead_letter(
     face: Face, broker: BrokerProcess, names: tuple[str, str]
 ) -> None:
     topic, group = names
@@ -196,71 +191,66 @@ def test_a_failed_message_is_redelivered_and_then_a_dead_letter(
         if message.body == b"1":
             raise ValueError("no such order")
 
-    async def scenario() -> None:
-        await fill(face, broker.address, topic, 4, queues=1)
-        policy = GiveBack(delay_level=1, attempts_max=2)
-        async with (
-            face.Admin(broker.address, timeout_s=30.0) as admin,
-            face.Consumer(broker.address, group=group, topic=topic, on_failure=policy) as consumer,
-        ):
+    await fill(face, broker.address, topic, 4, queues=1)
+    policy = GiveBack(delay_level=1, attempts_max=2)
+    async with (
+        face.Admin(broker.address, timeout_s=30.0) as admin,
+        face.Consumer(broker.address, group=group, topic=topic, on_failure=policy) as consumer,
+    ):
 
-            async def work() -> None:
-                await consumer.run(handle)
+        async def work() -> None:
+            await consumer.run(handle)
 
-            async def stop() -> None:
-                try:
-                    await face.until(lambda: [times for _, body, times in seen if body == b"1"] == [0, 1, 2])
-                finally:
-                    consumer.stop()
+        async def stop() -> None:
+            try:
+                await face.until(lambda: [times for _, body, times in seen if body == b"1"] == [0, 1, 2])
+            finally:
+                consumer.stop()
 
-            await face.together(work, stop)
-            assert await admin.max_offset(f"%DLQ%{group}", 0) == 1
-        assert len(seen) == 6
-        assert {place for place, _, _ in seen} == {topic}, "where it was sent, not where it came from now"
-        async with face.PullConsumer(broker.address, group=group) as reader:
-            assert await reader.committed(topic, 0) == 4
-            assert await reader.committed(f"%RETRY%{group}", 0) == 2
-
-    face.run(scenario)
+        await face.together(work, stop)
+        assert await admin.max_offset(f"%DLQ%{group}", 0) == 1
+    assert len(seen) == 6
+    assert {place for place, _, _ in seen} == {topic}, "where it was sent, not where it came from now"
+    async with face.PullConsumer(broker.address, group=group) as reader:
+        assert await reader.committed(topic, 0) == 4
+        assert await reader.committed(f"%RETRY%{group}", 0) == 2
 
 
-def test_a_member_says_what_it_is_doing(face: Face, broker: BrokerProcess, names: tuple[str, str]) -> None:
-    topic, group = names
-
-    async def scenario() -> None:
-        await fill(face, broker.address, topic, 10)
-        async with (
-            face.Admin(broker.address, timeout_s=30.0) as admin,
-            face.Consumer(broker.address, group=group, topic=topic, tags="*", orderly=True) as consumer,
-        ):
-            message = await consumer.receive(5.0)
-            info = await admin.running_info(group, consumer.client_id)
-            assert info.properties["PROP_CONSUMEORDERLY"] == "true"
-            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
-            assert info.properties["PROP_CLIENT_VERSION"].startswith("reput")
-            assert {data.topic for data in info.subscriptions} == {topic, f"%RETRY%{group}"}
-            state = info.queues[message.queue]
-            assert (state.cached_msg_min_offset, state.cached_msg_max_offset) == (0, 9)
-            assert (state.cached_msg_count, state.locked, state.dropped) == (10, True, False)
-            members = await admin.describe_group(group)
-            assert [member.client_id for member in members.members] == [consumer.client_id]
-
-    face.run(scenario)
-
-
-def test_a_bad_expression_raises_when_the_group_is_entered(
+@scenario
+async def test_a_member_says_what_it_is_doing(
     face: Face, broker: BrokerProcess, names: tuple[str, str]
 ) -> None:
     topic, group = names
 
-    async def scenario() -> None:
-        await fill(face, broker.address, topic, 10)
-        with pytest.raises(FilterRefused, match="n >"):
-            async with face.Consumer(broker.address, group=group, topic=topic, sql="n > ") as consumer:
-                await consumer.receive(5.0)
-        async with face.Consumer(broker.address, group=group, topic=topic, sql="n >= 8") as consumer:
-            assert await drain(consumer) == places(8, 10)
-        async with face.PullConsumer(broker.address, group=group) as reader:
-            assert [await reader.committed(topic, q) for q in range(2)] == [10, 10]
+    await fill(face, broker.address, topic, 10)
+    async with (
+        face.Admin(broker.address, timeout_s=30.0) as admin,
+        face.Consumer(broker.address, group=group, topic=topic, tags="*", orderly=True) as consumer,
+    ):
+        message = await consumer.receive(5.0)
+        info = await admin.running_info(group, consumer.client_id)
+        assert info.properties["PROP_CONSUMEORDERLY"] == "true"
+        assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        assert info.properties["PROP_CLIENT_VERSION"].startswith("reput")
+        assert {data.topic for data in info.subscriptions} == {topic, f"%RETRY%{group}"}
+        state = info.queues[message.queue]
+        assert (state.cached_msg_min_offset, state.cached_msg_max_offset) == (0, 9)
+        assert (state.cached_msg_count, state.locked, state.dropped) == (10, True, False)
+        members = await admin.describe_group(group)
+        assert [member.client_id for member in members.members] == [consumer.client_id]
 
-    face.run(scenario)
+
+@scenario
+async def test_a_bad_expression_raises_when_the_group_is_entered(
+    face: Face, broker: BrokerProcess, names: tuple[str, str]
+) -> None:
+    topic, group = names
+
+    await fill(face, broker.address, topic, 10)
+    with pytest.raises(FilterRefused, match="n >"):
+        async with face.Consumer(broker.address, group=group, topic=topic, sql="n > ") as consumer:
+            await consumer.receive(5.0)
+    async with face.Consumer(broker.address, group=group, topic=topic, sql="n >= 8") as consumer:
+        assert await drain(consumer) == places(8, 10)
+    async with face.PullConsumer(broker.address, group=group) as reader:
+        assert [await reader.committed(topic, q) for q in range(2)] == [10, 10]

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from group_client import GroupClient
 from reput_client.blocking import Admin, Message, Producer
 from reput_protocol.codes import MessageModel, PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import (
@@ -23,6 +21,8 @@ from reput_protocol.commands.group import (
 )
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
+from support.broker_process import BrokerProcess
+from support.group_client import GroupClient
 
 pytestmark = pytest.mark.process
 

@@ -18,7 +18,7 @@ from reput_cli.failures import worded
 from reput_client.blocking import Admin
 from reput_client.errors import BrokersFailed
 from reput_protocol.exit_codes import ExitCode
-from waiting import wait_until
+from support.waiting import wait_until
 
 SECRET = "secret-of-the-administrator"
 ON = {"enabled": True, "admin_secret": SECRET}

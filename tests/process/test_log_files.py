@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from raw_client import RawClient, in_letters
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ReputError
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
+from support.broker_process import BrokerProcess
+from support.raw_client import RawClient, in_letters
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import SMALL_INDEX, free_port
+from support.broker_process import SMALL_INDEX, free_port
 
 pytestmark = pytest.mark.process
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import SMALL_INDEX, BrokerProcess, free_port
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
+from support.broker_process import SMALL_INDEX, BrokerProcess, free_port
 
 pytestmark = pytest.mark.process
 

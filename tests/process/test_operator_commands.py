@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess
-from command import reput
+from support.broker_process import BrokerProcess
+from support.command import reput
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
+from support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process
 

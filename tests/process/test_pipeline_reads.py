@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from broker_process import free_port
-from raw_client import RawClient
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
@@ -20,6 +18,8 @@ from reput_pipeline.errors import DataLost
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_protocol.codes import RequestCode
+from support.broker_process import free_port
+from support.raw_client import RawClient
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from pops import acknowledge, pop
-from raw_client import RawClient, in_letters
 from reput_protocol.codes import RequestCode
+from support.broker_process import BrokerProcess
+from support.pops import acknowledge, pop
+from support.raw_client import RawClient, in_letters
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import structlog
 
-from broker_process import free_port
 from reput_broker import Broker, BrokerConfig
 from reput_broker.server.listener import ListenFailed
+from support.broker_process import free_port
 
 STORE = {"commit_log_file_size": "1MiB", "index": False}
 

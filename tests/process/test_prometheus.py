@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
 from reput_broker.observe.catalogue import METRICS
 from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
 from reput_client.blocking import Consumer, Message, Producer
-from scrapes import check, known_series, read, value
+from support.broker_process import BrokerProcess, free_port
+from support.scrapes import check, known_series, read, value
 
 pytestmark = pytest.mark.process
 

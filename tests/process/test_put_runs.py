@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
-from broker_process import BrokerProcess
-from raw_client import RawClient
 from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
+from support.broker_process import BrokerProcess
+from support.raw_client import RawClient
 
 pytestmark = pytest.mark.process
 

@@ -25,8 +25,8 @@ from reput_broker.store.message_store import MessageStore
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import Record, encode_record
-from stores import killed
-from waiting import until
+from support.stores import killed
+from support.waiting import until
 
 STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 400}
 

@@ -20,8 +20,8 @@ from reput_broker.request import ClientAnswer
 from reput_client import TLS, Admin, Credentials, Message, Producer
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.rights import rule_of
-from tls_files import make_tls_files
-from waiting import until
+from support.tls_files import make_tls_files
+from support.waiting import until
 
 SECRET = "secret-of-the-administrator"
 SLAVES_SECRET = "secret-of-the-slaves"

@@ -14,9 +14,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from broker_process import BrokerProcess
-from command import reput
-from group_client import GroupClient
 from reput_client import Consumer, Message, Producer, ReceivedMessage, blocking
 from reput_client.errors import ClientClosed, ReplyTimeout
 from reput_protocol.codes import RequestCode
@@ -25,7 +22,10 @@ from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import ReputError, RequesterGone
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.wire.header import HeaderType
-from waiting import wait_until
+from support.broker_process import BrokerProcess
+from support.command import reput
+from support.group_client import GroupClient
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -17,8 +17,6 @@ import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker_process import BrokerProcess
-from raw_client import RawClient, in_letters
 from reput_broker import Broker, BrokerConfig
 from reput_broker.observe.health import BrokerState
 from reput_broker.store.log.mapped_file import MappedFile
@@ -28,8 +26,10 @@ from reput_protocol.errors import ReputError, StoreUnavailable
 from reput_protocol.record.layout import RECORD_BYTES_MIN
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType, Value
-from retention import RESERVED_MS, FakeMachine
-from waiting import until
+from support.broker_process import BrokerProcess
+from support.raw_client import RawClient, in_letters
+from support.retention import RESERVED_MS, FakeMachine
+from support.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, free_port
-from lossy_proxy import LossyProxy
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import send_back
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
+from support.broker_process import BrokerProcess, free_port
+from support.lossy_proxy import LossyProxy
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ from reput_protocol.commands.stage import CommitStagedBody, encode_staged_head
 from reput_protocol.names import SINK_TOPIC
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import Header
-from sink_client import SinkClient, Staged, block_of, published
+from support.sink_client import SinkClient, Staged, block_of, published
 
 TOPIC = "orders"
 

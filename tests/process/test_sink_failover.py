@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster_of_three import ClusterOfThree
-from etcd_process import MISSING
 from reput_client.blocking.bulk import BatchWriter
 from reput_client.produce.batch_writer import StagingScope
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from sink_client import published
+from support.cluster_of_three import ClusterOfThree
+from support.etcd_process import MISSING
+from support.sink_client import published
 
 pytestmark = [
     pytest.mark.process,

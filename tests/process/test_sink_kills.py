@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
 from reput_protocol.wire.header import Header
-from sink_broker import STEPS
-from sink_client import SinkClient, Staged, published
+from support.broker_process import BrokerProcess
+from support.sink_broker import STEPS
+from support.sink_client import SinkClient, Staged, published
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 

@@ -13,7 +13,6 @@ import httpx
 import pytest
 import trio
 
-from broker_process import BrokerProcess, free_port
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import client, synchronize
@@ -25,8 +24,9 @@ from reput_client import Admin, Message, Producer, PullConsumer, TransactionProd
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import RouteHeader, TopicRoute
 from reput_protocol.wire.header import HeaderType
-from tenures import SetTenures
-from waiting import until
+from support.broker_process import BrokerProcess, free_port
+from support.tenures import SetTenures
+from support.waiting import until
 
 STORE = {"commit_log_file_size": "64KiB", "index_slots": 100, "index_entries": 400}
 MESSAGES = 30

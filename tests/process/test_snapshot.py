@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from command import reput
 from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.blocking import Admin, Producer, PullConsumer, TransactionProducer
-from sink_client import SinkClient, Staged
-from store_samples import fill
+from support.broker_process import BrokerProcess
+from support.command import reput
+from support.sink_client import SinkClient, Staged
+from support.store_samples import fill
 
 pytestmark = pytest.mark.process
 

@@ -11,10 +11,6 @@ from pathlib import Path
 import pytest
 
 import reput_client
-from broker_process import BrokerProcess
-from command import reput
-from group_client import GroupClient
-from raw_client import RawClient
 from reput_broker import Broker, BrokerConfig
 from reput_client.blocking import Admin, Consumer, Message, Producer, PullConsumer
 from reput_client.consume.pull import PullStatus
@@ -24,6 +20,10 @@ from reput_protocol.commands.pull import PullMessageHeader
 from reput_protocol.errors import BrokerError, ErrorCode, FilterRefused
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import Header, HeaderType
+from support.broker_process import BrokerProcess
+from support.command import reput
+from support.group_client import GroupClient
+from support.raw_client import RawClient
 
 pytestmark = pytest.mark.process
 

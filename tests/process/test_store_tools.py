@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import SMALL_INDEX, BrokerProcess
-from command import reput
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from store_samples import hashes, records_of
-from stores import BORN_HOST, T0, dispatch_all, flip_bit, opened
+from support.broker_process import SMALL_INDEX, BrokerProcess
+from support.command import reput
+from support.store_samples import hashes, records_of
+from support.stores import BORN_HOST, T0, dispatch_all, flip_bit, opened
 
 pytestmark = pytest.mark.process
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess
-from faces import FACES, Face
 from reput_client import Message, ReceivedMessage, TransactionState
 from reput_client.blocking import Admin, PullConsumer, TransactionProducer
 from reput_protocol.errors import ReputError, TransactionEnded
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
-from waiting import wait_until
+from support.broker_process import BrokerProcess
+from support.faces import FACES, Face
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
+from support.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.process
 

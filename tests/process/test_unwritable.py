@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess
-from mounts import NOBODY, closed, mounted
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.errors import ErrorCode, StoreUnavailable
-from stores import make_sparse
+from support.broker_process import BrokerProcess
+from support.mounts import NOBODY, closed, mounted
+from support.stores import make_sparse
 
 pytestmark = pytest.mark.process
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from raw_client import RawClient, in_letters
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.commands.topic import TopicConfig, TopicList, TopicRoute, TopicStats
@@ -22,6 +20,8 @@ from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
+from support.broker_process import BrokerProcess
+from support.raw_client import RawClient, in_letters
 
 pytestmark = pytest.mark.process
 

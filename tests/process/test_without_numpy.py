@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
 from reput_client import PullStatus
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.exit_codes import ExitCode
-from sink_client import SinkClient, Staged
-from store_samples import MESSAGES, QUEUES, fill, records_of
-from stores import flip_bit
-from waiting import wait_until
+from support.broker_process import BrokerProcess
+from support.sink_client import SinkClient, Staged
+from support.store_samples import MESSAGES, QUEUES, fill, records_of
+from support.stores import flip_bit
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 

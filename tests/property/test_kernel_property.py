@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import reference_records as reference
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import (
     COLUMNS,
@@ -32,6 +31,7 @@ from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank
 from reput_protocol.record.put_block import DEFAULT_LIMITS, BlockCheck, BlockLimits, check_put_block
 from reput_protocol.record.record import Record, encode_record
+from support import reference_records as reference
 
 TOPICS = ["orders", "%RETRY%" + "g" * 140, "größe"]
 ODD_TEXTS = [

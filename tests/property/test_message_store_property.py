@@ -17,7 +17,7 @@ from reput_broker.store.results import GetStatus, PutResult, PutStatus
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from stores import (
+from support.stores import (
     BORN_HOST,
     T0,
     FakeClock,

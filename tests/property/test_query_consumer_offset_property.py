@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery_fakes import FakeClient
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.request import Client, Refusal, Request
@@ -23,8 +22,9 @@ from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.offset import QueryConsumerOffsetHeader
 from reput_protocol.wire.header import Header, HeaderType
-from retention import RESERVED_MS, Cleaning, FakeMachine, fill, settle
-from stores import opened, put, small_options
+from support.delivery_fakes import FakeClient
+from support.retention import RESERVED_MS, Cleaning, FakeMachine, fill, settle
+from support.stores import opened, put, small_options
 
 TOPIC, GROUP = "T", "g"
 EMPTY, YOUNG, OLD, CUT = range(4)

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetStatus, PutStatus
 from reput_protocol.record.record import decode_record
-from retention import RESERVED_MS, Cleaning, FakeMachine
-from stores import PLENTY, bodies, dispatch_all, killed, put, small_options
+from support.retention import RESERVED_MS, Cleaning, FakeMachine
+from support.stores import PLENTY, bodies, dispatch_all, killed, put, small_options
 
 SIZE = 4096
 QUEUES = [("T", 0), ("T", 1), ("U", 0)]

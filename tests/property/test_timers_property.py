@@ -15,7 +15,7 @@ from reput_broker.delay.recovery import OffsetSet
 from reput_broker.delay.timer_log import NO_POSITION
 from reput_broker.delay.timer_message_store import Timed, TimerMessageStore
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
-from stores import T0
+from support.stores import T0
 
 SLOTS = 400
 WINDOW_MS = 60_000

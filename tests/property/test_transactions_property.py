@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
 from reput_protocol.codes import TransactionState
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

@@ -10,7 +10,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from stores import BORN_HOST, T0
+from support.stores import BORN_HOST, T0
 
 QUEUES: Final = {"orders": 8, "texts": 4, "events": 1}
 """The topics, and how many queues each has."""

@@ -20,12 +20,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from broker_process import BrokerProcess
 from reput_broker.store.options import StoreOptions
 from reput_client.blocking import Admin
 from round_trip.compare import COMPARED, NOT_COMPARED, compared, distinct_ids
 from round_trip.messages import QUEUES, fill
-from stores import opened
+from support.broker_process import BrokerProcess
+from support.stores import opened
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from reput_protocol.errors import ProtocolError
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value, value_text
 from scan.findings import Finding
-from typed_requests import request_of
+from support.typed_requests import request_of
 
 KNOWN_CODES: Final = tuple(sorted({*map(int, RequestCode)}))
 ALL_CODES: Final = tuple(sorted({*KNOWN_CODES, *range(-1, 4001), *range(200_000, 200_201)}))

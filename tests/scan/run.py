@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 from cluster_faults.network import Network, Unavailable, address_of, enter, inside
-from raw_client import RawClient, in_letters
 from reput_broker.ha.admission import old_proof_frame
 from reput_client import Credentials
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -46,7 +45,8 @@ from scan.requests import (
     speaks_frames,
     with_tls,
 )
-from tls_files import make_tls_files
+from support.raw_client import RawClient, in_letters
+from support.tls_files import make_tls_files
 
 _MACHINE: Final = "b0"
 _TOPIC: Final = "orders"

@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 
 import trio
 
-from election_engine import EngineState
 from reput_broker.ha.election.engine import REQUESTS_PER_LEASE, EngineUnavailable, GroupRecord, LeaseLost
 from simulation.network import Network
+from support.election_engine import EngineState
 
 T = TypeVar("T")
 ADDRESS: Final = "127.0.6.1"

@@ -16,13 +16,13 @@ import trio
 from histories.history import Event
 from histories.judge.facts import Facts
 from histories.judge.violation import Violation
-from pops import Popped, pop_fields, popped_messages
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_client import Message, Producer
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import ReputError
+from support.pops import Popped, pop_fields, popped_messages
 
 TOPIC: Final = "popped"
 GROUP: Final = "poppers"

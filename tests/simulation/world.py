@@ -17,7 +17,6 @@ from unittest.mock import patch
 import structlog
 import trio
 
-from election_engine import EngineState
 from histories import consuming, instruments, terms
 from histories.consuming import Member
 from reput_broker.compose import election, storage
@@ -26,7 +25,6 @@ from reput_broker.ha.election import mastership
 from reput_client import Admin
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
-from short_locks import shorten_in_broker
 from simulation import poppers
 from simulation.engine import SimulatedEngine
 from simulation.machines import PORT, BrokerMachine, NameServerMachine
@@ -34,6 +32,8 @@ from simulation.record import ITS_GROUP, History
 from simulation.scheduling import Process, current_process
 from simulation.stand_ins import Platform
 from simulation.workload import Load, Producers, Reader
+from support.election_engine import EngineState
+from support.short_locks import shorten_in_broker
 
 _HA: Final = {
     "send_heartbeat_interval": "500ms",

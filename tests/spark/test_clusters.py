@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-import spark_cluster
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
-from sink_client import published
-from spark_cluster import SparkCluster
+from support import spark_cluster
+from support.sink_client import published
+from support.spark_cluster import SparkCluster
 
 pytestmark = pytest.mark.process
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipeline_jobs import Run, runner
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
-from store_samples import MESSAGES, fill, hashes, records_of
-from stores import flip_bit
+from support.pipeline_jobs import Run, runner
+from support.store_samples import MESSAGES, fill, hashes, records_of
+from support.stores import flip_bit
 
 
 @pytest.fixture

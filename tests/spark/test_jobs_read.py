@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipeline_jobs import Run, runner
-from store_samples import MESSAGES, fill, hashes
+from support.pipeline_jobs import Run, runner
+from support.store_samples import MESSAGES, fill, hashes
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
-from pipeline_jobs import Run, runner
-from planted_damage import Finding, Planter, explained
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tools.layout import Geometry
-from store_samples import MESSAGES, copied, examine, fill, hashes
-from stores import flip_bit, small_options, tree
+from support.pipeline_jobs import Run, runner
+from support.planted_damage import Finding, Planter, explained
+from support.store_samples import MESSAGES, copied, examine, fill, hashes
+from support.stores import flip_bit, small_options, tree
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipeline_jobs import Run, runner
 from reput_broker.background import BackgroundBroker
 from reput_pipeline.archives.read import read_archive
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
-from store_samples import MESSAGES, fill, hashes
-from stores import FakeClock, dispatch_all, opened, small_options
+from support.pipeline_jobs import Run, runner
+from support.store_samples import MESSAGES, fill, hashes
+from support.stores import FakeClock, dispatch_all, opened, small_options
 
 
 @pytest.fixture

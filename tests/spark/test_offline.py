@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from store_samples import MESSAGES, fill, hashes, records_of
-from stores import flip_bit
+from support.store_samples import MESSAGES, fill, hashes, records_of
+from support.stores import flip_bit
 
 TOPIC = "T"
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline_jobs import Run, runner
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin
 from round_trip.compare import compared, distinct_ids
 from round_trip.messages import QUEUES, fill
-from stores import opened, small_options
+from support.pipeline_jobs import Run, runner
+from support.stores import opened, small_options
 
 MESSAGES = 3000
 

@@ -12,7 +12,7 @@ import pytest
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin
 from reput_client.blocking.bulk import BatchWriter
-from sink_client import published
+from support.sink_client import published
 
 TOPIC = "orders"
 

@@ -10,7 +10,7 @@ import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
-from sink_client import published
+from support.sink_client import published
 
 TOPIC = "orders"
 

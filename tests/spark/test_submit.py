@@ -20,7 +20,7 @@ from reput_client.blocking import Producer
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.spark.java import find_java_home
-from store_samples import MESSAGES, fill
+from support.store_samples import MESSAGES, fill
 
 JOB_FILES = Path(reput_pipeline.__file__).parent / "jobs"
 SETTINGS = Path(__file__).resolve().parents[2] / "conf" / "spark-defaults.conf"

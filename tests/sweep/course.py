@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from broker_process import BrokerProcess
-from command import reput
 from reput_broker.access.user_file import UserFile
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import Names
 from reput_protocol.wire.header import HeaderType
+from support.broker_process import BrokerProcess
+from support.command import reput
 from sweep.stranger import Stranger
 from sweep.world import ADMIN, OWN, World, with_stranger
 

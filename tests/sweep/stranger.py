@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
-from raw_client import RawClient
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.naming import named_fields
 from reput_protocol.commands.request import RequestType, Sender
@@ -18,6 +17,8 @@ from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.put_block import encode_block
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import Header, HeaderType, Value
+from support.raw_client import RawClient
+from support.typed_requests import request_of
 from sweep.world import (
     CLIENT,
     CONFIDENTIAL,
@@ -30,7 +31,6 @@ from sweep.world import (
     World,
     hidden_names,
 )
-from typed_requests import request_of
 
 _BORN_MS: Final = 1_700_000_000_000
 _CHECKED: Final = frozenset({Names.TOPIC, Names.TOPICS, Names.POPPED_TOPIC, Names.GROUP, Names.GROUPS})

@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from group_client import GroupClient
-from pops import Popped, acknowledge, pop
-from raw_client import RawClient, in_letters
 from reput_broker.access.model import User, Users
 from reput_client import Credentials
 from reput_protocol.codes import MessageSysFlag, RequestCode
@@ -16,6 +13,9 @@ from reput_protocol.names import BROKERS_GROUPS, REPLAY_GROUP, Names, dlq_topic,
 from reput_protocol.properties import encode_properties
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType, Value
+from support.group_client import GroupClient
+from support.pops import Popped, acknowledge, pop
+from support.raw_client import RawClient, in_letters
 
 ADMIN: Final = Credentials("admin", "secret-of-the-admin")
 OWNER: Final = Credentials("owner", "secret-of-the-owner")

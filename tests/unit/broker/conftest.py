@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from tasks import inline
+from support.tasks import inline
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import trio
 
-from broker_bench import BenchClient, broker_bench
 from reput_broker.observe.counters import PUT_TIMES, Counters
 from reput_broker.observe.statistics import ROUND_S, Statistics
 from reput_broker.store.stats import StoreStats
@@ -20,7 +19,8 @@ from reput_protocol.commands.query import ConsumeQueueBody
 from reput_protocol.commands.statistics import BrokerStats, BrokerStatsItem, ConsumeStatsList
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, KVTable, TopicStats
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, broker_bench
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker_bench import BenchClient, broker_bench
 from reput_broker.pop.allocation import allocate_for_pop, averagely, by_circle
 from reput_broker.request import Refusal
 from reput_broker.tables.message_request_modes import MessageRequestModes
@@ -16,7 +15,8 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData, SubscriptionData
 from reput_protocol.commands.pop import MessageRequestMode
 from reput_protocol.record.message import MessageQueue
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, broker_bench
+from support.tasks import run_by_the_clock
 
 by_the_clock = pytest.mark.trio(run=run_by_the_clock)
 QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(5)]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker_bench import BrokerBench, broker_bench
 from reput_protocol.codes import RequestCode
 from reput_protocol.names import (
     BROKERS_GROUPS,
@@ -16,7 +15,8 @@ from reput_protocol.names import (
     TRANSACTION_CHECK_GROUP,
 )
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BrokerBench, broker_bench
+from support.tasks import run_by_the_clock
 
 HALF = TRANS_HALF_TOPIC
 HANDLE = "0 1 10000 {revive} 0 broker-a 0 5"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 
-from broker_bench import BenchClient, broker_bench
 from reput_broker.request import Response
 from reput_broker.store.message_reader import MessageReader
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, broker_bench
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 BODY = bytes(1000)

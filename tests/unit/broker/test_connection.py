@@ -10,7 +10,18 @@ import pytest
 import trio
 import trio.testing
 
-from connection_bench import (
+from reput_broker.request import (
+    ClientBusy,
+    ClientGone,
+    ClientSilent,
+    Request,
+    Response,
+)
+from reput_protocol.codes import ROCKETMQ_VERSION, AckLevel, RequestCode, ResponseCode
+from reput_protocol.errors import ErrorCode
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
+from support.connection_bench import (
     BIG,
     BROKEN,
     ECHO,
@@ -25,17 +36,6 @@ from connection_bench import (
     put,
     settled,
 )
-from reput_broker.request import (
-    ClientBusy,
-    ClientGone,
-    ClientSilent,
-    Request,
-    Response,
-)
-from reput_protocol.codes import ROCKETMQ_VERSION, AckLevel, RequestCode, ResponseCode
-from reput_protocol.errors import ErrorCode
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 
 
 @pytest.mark.trio

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from delayed import TOPIC, DelayBench, bench_options
 from reput_broker.delay.delayed_record import CANCELLED_BORN
 from reput_broker.request import Refusal
 from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
-from stores import T0, read_queue
-from tasks import run_by_the_clock
+from support.delayed import TOPIC, DelayBench, bench_options
+from support.stores import T0, read_queue
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

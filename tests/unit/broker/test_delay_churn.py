@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from delay_churn import Churn
-from delayed import DelayBench, bench_options
-from tasks import run_by_the_clock
+from support.delay_churn import Churn
+from support.delayed import DelayBench, bench_options
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

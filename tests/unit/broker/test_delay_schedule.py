@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from delayed import TOPIC, DelayBench, bench_options, some_times
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 from reput_protocol.record.record import Record
-from stores import T0, read_queue
-from tasks import run_by_the_clock
-from waiting import until
+from support.delayed import TOPIC, DelayBench, bench_options, some_times
+from support.stores import T0, read_queue
+from support.tasks import run_by_the_clock
+from support.waiting import until
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

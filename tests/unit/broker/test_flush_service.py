@@ -19,7 +19,7 @@ from reput_broker.request import Refusal, Response
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
 from reput_protocol.codes import ResponseCode
-from tasks import running
+from support.tasks import running
 
 
 class FakeStore:

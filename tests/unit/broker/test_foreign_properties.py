@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_bench import BenchClient, BrokerBench, broker_bench
-from pops import popped_messages
 from reput_broker.request import ClientAnswer, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
@@ -20,7 +18,9 @@ from reput_protocol.record.dead_letter import dead_letter_origin
 from reput_protocol.record.put_block import encode_block
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, BrokerBench, broker_bench
+from support.pops import popped_messages
+from support.tasks import run_by_the_clock
 
 OWN, PAYMENTS = "eves", "payments"
 RETRY, DLQ = "%RETRY%eveg", "%DLQ%eveg"

@@ -8,7 +8,7 @@ import trio.testing
 from reput_broker import Broker, BrokerConfig
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.store.index import file as index_file
-from stores import dispatch_all, put
+from support.stores import dispatch_all, put
 
 
 def test_it_is_ready_once_recovered_and_until_it_drains() -> None:

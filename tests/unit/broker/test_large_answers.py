@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_bench import BenchClient, broker_bench
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands import body as bodies
 from reput_protocol.commands.body import PART_BYTES
@@ -15,7 +14,8 @@ from reput_protocol.commands.group import HeartbeatData, LockBatchBody, Producer
 from reput_protocol.commands.pull import QueueBoundsRequest
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, broker_bench
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import trio
 
-from broker_bench import BenchClient, BrokerBench, broker_bench
-from pops import popped_messages
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
@@ -24,7 +22,9 @@ from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.put_block import topic_of_records
 from reput_protocol.record.record import Record
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, BrokerBench, broker_bench
+from support.pops import popped_messages
+from support.tasks import run_by_the_clock
 
 TOPIC, GROUP = "o" * 127, "g" * 120
 RETRY, POP_RETRY, DLQ = f"%RETRY%{GROUP}", f"%RETRY%{GROUP}_{TOPIC}", f"%DLQ%{GROUP}"

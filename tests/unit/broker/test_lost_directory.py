@@ -15,7 +15,7 @@ from reput_broker.observe.health import BrokerState
 from reput_client import Message, Producer, PullConsumer
 from reput_client.errors import StoreUnavailable
 from reput_protocol.errors import ErrorCode, ReputError
-from stores import tree
+from support.stores import tree
 
 _CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.utime", "os.link")
 _watched: list[tuple[str, list[str]]] = []

@@ -11,8 +11,6 @@ import pytest
 import trio
 import trio.testing
 
-from broker_bench import broker_bench
-from connection_bench import BIG, ECHO, LATER, SLOW, Bench, Peer, ask, connected, settled
 from reput_broker.request import Response
 from reput_broker.server.memory import SHARE_MIN
 from reput_broker.store.message_reader import MessageReader
@@ -20,7 +18,9 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.pull import FetchRecordsHeader, PullMessageHeader
 from reput_protocol.wire.frames import FRAME_BYTES_MAX
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import broker_bench
+from support.connection_bench import BIG, ECHO, LATER, SLOW, Bench, Peer, ask, connected, settled
+from support.tasks import run_by_the_clock
 
 MIB = 1 << 20
 served = partial(connected, body_size="1MiB")

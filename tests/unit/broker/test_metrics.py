@@ -23,7 +23,7 @@ from reput_broker.observe.pages import MetricsPages
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
 from reput_protocol.names import REPLAY_GROUP, TRANSACTION_CHECK_GROUP
-from scrapes import Page, a_few_figures, check, fake_store, known_series, read, value
+from support.scrapes import Page, a_few_figures, check, fake_store, known_series, read, value
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import urllib.request
 from collections.abc import Callable
 
-from raw_client import RawClient, in_letters
 from reput_broker.background import BackgroundBroker
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import HeaderType
-from scrapes import read, value
+from support.raw_client import RawClient, in_letters
+from support.scrapes import read, value
 
 NAMES = 60
 

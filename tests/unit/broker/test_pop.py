@@ -11,15 +11,15 @@ import pytest
 import trio
 import trio.testing
 
-from broker_bench import BenchClient, BrokerBench, broker_bench
-from pops import Popped, popped_messages
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, UnregisterClientHeader
 from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, BrokerBench, broker_bench
+from support.pops import Popped, popped_messages
+from support.tasks import run_by_the_clock
 
 TOPIC, GROUP = "orders", "billing"
 RETRY, DLQ = "%RETRY%billing_orders", "%DLQ%billing"

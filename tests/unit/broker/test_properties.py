@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from broker_bench import BenchClient, broker_bench
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.properties import Properties, read_properties, written_properties
 from reput_broker.name_server import is_option
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, broker_bench
+from support.tasks import run_by_the_clock
 
 on_a_broker = pytest.mark.trio(run=run_by_the_clock)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_bench import broker_bench
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import broker_bench
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

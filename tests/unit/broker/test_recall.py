@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from broker_bench import BrokerBench, broker_bench
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.delay import RecallHandle
 from reput_protocol.commands.send import SendMessageResult
-from tasks import run_by_the_clock
+from support.broker_bench import BrokerBench, broker_bench
+from support.tasks import run_by_the_clock
 
 by_the_clock = pytest.mark.trio(run=run_by_the_clock)
 

@@ -10,9 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from remote_peers import Network
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_protocol.wire.header import Header
+from support.remote_peers import Network
 
 pytestmark = pytest.mark.trio
 

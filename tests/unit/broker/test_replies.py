@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import trio
 
-from broker_bench import T0, BenchClient, BrokerBench, broker_bench
 from reput_broker.groups.reply_push import PUSH_TIMEOUT_S, SETTLE_S
 from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent, Response
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -16,7 +15,8 @@ from reput_protocol.commands.reply import PushReplyHeader
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
 from reput_protocol.properties import decode_properties
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import T0, BenchClient, BrokerBench, broker_bench
+from support.tasks import run_by_the_clock
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 KINDS = pytest.mark.parametrize("kind", [HeaderType.JSON, HeaderType.BINARY, HeaderType.MSGPACK])

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import trio
 
-from broker_bench import BenchClient, broker_bench
 from reput_broker.groups import offset_updates
 from reput_broker.pull.long_polling import HELD_BYTES
 from reput_broker.request import Request, Response, write_in_turns
@@ -36,7 +35,8 @@ from reput_protocol.properties import TAGS
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, broker_bench
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_bench import BenchClient, BrokerBench, broker_bench
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 from reput_protocol.record.record import Record
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, BrokerBench, broker_bench
+from support.tasks import run_by_the_clock
 
 RETRY, DLQ = "%RETRY%billing", "%DLQ%billing"
 TYPES = [HeaderType.JSON, HeaderType.BINARY, HeaderType.MSGPACK]

@@ -17,7 +17,7 @@ from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
 from reput_broker.observe.rocketmq_metrics import RocketMQMetrics
 from reput_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
-from scrapes import Page, a_few_figures, check, fake_store, read, value
+from support.scrapes import Page, a_few_figures, check, fake_store, read, value
 
 BROKER = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 STORE = {**BROKER, "storage_type": "local", "storage_medium": "disk"}

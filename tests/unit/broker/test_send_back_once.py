@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_bench import BenchClient, BrokerBench, broker_bench
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.record import Record
 from reput_protocol.wire.header import HeaderType
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, BrokerBench, broker_bench
+from support.tasks import run_by_the_clock
 
 RETRY, DLQ = "%RETRY%billing", "%DLQ%billing"
 RESENT = {"RETRY_TOPIC": "orders", "DELAY": "3", "UNIQ_KEY": "id-1"}

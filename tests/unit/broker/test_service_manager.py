@@ -16,9 +16,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker_process import BrokerProcess
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
 from reput_broker.service_manager import ServiceManager
+from support.broker_process import BrokerProcess
 
 UNIT = Path(__file__).parents[3] / "conf" / "systemd" / "reput.service"
 

@@ -16,7 +16,7 @@ from reput_broker.roles import Master, Role, Tenure
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData
 from reput_protocol.wire.header import HeaderType
-from tenures import SetTenures
+from support.tenures import SetTenures
 
 PULL = {
     "consumerGroup": "g", "topic": "T", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,

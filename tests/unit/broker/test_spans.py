@@ -18,7 +18,6 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from raw_client import RawClient, in_letters
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
@@ -30,7 +29,8 @@ from reput_client.errors import BrokerError
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.wire.header import HeaderType
-from scrapes import read, value
+from support.raw_client import RawClient, in_letters
+from support.scrapes import read, value
 
 TRACE, OTHER = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "b7ad6b7169203331"

@@ -19,7 +19,7 @@ from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
 from reput_broker.tables.offset_journal import JournalWriteFailed, OffsetJournal
 from reput_client import Message, Producer, PullConsumer
-from tasks import run_by_the_clock
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

@@ -16,7 +16,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.reopen import Reopen
 from reput_broker.store.errors import StoreDamaged, StoreLocked
 from reput_client import Message, Producer, PullConsumer
-from stores import opened, put
+from support.stores import opened, put
 
 PROGRESS = ("delayOffset.json", "timercheck")
 

@@ -12,7 +12,7 @@ from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.put.store_upkeep import StoreUpkeep
 from reput_broker.store.errors import StoreReadOnly
-from tasks import running
+from support.tasks import running
 
 
 class FakeStore:

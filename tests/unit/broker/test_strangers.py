@@ -12,7 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from connection_bench import ECHO, Bench, Peer, ask, settled
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile
@@ -27,6 +26,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
+from support.connection_bench import ECHO, Bench, Peer, ask, settled
 
 ALICE: Final = Credentials("alice", "the-secret-of-alice")
 NO_PERMISSION: Final = 16

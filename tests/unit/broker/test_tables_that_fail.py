@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_bench import BrokerBench, broker_bench
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import HeaderType, Value
-from tasks import run_by_the_clock
+from support.broker_bench import BrokerBench, broker_bench
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

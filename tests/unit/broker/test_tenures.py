@@ -19,8 +19,8 @@ from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_client import Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
-from tenures import SetTenures
-from waiting import until
+from support.tenures import SetTenures
+from support.waiting import until
 
 SLAVE = Tenure(Role.SLAVE, 1, master=Master("127.0.0.1:9", "127.0.0.1:10"))
 FIRST, SECOND = (Tenure(Role.ASYNC_MASTER, 0, epoch=epoch) for epoch in (1, 2))

@@ -14,7 +14,7 @@ from reput_broker.delay.timer_log import UNIT, TimerLog, TimerUnit, unpack_timer
 from reput_broker.delay.timer_message_store import image_of
 from reput_broker.delay.timer_wheel import EMPTY, SLOT_BYTES, SLOTS, Slot, TimerWheel
 from reput_broker.store.errors import ForeignFile
-from stores import T0, flip_bit
+from support.stores import T0, flip_bit
 
 FILE_BYTES = 52 * 3 + 16
 """Room for three units and the blank one."""

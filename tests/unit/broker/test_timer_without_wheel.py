@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import trio
 
-from delayed import WHEEL_SLOTS, DelayBench, bench_options
 from reput_broker.delay import timer_wheel
 from reput_broker.delay.timer_wheel import SLOT_BYTES
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.file_io import create_file
-from tasks import run_by_the_clock
+from support.delayed import WHEEL_SLOTS, DelayBench, bench_options
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

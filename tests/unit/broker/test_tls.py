@@ -34,7 +34,7 @@ from reput_broker.server.transport import TlsTransport
 from reput_client.tls import TLS
 from reput_client.transport.tls_socket import TlsSocket
 from reput_protocol.wire.tls import CHUNK_BYTES
-from tls_files import TlsFiles, make_tls_files, server_context
+from support.tls_files import TlsFiles, make_tls_files, server_context
 
 HOST = "10.0.0.7"
 

@@ -10,7 +10,6 @@ import pytest
 import trio
 import trio.testing
 
-from broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
 from reput_broker.transactions import check_service
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode, TransactionState
 from reput_protocol.names import (
@@ -20,7 +19,8 @@ from reput_protocol.names import (
     TRANSACTION_CHECK_GROUP,
 )
 from reput_protocol.wire.header import HeaderType, Value
-from tasks import run_by_the_clock
+from support.broker_bench import T0, BenchClient, BrokerBench, Half, broker_bench
+from support.tasks import run_by_the_clock
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
 KINDS = pytest.mark.parametrize("kind", [HeaderType.JSON, HeaderType.BINARY, HeaderType.MSGPACK])

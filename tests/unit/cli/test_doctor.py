@@ -29,7 +29,7 @@ from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import RequestTimeout
 from reput_protocol.commands.admin import GroupDescription, GroupMember, GroupQueue, GroupSummary
 from reput_protocol.record.message import MessageQueue
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)

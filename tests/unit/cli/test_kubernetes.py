@@ -11,9 +11,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from broker_process import BrokerProcess
-from command import reput
 from reput_broker.config.loading import load_config
+from support.broker_process import BrokerProcess
+from support.command import reput
 
 ROOT = Path(__file__).parents[3]
 MANIFESTS: list[dict[str, Any]] = list(

@@ -9,7 +9,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dead_letters import give_up
 from reput_broker.background import BackgroundBroker
 from reput_cli.broker import command as broker
 from reput_cli.consume import command as consume
@@ -18,6 +17,7 @@ from reput_cli.group import command as group
 from reput_cli.topic import command as topic
 from reput_client.blocking import Admin, Consumer, Message, Producer
 from reput_client.errors import BrokerNotFound
+from support.dead_letters import give_up
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker_process import free_port
 from reput_client.blocking import PullConsumer
 from reput_client.errors import ConnectFailed
+from support.broker_process import free_port
 
 
 class OwnPort(socket.socket):

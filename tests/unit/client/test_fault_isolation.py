@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from group_parts import Clock
 from reput_client.produce.fault_isolation import FaultIsolation
+from support.group_parts import Clock
 
 
 @pytest.fixture

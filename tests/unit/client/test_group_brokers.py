@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
@@ -18,6 +17,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
+from support.group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
 
 FIRST, LAST = MessageQueue("t", "a", 0), MessageQueue("t", "b", 1)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
-from pulls import add_pull
 from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.record.message import MessageQueue
+from support.group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
+from support.pulls import add_pull
 
 QUEUE = MessageQueue("t", "b", 0)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulls import add_pull, assigned
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import POLL_INTERVAL_S, FairServing, OrderedServing, Serving
 from reput_client.received import ReceivedMessage
+from support.pulls import add_pull, assigned
 
 KINDS = pytest.mark.parametrize("kind", [FairServing, OrderedServing])
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
-from pulls import add_pull
 from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.overdue import Overdue
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
+from support.group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
+from support.pulls import add_pull
 
 QUEUE = MessageQueue("t", "b", 0)
 TIMEOUT_S = 100.0

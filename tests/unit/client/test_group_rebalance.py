@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
 from reput_client.consume.group.allocation import circularly
 from reput_client.consume.group.rebalance import SETTLED_S, Assignment
 from reput_client.transport.routing import Route
@@ -12,6 +11,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerList
 from reput_protocol.commands.topic import BrokerData
 from reput_protocol.errors import ErrorCode, TopicNotFound
+from support.group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
 
 
 class Group:

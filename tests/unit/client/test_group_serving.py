@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pulls import add_pull, assigned
 from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.serving import FairServing, OrderedServing, RetriedMessage
 from reput_protocol.record.message import MessageQueue
+from support.pulls import add_pull, assigned
 
 
 class Clock:

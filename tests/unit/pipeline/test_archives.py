@@ -18,7 +18,7 @@ from reput_pipeline.errors import DataLost, NotAnArchive, RemadeTopic, TooManyPa
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import QueueRange
-from store_samples import MESSAGES, fill
+from support.store_samples import MESSAGES, fill
 
 QUEUE = QueueKey("T", "", 0)
 

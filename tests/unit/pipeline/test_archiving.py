@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pipeline_jobs import Run, runner
 from reput_client.errors import ConnectFailed, ConnectionLost
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask
@@ -17,6 +16,7 @@ from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import Bounds
 from reput_protocol.exit_codes import ExitCode
+from support.pipeline_jobs import Run, runner
 
 QUEUE = QueueKey("orders", "b", 0)
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from planted_damage import KINDS, Finding, Planter, explained
 from reput_broker.tools.verify_parts import Directory
 from reput_pipeline.jobs.audit import audit
 from reput_pipeline.jobs.run import JobRun
-from store_samples import copied, fill
+from support.planted_damage import KINDS, Finding, Planter, explained
+from support.store_samples import copied, fill
 
 SLOTS = 16
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline_jobs import Run, runner
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
 from reput_pipeline.jobs.run import JobRun
+from support.pipeline_jobs import Run, runner
 
 
 class Stopped(BaseException):

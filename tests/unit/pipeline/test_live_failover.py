@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from fake_cluster import FakeCluster
 from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_pipeline.archives.columns import read_schema
 from reput_pipeline.source.live_cluster import LiveCluster
@@ -16,6 +15,7 @@ from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import Bounds, QueueRange
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
+from support.fake_cluster import FakeCluster
 
 A, B = QueueKey("t", "broker-a", 0), QueueKey("t", "broker-b", 0)
 

@@ -24,8 +24,8 @@ from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from store_samples import MESSAGES, copied, fill, hashes, records_of
-from stores import BORN_HOST, T0, FakeClock, dispatch_all, flip_bit, opened, small_options
+from support.store_samples import MESSAGES, copied, fill, hashes, records_of
+from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, flip_bit, opened, small_options
 
 pa = pytest.importorskip("pyarrow")
 schemas = pytest.importorskip("pipeline_schemas")

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from pipeline_schemas import spark_schema_of
 from reput_client import TLS
 from reput_pipeline.data_source import options_in_force, with_options_kept
 from reput_pipeline.option_reader import OptionError
@@ -14,6 +13,7 @@ from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import EARLIEST, GROUP, LATEST, QueueKey
 from reput_protocol.names import SYSTEM_TOPICS
+from support.pipeline_schemas import spark_schema_of
 
 LIVE = {"nameServer": "127.0.0.1:10911", "subscribe": "t"}
 

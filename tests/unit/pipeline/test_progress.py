@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan
 
-from pipeline_schemas import spark_schema_of
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.progress import GroupProgress, Lag, QueryLag
 from reput_pipeline.source.readers import FilteringReader
+from support.pipeline_schemas import spark_schema_of
 
 ENDS = {"version": 2, "topics": {"t": {"broker-a": {"0": 4, "1": 8}}}}
 

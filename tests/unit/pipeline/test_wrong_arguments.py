@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_jobs import Run, runner
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind, Batch
-from store_samples import fill, hashes
+from support.pipeline_jobs import Run, runner
+from support.store_samples import fill, hashes
 
 
 @pytest.fixture

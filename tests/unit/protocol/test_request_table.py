@@ -17,7 +17,7 @@ from reput_protocol.commands.naming import named_fields
 from reput_protocol.commands.request import RequestType, Sender
 from reput_protocol.commands.table import NOT_SERVED, REQUESTS, why_not_served
 from reput_protocol.names import Names
-from typed_headers import typed_headers
+from support.typed_headers import typed_headers
 
 TOPICS: Final = {Names.TOPIC, Names.TOPICS, Names.POPPED_TOPIC}
 GROUPS: Final = {Names.GROUP, Names.GROUPS}

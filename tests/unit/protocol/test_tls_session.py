@@ -10,7 +10,7 @@ import pytest
 from reput_client.tls import TLS
 from reput_protocol.errors import TlsFailed
 from reput_protocol.wire.tls import TlsSession, subject_of
-from tls_files import TlsFiles, make_tls_files, server_context
+from support.tls_files import TlsFiles, make_tls_files, server_context
 
 
 @pytest.fixture(scope="module")

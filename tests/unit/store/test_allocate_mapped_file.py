@@ -20,7 +20,7 @@ from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
-from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
+from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 FILE = 4096
 PUTS_A_FILE = 7

@@ -13,7 +13,7 @@ from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank, record_bytes
 from reput_protocol.record.record import Record, decode_record
-from stores import T0, FakeClock, opened, put, small_options
+from support.stores import T0, FakeClock, opened, put, small_options
 
 
 def log_bytes(store: MessageStore, file: int = 0) -> bytes:

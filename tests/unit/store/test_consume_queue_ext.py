@@ -31,7 +31,7 @@ from reput_broker.store.results import GetStatus
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.record import decode_record
-from stores import (
+from support.stores import (
     PLENTY,
     T0,
     FakeClock,

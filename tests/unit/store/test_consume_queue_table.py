@@ -13,7 +13,7 @@ import pytest
 from reput_broker.store.errors import FlushFailed
 from reput_broker.store.queue import files as sparse_file_queue
 from reput_broker.store.queue.table import ConsumeQueueTable
-from stores import small_options
+from support.stores import small_options
 
 QUEUES = 200
 

@@ -25,8 +25,8 @@ from reput_broker.store.opening import lock
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.opening.log_locks import LogDirectoryLocks
-from store_samples import hashes
-from stores import dispatch_all, flip_bit, opened, put, small_options
+from support.store_samples import hashes
+from support.stores import dispatch_all, flip_bit, opened, put, small_options
 
 HOLD = """
 import fcntl, sys

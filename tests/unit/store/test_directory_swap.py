@@ -13,8 +13,8 @@ import pytest
 from reput_broker.store.errors import FlushFailed, ForeignFile, StoreDamaged
 from reput_broker.store.opening import directory_swap
 from reput_broker.store.opening.directory_swap import exchange, put_back, standing_for, swap
-from store_samples import copied, examine, fill, hashes, records_of
-from stores import bodies, flip_bit, opened, small_options
+from support.store_samples import copied, examine, fill, hashes, records_of
+from support.stores import bodies, flip_bit, opened, small_options
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
 from reput_broker.tools.layout import StoreLayout
-from stores import FakeClock, bodies, dispatch_all, opened, put, small_options
+from support.stores import FakeClock, bodies, dispatch_all, opened, put, small_options
 
 FILE = 4096
 BODY = bytes(700)

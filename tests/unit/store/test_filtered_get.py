@@ -17,7 +17,7 @@ from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record, decode_record
-from stores import PLENTY, dispatch_all, flip_bit, opened, put, small_options
+from support.stores import PLENTY, dispatch_all, flip_bit, opened, put, small_options
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
-from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
+from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
 
 REFUSED = {
     f"batchconsumequeue/B/0/{0:020d}": "BatchCQ",

@@ -13,7 +13,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.record import decode_record
-from stores import PLENTY, dispatch_all, opened, put, small_options
+from support.stores import PLENTY, dispatch_all, opened, put, small_options
 
 
 @pytest.fixture

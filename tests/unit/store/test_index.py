@@ -24,7 +24,7 @@ from reput_broker.store.options import StoreOptions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
-from stores import BORN_HOST, T0, FakeClock, dispatch_all, killed, opened, small_options
+from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, killed, opened, small_options
 
 Key = tuple[int, int, int]
 

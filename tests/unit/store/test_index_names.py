@@ -15,7 +15,7 @@ from reput_broker.store.index.file import IndexFile
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from stores import FakeClock, dispatch_all, killed, opened, put, small_options
+from support.stores import FakeClock, dispatch_all, killed, opened, put, small_options
 
 MESSAGES = 20
 KEYS_A_FILE = 7

@@ -16,7 +16,7 @@ from reput_broker.store.index import service as index_backlog
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
-from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
+from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 
 @contextmanager

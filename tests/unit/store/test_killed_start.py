@@ -18,7 +18,7 @@ from reput_broker.store.errors import ForeignFile, StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.record import Record
-from stores import FakeClock, bodies, dispatch_all, flip_bit, killed, opened, small_options, tree
+from support.stores import FakeClock, bodies, dispatch_all, flip_bit, killed, opened, small_options, tree
 
 COUNT = 40
 SIZE = 400

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from mounts import try_to_mount, unmount
 from reput_broker.store.errors import DirectoryLost, FileMissing, StoreReadOnly
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
-from stores import T0, bodies, dispatch_all, opened, put, small_options, tree
+from support.mounts import try_to_mount, unmount
+from support.stores import T0, bodies, dispatch_all, opened, put, small_options, tree
 
 Events = list[tuple[str, dict[str, object]]]
 

@@ -13,7 +13,7 @@ from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
 from reput_protocol.codes import BoundaryType
-from stores import T0, FakeClock, bodies, dispatch_all, killed, opened, put, small_options
+from support.stores import T0, FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 
 def test_a_store_that_is_not_open(tmp_path: Path) -> None:

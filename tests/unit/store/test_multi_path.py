@@ -24,8 +24,8 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
 from reput_broker.store.retention import DiskLevel, DiskWatch, RetentionRules
-from retention import HOUR_MS, Cleaning, FakeMachine, settle
-from stores import FakeClock, bodies, dispatch_all, opened, put, small_options, tree
+from support.retention import HOUR_MS, Cleaning, FakeMachine, settle
+from support.stores import FakeClock, bodies, dispatch_all, opened, put, small_options, tree
 
 FILE = 4096
 

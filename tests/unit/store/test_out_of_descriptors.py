@@ -19,7 +19,7 @@ from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
 from reput_broker.store.reput import DISPATCH_RETRY_MS
 from reput_broker.store.results import PutStatus
-from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
+from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 
 def none_left(*_: object, **__: object) -> Any:

@@ -13,7 +13,7 @@ from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from stores import BORN_HOST, T0, bodies, dispatch_all, opened, put, small_options
+from support.stores import BORN_HOST, T0, bodies, dispatch_all, opened, put, small_options
 
 
 def block(topic: str, queue_id: int, *messages: bytes, properties: dict[str, str] | None = None) -> Block:

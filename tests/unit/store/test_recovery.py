@@ -16,7 +16,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.host import Host
 from reput_protocol.record.record import Record
-from stores import (
+from support.stores import (
     FakeClock,
     bodies,
     dispatch_all,

@@ -15,7 +15,7 @@ from reput_broker.store.results import PutStatus
 from reput_protocol.record.layout import BLANK_BYTES
 from reput_protocol.record.record import Record
 from reput_protocol.record.scan import ScanStatus, scan_record
-from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
+from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
 
 FILE = 4096
 

@@ -15,7 +15,7 @@ from reput_broker.store.reput import DISPATCH_RETRY_MS
 from reput_broker.store.results import PutStatus
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.record import Record
-from stores import T0, FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
+from support.stores import T0, FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 
 
 @dataclass

@@ -20,7 +20,7 @@ from reput_broker.store.log import mapped_file
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
-from stores import (
+from support.stores import (
     FakeClock,
     bodies,
     dispatch_all,

@@ -32,8 +32,8 @@ from reput_broker.store.retention import (
 from reput_broker.store.stats import StoreStats
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
-from stores import (
+from support.retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
+from support.stores import (
     BORN_HOST,
     T0,
     FakeClock,

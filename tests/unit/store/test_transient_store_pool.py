@@ -17,7 +17,7 @@ from reput_broker.store.log.pool import TransientStorePool
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
-from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
+from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
 
 
 def pooled(data_dir: Path, **changes: object) -> StoreOptions:

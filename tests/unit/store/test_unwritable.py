@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from mounts import as_nobody, mounted
 from reput_broker.compose.open_files import shares_of
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
 from reput_broker.store.errors import DataDirUnusable, StoreNotWritable
 from reput_broker.store.message_store import MessageStore
-from stores import FakeClock, dispatch_all, opened, put, small_options, tree
+from support.mounts import as_nobody, mounted
+from support.stores import FakeClock, dispatch_all, opened, put, small_options, tree
 
 
 @pytest.fixture

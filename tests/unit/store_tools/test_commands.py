@@ -14,8 +14,8 @@ from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_cli.failures import CommandFailed
 from reput_cli.store import command
 from reput_protocol.exit_codes import ExitCode
-from store_samples import fill, hashes, records_of
-from stores import FakeClock, bodies, flip_bit, opened, put, small_options
+from support.store_samples import fill, hashes, records_of
+from support.stores import FakeClock, bodies, flip_bit, opened, put, small_options
 
 
 @pytest.fixture

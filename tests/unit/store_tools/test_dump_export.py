@@ -22,8 +22,8 @@ from reput_broker.tools.export import BadMessage, ExportRange, TopicExport
 from reput_broker.tools.export_parquet import ParquetMissing, write_parquet
 from reput_broker.tools.layout import StoreLayout
 from reput_protocol.record.record import Record
-from store_samples import fill, records_of, write_index
-from stores import T0, flip_bit
+from support.store_samples import fill, records_of, write_index
+from support.stores import T0, flip_bit
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from reput_broker.tools.export import ExportRange, TopicExport
 from reput_broker.tools.layout import Geometry, StoreLayout
 from reput_broker.tools.repair import apply_repair
 from reput_broker.tools.repair_plan import plan_repair
-from store_samples import copied, examine, fill, write_index
-from stores import opened, small_options
+from support.store_samples import copied, examine, fill, write_index
+from support.stores import opened, small_options
 
 SIZES = Geometry(commit_log_file_size=4096, consume_queue_entries=10, index_slots=16)
 

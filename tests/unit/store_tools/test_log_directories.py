@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from store_samples import examine, fill
-from stores import flip_bit
+from support.store_samples import examine, fill
+from support.stores import flip_bit
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_broker.store.errors import ForeignFile
 from reput_broker.tools.layout import Geometry
 from reput_broker.tools.rebuild import QueuesRebuild, rebuild, refuse_other_queues
-from store_samples import examine, fill
-from stores import bodies, dispatch_all, opened, put, small_options, tree
+from support.store_samples import examine, fill
+from support.stores import bodies, dispatch_all, opened, put, small_options, tree
 
 
 def made_anew(root: Path, **geometry: int) -> list[str]:

@@ -15,8 +15,8 @@ from reput_broker.tools.index_raw import IndexSizes, index_sizes
 from reput_broker.tools.layout import Geometry, StoreLayout
 from reput_broker.tools.rebuild import IndexRebuild, IndexSizesUnknown, QueuesRebuild, rebuild
 from reput_protocol.record.record import decode_record
-from store_samples import examine, fill
-from stores import FakeClock, dispatch_all, killed, opened, put, small_options
+from support.store_samples import examine, fill
+from support.stores import FakeClock, dispatch_all, killed, opened, put, small_options
 
 
 def made_anew(root: Path, *kinds: type[QueuesRebuild] | type[IndexRebuild], **geometry: int) -> list[str]:

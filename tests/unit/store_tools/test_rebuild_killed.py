@@ -17,8 +17,8 @@ from reput_broker.store.errors import FlushFailed
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.opening import directory_swap
 from reput_broker.tools.rebuild import REBUILDERS, IndexRebuild, rebuild
-from store_samples import MESSAGES, QUEUES, examine, fill
-from stores import bodies, killed, opened, small_options
+from support.store_samples import MESSAGES, QUEUES, examine, fill
+from support.stores import bodies, killed, opened, small_options
 
 SEED = 20_260_101
 

@@ -13,8 +13,8 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tools.layout import Geometry, StoreLayout
 from reput_broker.tools.rebuild import Derived, QueuesRebuild, rebuild
 from reput_broker.tools.rebuild_parts import QueuesInParts, write_units
-from store_samples import copied, examine, fill
-from stores import dispatch_all, opened, put, small_options, tree
+from support.store_samples import copied, examine, fill
+from support.stores import dispatch_all, opened, put, small_options, tree
 
 
 def in_parts(root: Path, **geometry: int) -> list[str]:

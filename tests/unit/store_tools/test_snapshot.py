@@ -26,9 +26,9 @@ from reput_broker.tools.snapshot import INCOMPLETE, SnapshotFailed, SourceState,
 from reput_cli.failures import CommandFailed
 from reput_cli.store import command
 from reput_protocol.commands.topic import TopicConfig
-from retention import Cleaning, FakeMachine
-from store_samples import examine, fill, fill_tables, hashes
-from stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
+from support.retention import Cleaning, FakeMachine
+from support.store_samples import examine, fill, fill_tables, hashes
+from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import pytest
 
 from golden.test_mini_store import mini_store, open_mini
 from reput_broker.tools.report import FIGURES
-from store_samples import copied, examine, fill, hashes, named, records_of
-from stores import FakeClock, bodies, dispatch_all, flip_bit, killed, opened, put, small_options
+from support.store_samples import copied, examine, fill, hashes, named, records_of
+from support.stores import FakeClock, bodies, dispatch_all, flip_bit, killed, opened, put, small_options
 
 
 @pytest.fixture(scope="module")

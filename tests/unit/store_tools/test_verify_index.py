@@ -13,8 +13,8 @@ from golden.test_mini_store import mini_store, open_mini
 from reput_broker.tools.index_raw import RawIndex
 from reput_broker.tools.report import Report
 from reput_broker.tools.verify_index import verify_index_file
-from store_samples import copied, examine, fill, named, records_of, write_index
-from stores import flip_bit
+from support.store_samples import copied, examine, fill, named, records_of, write_index
+from support.stores import flip_bit
 
 SLOTS, ENTRIES = 16, 24
 FIRST = (

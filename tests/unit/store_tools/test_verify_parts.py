@@ -10,8 +10,8 @@ import pytest
 
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_parts import Directory, examine_part, parts_of, put_together
-from store_samples import copied, examine, fill
-from stores import flip_bit
+from support.store_samples import copied, examine, fill
+from support.stores import flip_bit
 
 
 def found(verification: Verification) -> dict[str, Any]:

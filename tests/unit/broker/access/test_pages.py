@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from console_client import ConsoleClient
 from reput_broker.access import pages
 from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
@@ -18,6 +17,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.console import app
 from reput_broker.console.app import needs_admin
 from reput_protocol.rights import rule_of
+from support.console_client import ConsoleClient
 
 SECRET = "a-secret-of-all"
 SEE = ("/metrics", "/metrics/rocketmq", "/status", "/console/", "/console/dialogs.js", "/console/api/topics")

@@ -9,7 +9,6 @@ from typing import Final
 import pytest
 import trio
 
-from group_client import GroupClient
 from reput_broker import Broker, BrokerConfig
 from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
@@ -19,6 +18,7 @@ from reput_protocol.commands.group import LockBatchBody
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType, Value
+from support.group_client import GroupClient
 
 ADMIN: Final = Credentials("admin", "the-secret-of-the-administrator")
 EVE: Final = Credentials("eve", "the-secret-of-eve")

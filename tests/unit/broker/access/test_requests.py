@@ -11,7 +11,6 @@ import pytest
 import structlog
 import trio
 
-from raw_client import RawClient, in_letters
 from reput_broker.access.insecure import InsecureAccess
 from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
@@ -27,7 +26,8 @@ from reput_protocol.commands.table import REQUESTS
 from reput_protocol.rights import rule_of
 from reput_protocol.signature import ACCESS_KEY, SIGNATURE
 from reput_protocol.wire.header import HeaderType, Value
-from typed_requests import request_of
+from support.raw_client import RawClient, in_letters
+from support.typed_requests import request_of
 
 ADMIN: Final = Credentials("admin", "secret-of-admin")
 ALICE: Final = Credentials("alice", "secret-of-alice")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import trio
 
-from raw_client import RawClient, in_letters
 from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
@@ -19,6 +18,7 @@ from reput_client import Credentials
 from reput_protocol.codes import RequestCode
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType
+from support.raw_client import RawClient, in_letters
 
 ADMIN = Credentials("admin", "the-secret-of-admin")
 ALICE = Credentials("alice", "the-secret-of-alice")

@@ -11,7 +11,6 @@ from typing import Any, Final
 import pytest
 import trio
 
-from raw_client import RawClient, in_letters
 from reput_broker import Broker, BrokerConfig
 from reput_broker.name_server import NameServer
 from reput_client import Admin, Credentials, Message, Producer
@@ -19,6 +18,7 @@ from reput_client.blocking import Producer as BlockingProducer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.signature import REPUT_SIGNATURE, SIGNATURE
 from reput_protocol.wire.header import Header, HeaderType
+from support.raw_client import RawClient, in_letters
 
 ADMIN: Final = Credentials("admin", "the-secret-of-the-administrator")
 NO_PERMISSION: Final = 16

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from console_client import ConsoleClient
-from console_scene import HOSTILE_BODY, HOSTILE_KEY, HOSTILE_PROPERTIES, ORDERS, fill
-from dead_letters import send_and_give_up
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import MessageSysFlag
+from support.console_client import ConsoleClient
+from support.console_scene import HOSTILE_BODY, HOSTILE_KEY, HOSTILE_PROPERTIES, ORDERS, fill
+from support.dead_letters import send_and_give_up
 
 TOKEN = "a-token-of-a-test-0123456789"
 STORE = {"commit_log_file_size": "16MiB", "index_slots": 1000, "index_entries": 4000, "flush": "async"}

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from console_client import ConsoleClient
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.description import config_options, describe
 from reput_broker.config.errors import ConfigError
@@ -20,8 +19,9 @@ from reput_broker.config.loading import apply_live, load_config, with_values
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console.login import LASTS_S, Logins
 from reput_client.blocking import Admin
-from scrapes import read, value
-from tls_files import make_tls_files
+from support.console_client import ConsoleClient
+from support.scrapes import read, value
+from support.tls_files import make_tls_files
 
 TOKEN = "a-token-of-a-test-0123456789"
 CHANGE = {"topic": "orders", "key": "k"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import trio
 
-from console_client import ConsoleClient
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import Console
 from reput_broker.observe.counters import Counters
@@ -12,6 +11,7 @@ from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.server.http_server import serve_http
+from support.console_client import ConsoleClient
 
 TOKEN = "a-token-of-a-test-0123456789"
 

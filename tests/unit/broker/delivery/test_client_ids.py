@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from broker_bench import BenchClient, BrokerBench, broker_bench
-from delivery_fakes import consumer_data
 from reput_broker.access.model import Account, User
 from reput_broker.groups.reply_push import SETTLE_S
 from reput_broker.request import ClientAnswer, Response
@@ -15,7 +13,9 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import ConsumerRunningInfoHeader
 from reput_protocol.commands.group import HeartbeatData, LockBatchBody, ProducerData
 from reput_protocol.record.message import MessageQueue
-from tasks import run_by_the_clock
+from support.broker_bench import BenchClient, BrokerBench, broker_bench
+from support.delivery_fakes import consumer_data
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 TAKEN = ClientAnswer(0, None, {}, b"")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from delivery_fakes import channel_of, consumer_data
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups, Wanted
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.group import SubscriptionData
+from support.delivery_fakes import channel_of, consumer_data
 
 
 def test_a_group_is_online_while_it_has_a_member() -> None:

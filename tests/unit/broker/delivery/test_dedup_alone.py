@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from delayed import DelayBench, bench_options
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
 from reput_broker.retry.deduplication import Deduplication, Place, _are_consecutive
@@ -15,7 +14,8 @@ from reput_broker.retry.message_content import content_of
 from reput_broker.store.results import PutResult
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
-from tasks import run_by_the_clock
+from support.delayed import DelayBench, bench_options
+from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 

@@ -15,7 +15,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from stores import BORN_HOST, T0, FakeClock, opened, put, small_options
+from support.stores import BORN_HOST, T0, FakeClock, opened, put, small_options
 
 
 class Broker:

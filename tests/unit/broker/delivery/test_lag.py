@@ -13,7 +13,7 @@ from reput_broker.groups.progress import GroupProgress
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
-from stores import T0, FakeClock, dispatch_all, opened, put, small_options
+from support.stores import T0, FakeClock, dispatch_all, opened, put, small_options
 
 
 class Bench:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from delivery_fakes import FakeClient, consumer_data
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.membership import Membership
@@ -16,6 +15,7 @@ from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.commands.group import ConsumerData, SubscriptionData
+from support.delivery_fakes import FakeClient, consumer_data
 
 
 class Bench:

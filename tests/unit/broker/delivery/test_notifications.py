@@ -12,13 +12,13 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from delivery_fakes import FakeClient, channel_of, consumer_data
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import MessageModel
 from reput_protocol.wire.header import HeaderType
+from support.delivery_fakes import FakeClient, channel_of, consumer_data
 
 
 class Bench:

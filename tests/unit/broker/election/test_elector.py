@@ -12,7 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from election_engine import EngineState, FakeEngine
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.in_sync_set import InSyncSet
@@ -20,6 +19,7 @@ from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile, MemberFileWrong
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
+from support.election_engine import EngineState, FakeEngine
 
 LEASE_S = 10.0
 Scenario = Callable[["Group"], object]

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import trio
 
-from broker_process import free_port
-from etcd_process import MISSING, Etcd
 from reput_broker.ha.election.endpoints import Endpoints, tls_context
 from reput_broker.ha.election.engine import EngineUnavailable, GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.etcd import EtcdEngine
+from support.broker_process import free_port
+from support.etcd_process import MISSING, Etcd
 
 needs_etcd = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 ONE, TWO = Leader(1, "a:10911", "a:10912"), Leader(2, "b:10911", "b:10912")

@@ -11,7 +11,6 @@ import pytest
 import trio
 from typing_extensions import override
 
-from delivery_fakes import FakeClient
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.table_copies import TableCopies
@@ -21,6 +20,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
+from support.delivery_fakes import FakeClient
 
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 

@@ -9,7 +9,7 @@ import trio
 
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.progress import LogTimes, MasterLog, ReplicationProgress
-from tasks import run_by_the_clock
+from support.tasks import run_by_the_clock
 
 
 @dataclass(eq=False)

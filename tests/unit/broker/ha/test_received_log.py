@@ -13,7 +13,7 @@ from reput_broker.ha import received_log
 from reput_broker.ha.frames import HAProtocolError
 from reput_broker.ha.received_log import LogItem, ReceivedLog
 from reput_broker.store.options import StoreOptions
-from stores import opened, put, small_options
+from support.stores import opened, put, small_options
 
 FILE = 4096
 

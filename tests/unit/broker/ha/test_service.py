@@ -19,7 +19,7 @@ from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.service import HAService
 from reput_broker.store.message_store import MessageStore
-from stores import opened, put, small_options
+from support.stores import opened, put, small_options
 
 FILE = 8192
 EPOCH = 7

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import trio
 
-from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.progress import MasterLog
@@ -26,8 +25,9 @@ from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.table_sync import SyncTableHeader
 from reput_protocol.wire.header import Header, HeaderType
-from tasks import run_by_the_clock
-from waiting import until
+from support.delivery_fakes import FakeClient
+from support.tasks import run_by_the_clock
+from support.waiting import until
 
 MASTER = Master("m:1", "m:2")
 NOTHING = {"dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 5}}

@@ -18,7 +18,7 @@ from reput_client import Admin, Message, Producer
 from reput_client.cluster_members import ClusterMember
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Value
-from tenures import SetTenures
+from support.tenures import SetTenures
 
 pytestmark = pytest.mark.trio
 

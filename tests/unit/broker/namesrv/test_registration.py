@@ -13,7 +13,6 @@ import structlog.testing
 import trio
 from trio.testing import MockClock
 
-from remote_peers import Network, Said, Server
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv import registration
@@ -25,7 +24,8 @@ from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32
 from reput_protocol.commands.topic import KVTable, TopicConfig
-from waiting import until
+from support.remote_peers import Network, Said, Server
+from support.waiting import until
 
 REGISTER, HEARTBEAT, LEAVE = (
     RequestCode.REGISTER_BROKER,

@@ -12,7 +12,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from delivery_fakes import FakeClient
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
@@ -27,6 +26,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32
 from reput_protocol.commands.topic import QueueData, TopicConfig, TopicConfigTable, TopicRoute
 from reput_protocol.wire.header import Value
+from support.delivery_fakes import FakeClient
 
 pytestmark = pytest.mark.trio
 

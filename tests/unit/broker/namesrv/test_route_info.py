@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from delivery_fakes import FakeClient
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit
@@ -16,6 +15,7 @@ from reput_broker.tables.tables import Tables
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
 from reput_protocol.commands.replica import GroupMember
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicConfig, TopicConfigTable
+from support.delivery_fakes import FakeClient
 
 OWN = "own:10911"
 

@@ -26,8 +26,8 @@ from reput_broker.staging.staging_table import StagingTable, remove
 from reput_broker.store.errors import FlushFailed, StoreDamaged
 from reput_broker.tables.table_saver import TableSaver, save_now
 from reput_protocol.commands.stage import staged_blocks
-from sink_client import block_of
-from stores import FakeClock
+from support.sink_client import block_of
+from support.stores import FakeClock
 
 KEY = StagingKey("q", 3, 1, "staging-0001")
 HOST = bytes(8)

@@ -1,7 +1,7 @@
 """A program that posts messages with a blocking producer, is interrupted at the worst moments, and judges the outcome.
 
-    python tests/interrupted_producer.py points [--first N] [--step N] [--count N] [--second N]
-    python tests/interrupted_producer.py signals [--rounds N] [--seed N]
+    PYTHONPATH=tests python tests/support/interrupted_producer.py points [--first N] [--step N] [--count N] [--second N]
+    PYTHONPATH=tests python tests/support/interrupted_producer.py signals [--rounds N] [--seed N]
 
 `points` raises a KeyboardInterrupt in the main thread at one point after the other: at each place of the client's code
 where CPython may run a signal handler. With `--second` another one follows so many places later, while the first is
@@ -26,11 +26,11 @@ import time
 from types import FrameType
 from typing import Any, Final
 
-from fakes import FakeBroker
 from reput_client import Message, blocking
 from reput_client.errors import ClientClosed, PostsFailed, SendOutcomeUnknown
 from reput_protocol.errors import ReputError
 from reput_protocol.record.record import decode_record
+from support.fakes import FakeBroker
 
 _numbers: Final = itertools.count()
 _CLIENT: Final = f"{os.sep}reput_client{os.sep}"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import trio
 
-from browser import CHROMIUM, Browser
-from console_scene import fill
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
 from reput_client.blocking import Message, Producer
+from support.browser import CHROMIUM, Browser
+from support.console_scene import fill
 
-_TARGET = Path(__file__).parents[1] / "docs" / "console"
+_TARGET = Path(__file__).parents[2] / "docs" / "console"
 _BYTES_MAX = 100_000
 _TRAFFIC_S = 30.0
 # name: page, text that it shows once its data are there

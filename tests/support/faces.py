@@ -6,6 +6,7 @@ face each await calls the blocking method and is over at once, and tasks are thr
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -199,3 +200,14 @@ class _WrappedTransactions(_Wrapped):
         return self._client.send_in_transaction(
             message, lambda sent: _finish(local_transaction(sent)), **options
         )
+
+
+def scenario(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a coroutine test on the face among its fixtures, to its end."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        face = next(value for value in fixtures.values() if isinstance(value, Face))
+        face.run(lambda: test(**fixtures))
+
+    return run

@@ -29,7 +29,7 @@ import anyio
 
 import reput_client
 import reput_client.blocking
-from short_locks import shorten_in_members
+from support.short_locks import shorten_in_members
 
 _LOOK_S = 0.005
 
@@ -59,7 +59,7 @@ class MemberProcess:
             [sys.executable, __file__, *arguments],
             stdout=self._log,
             stderr=self._log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
         )
 
     def events(self) -> list[Event]:

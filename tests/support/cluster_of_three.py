@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from broker_process import BrokerProcess, free_port
-from etcd_process import Etcd
+from support.broker_process import BrokerProcess, free_port
+from support.etcd_process import Etcd
 
 _DEADLINE_S = 40.0
 

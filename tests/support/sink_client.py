@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from raw_client import RawClient
 from reput_client.blocking.bulk import BulkReader
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.stage import CommitStagedBody, StagedPart, encode_staged_head
@@ -15,6 +14,7 @@ from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import Header, Value
+from support.raw_client import RawClient
 
 
 def block_of(topic: str, queue_id: int, bodies: Sequence[bytes], prefix: str) -> bytes:

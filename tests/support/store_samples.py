@@ -20,7 +20,7 @@ from reput_protocol.record.hashing import index_hash
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
-from stores import BORN_HOST, T0, FakeClock, dispatch_all, opened, small_options
+from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, opened, small_options
 
 MESSAGES = 60
 QUEUES = 2

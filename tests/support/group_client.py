@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from raw_client import TIMEOUT_S, RawClient
 from reput_protocol.codes import MessageModel, PullSysFlag, RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,
@@ -31,7 +30,8 @@ from reput_protocol.names import retry_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
-from typed_headers import code_of
+from support.raw_client import TIMEOUT_S, RawClient
+from support.typed_headers import code_of
 
 
 class GroupClient(RawClient):

@@ -18,7 +18,6 @@ from typing import Any
 import trio
 import trio.testing
 
-from delivery_fakes import FakeClient
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.request import Put, Request, Response
@@ -33,6 +32,7 @@ from reput_protocol.properties import encode_properties
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
+from support.delivery_fakes import FakeClient
 
 T0 = 1_700_000_000_000
 SMALL_STORE = {

@@ -6,9 +6,9 @@ import json
 
 import trio
 
-from dead_letters import give_up
 from reput_client import Admin, Consumer, Message, Producer
 from reput_protocol.names import dlq_topic
+from support.dead_letters import give_up
 
 HOSTILE_BODY = (
     b"<script>document.title='taken'</script>\x1b[31mred \xe2\x80\xae\xe2\x80\x8b<img src=x onerror=alert(1)>"

@@ -11,7 +11,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.queue.clean import CleanConsumeQueue
 from reput_broker.store.retention import RetentionRules
 from reput_broker.surroundings import Surroundings
-from stores import T0, dispatch_all, put
+from support.stores import T0, dispatch_all, put
 
 HOUR_MS = 3_600_000
 RESERVED_MS = 72 * HOUR_MS

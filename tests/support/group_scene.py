@@ -16,10 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from group_member import Event, MemberProcess
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.errors import SendOutcomeUnknown
 from reput_protocol.errors import ReputError
+from support.group_member import Event, MemberProcess
 
 QUEUES = 8
 _SEND_PAUSE_S = 0.005

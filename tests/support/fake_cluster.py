@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from fakes import Answer, FakeBroker
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
+from support.fakes import Answer, FakeBroker
 
 
 class FakeCluster:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import trio
 
-from delayed import DelayBench
-from stores import flip_bit
+from support.delayed import DelayBench
+from support.stores import flip_bit
 
 LEVELS_S = (1, 5, 10, 30)
 KEYS = 12

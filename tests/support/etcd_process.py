@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from broker_process import free_port
+from support.broker_process import free_port
 
 MISSING = "" if shutil.which("etcd") else "etcd is not installed (apt: etcd-server)"
 """Why there is no etcd; empty if there is one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from faces import Face
 from reput_protocol.record.record import Record, decode_record
+from support.faces import Face
 
 
 async def stored(face: Face, address: str, topic: str, queue_id: int) -> list[Any]:

@@ -25,7 +25,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager
-from tenures import REPLICATION
+from support.tenures import REPLICATION
 
 
 class _FakeStore:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from raw_client import RawClient
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import Value
+from support.raw_client import RawClient
 
 
 class Popped(NamedTuple):

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from broker_process import free_port
 from reput_pipeline.spark.session import prepare_environment
+from support.broker_process import free_port
 
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"

@@ -14,7 +14,6 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
-from fake_groups import FakeGroups, Peer
 from reput_protocol.codes import OWN_REQUEST_CODE_MIN, LanguageCode, RequestCode, ResponseCode
 from reput_protocol.commands.pull import QueueBounds, QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.commands.send import SendMessageHeader
@@ -28,6 +27,7 @@ from reput_protocol.record.put_block import BlockCheck, check_put_block, encode_
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
+from support.fake_groups import FakeGroups, Peer
 
 
 @dataclass

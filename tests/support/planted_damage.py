@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stores import flip_bit
+from support.stores import flip_bit
 
 UNIT_BYTES = 20
 _MAGICS = (0xDAA320A7, 0xDAA320AB)

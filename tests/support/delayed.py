@@ -16,7 +16,6 @@ from typing import Any
 
 import trio
 
-from cores import core_of
 from faults.workload import abandon
 from reput_broker.compose.storage import open_schedule
 from reput_broker.config.model import BrokerConfig
@@ -34,8 +33,9 @@ from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
-from stores import T0, dispatch_all, read_queue, small_options
-from tasks import running
+from support.cores import core_of
+from support.stores import T0, dispatch_all, read_queue, small_options
+from support.tasks import running
 
 TOPIC = "orders"
 QUEUES = 4

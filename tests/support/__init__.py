@@ -1,0 +1,1 @@
+"""What tests share: brokers and their peers, stores, clients, faults, and waiting."""
