@@ -17,6 +17,7 @@ import pytest
 
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import DEAD_LETTER, send_back
+from reput_protocol.record.dead_letter import replayed_id
 from reput_protocol.record.message import MessageQueue
 from support.broker_process import BrokerProcess
 from support.command import reput
@@ -202,6 +203,16 @@ def test_what_a_selection_has_sent_is_not_sent_again(letters: Letters) -> None:
     all_of_them = letters.cli("replay", letters.group)
     assert "4 were sent by another replay before" in all_of_them.stderr
     assert sorted(bodies(letters.messages(letters.orders)[6:])) == [f"{letters.orders} {n}" for n in range(6)]
+
+
+def test_a_message_with_the_id_of_a_replay_hides_no_letter(letters: Letters) -> None:
+    """Who may only send to the origin can compute the id."""
+    letter = letters.messages(f"%DLQ%{letters.group}")[0]
+    other = next(one for one in letters.messages(letters.orders) if one.body != letter.body)
+    with Producer(letters.broker.address, timeout_s=30.0) as producer:
+        producer.forward(other, letters.orders, unique_id=replayed_id(letter.offset_message_id))
+    assert "sent by another replay" not in letters.cli("replay", letters.group).stderr
+    assert letter.body in [message.body for message in letters.messages(letters.orders)[7:]]
 
 
 def test_a_filter_a_count_and_another_topic(letters: Letters) -> None:

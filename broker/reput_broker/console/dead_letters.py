@@ -28,6 +28,7 @@ from reput_protocol.names import DLQ_PREFIX, REPLAY_GROUP, check_group, check_se
 from reput_protocol.record.dead_letter import dead_letter_origin, replayed_id
 from reput_protocol.record.forwarding import forwarded_properties
 from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import Value
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,7 @@ _REPLAYED_AT_ONCE: Final = 100
 """Dead letters of one request; a page that replays more makes several."""
 _REPLAY_S: Final = 5.0
 _TIME_MAX_MS: Final = (1 << 63) - 1
+_FOUND_MAX: Final = 32
 _PRODUCER_GROUP: Final = "reput-console"
 _OFFSET: Final = re.compile(r"[0-9]{1,18}")
 
@@ -205,7 +207,7 @@ class _Replay:
         if config is None:
             return f"topic {origin.topic} does not exist any more; reput topic create {origin.topic}"
         unique_id = replayed_id(record.offset_message_id)
-        if not sends_again and await self._was_sent(origin.topic, unique_id):
+        if not sends_again and await self._was_sent(origin.topic, unique_id, record.body):
             self.skipped[record.queue_offset] = "it was replayed before"
             return None
         added = {names.DLQ_ORIGIN_MESSAGE_ID: origin.message_id}
@@ -224,12 +226,13 @@ class _Replay:
         self.sent[origin.topic] += 1
         return None
 
-    async def _was_sent(self, topic: str, unique_id: str) -> bool:
-        header = QueryMessageHeader(topic, unique_id, 1, 0, _TIME_MAX_MS)
+    async def _was_sent(self, topic: str, unique_id: str, body: bytes) -> bool:
+        """Whether a replay has sent it before. Its id can be computed, so another message may have it."""
+        header = QueryMessageHeader(topic, unique_id, _FOUND_MAX, 0, _TIME_MAX_MS)
         answer = await self._source.ask_any(RequestCode.QUERY_MESSAGE, header)
         if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
             raise error_from_response(answer.code, answer.remark, answer.ext)
-        return answer.code == ResponseCode.SUCCESS
+        return any(found.body == body for found in record_views(answer.body, check_crc=False))
 
 
 class _ShortNames:
