@@ -27,7 +27,7 @@ pytestmark = [
 TOPIC = "orders"
 BLOCKS, BLOCK = 6, 50
 PATIENCE_S = 60.0
-STAND_IN = Path(__file__).resolve().parents[1] / "sink_broker.py"
+STAND_IN = Path(__file__).resolve().parents[1] / "support" / "sink_broker.py"
 
 
 def bodies(batch_id: int) -> list[bytes]:

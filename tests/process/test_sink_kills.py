@@ -19,7 +19,7 @@ TOPIC = "orders"
 QUERY = "3b1ac1f2-query"
 BATCH_PER_PART = 1800
 PATIENCE_S = 120.0
-STAND_IN = Path(__file__).resolve().parents[1] / "sink_broker.py"
+STAND_IN = Path(__file__).resolve().parents[1] / "support" / "sink_broker.py"
 
 
 class Killed(Exception):

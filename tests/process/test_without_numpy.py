@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-NUMPYLESS = Path(__file__).parents[1] / "numpyless.py"
+NUMPYLESS = Path(__file__).parents[1] / "support" / "numpyless.py"
 SMALL = {
     "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "256KiB",
     "REPUT_STORE__CONSUME_QUEUE_ENTRIES": "64",
