@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import msgspec
-import structlog
 import trio
 from typing_extensions import override
 
@@ -17,7 +15,7 @@ from reput_broker.compose.parts import CommonParts, HasHandlers, build_core, han
 from reput_broker.compose.storage import Storage
 from reput_broker.core import RoleDuties
 from reput_broker.delay.feature import DelayFeature
-from reput_broker.groups.awaited_members import AwaitedGroups
+from reput_broker.groups.awaited_members import members_before
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.copies import Copies
@@ -50,10 +48,7 @@ from reput_broker.transactions.feature import TransactionFeature
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
-from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
-
-log = structlog.get_logger(__name__)
 
 
 class MasterParts(RoleDuties):
@@ -333,7 +328,7 @@ class MasterParts(RoleDuties):
         """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
         file = ConfigFile(self._core.store.options.data_dir / "config" / "groupMembers.json")
-        self.groups.membership.expect(await trio.to_thread.run_sync(_members_before, file))
+        self.groups.membership.expect(await trio.to_thread.run_sync(members_before, file))
 
     @property
     def begun(self) -> str | None:
@@ -411,23 +406,3 @@ class MasterParts(RoleDuties):
 
 def _nothing() -> None:
     """Offer nothing yet: the sync that follows does."""
-
-
-class _Members(msgspec.Struct):
-    members: dict[str, dict[str, float]] = {}
-
-
-def _members_before(file: ConfigFile) -> AwaitedGroups:
-    """Return the members that the groups had at the master before, by group, and remove the file: it is true only
-    now.
-    """
-    try:
-        text = file.load().data
-        file.remove()
-        found = msgspec.json.decode(text, type=_Members).members if text else {}
-    except (ReputError, OSError, msgspec.MsgspecError) as error:
-        log.warning(
-            "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
-        )
-        return {}
-    return found

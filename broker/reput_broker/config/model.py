@@ -214,7 +214,7 @@ class BrokerConfig(Section):
     def may_miss(self, option: str) -> bool:
         """Tell whether the broker starts without this port of its own choice if another process has it.
 
-        Beside port 10911 the others are those that every client expects, and copies need `ha_port`.
+        Next to port 10911 the others are those that every client expects, and copies need `ha_port`.
         """
         copies = self.election.is_on or self.ha.role == "SYNC_MASTER" or self.ha.in_sync_replicas > 1
         needed = option == "ha_port" and copies
@@ -223,7 +223,7 @@ class BrokerConfig(Section):
     def port_to_open(self, option: str) -> int | None:
         """Return the port of a listener besides that of `port` (0 = any free one), or None for no such listener.
 
-        A port that follows from `port` makes way for one that another option names, except beside port 10911.
+        A port that follows from `port` makes way for one that another option names, except next to port 10911.
 
         Args:
             option: `name_port`, `fast_port`, `ha_port` or `http_port`.

@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+import structlog
+
+from reput_broker.tables.config_file import ConfigFile
+from reput_protocol.errors import ReputError
+
+log = structlog.get_logger(__name__)
+
 AwaitedGroups = Mapping[str, Mapping[str, float]]
 """By group and client id: how long the member is awaited, in seconds."""
 
@@ -47,3 +55,23 @@ class AwaitedMembers:
         }
         self._groups = {group: members for group, members in left.items() if members}
         return [group for group, count in before.items() if len(left[group]) < count]
+
+
+class _Members(msgspec.Struct):
+    members: dict[str, dict[str, float]] = {}
+
+
+def members_before(file: ConfigFile) -> AwaitedGroups:
+    """Return the members that the groups had at the master before, by group, and remove the file: it is true only
+    now.
+    """
+    try:
+        text = file.load().data
+        file.remove()
+        found = msgspec.json.decode(text, type=_Members).members if text else {}
+    except (ReputError, OSError, msgspec.MsgspecError) as error:
+        log.warning(
+            "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
+        )
+        return {}
+    return found

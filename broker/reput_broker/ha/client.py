@@ -67,13 +67,7 @@ class HAClient:
 
     Args:
         epochs: of this log; they become the master's.
-        lock: held by each append.
         master_log: receives the end of the master's log.
-        on_appended: called after each append, to have it dispatched, and synced with `flush = "sync"`.
-        on_confirmed: called when consumers may see more of the log.
-        tenures: names the master.
-        member: this broker's number in the group.
-        members: receives what the master knows of the group.
         on_reopen: called with what must be done to the store before its log can be continued: the log
             truncated to an offset, or moved aside if that is None; and why. It notes that and ends this client, or
             raises.

@@ -37,12 +37,7 @@ _NO_MESSAGE = int(ResponseCode.NO_MESSAGE)
 
 
 class AckProcessor:
-    """Stores acknowledgements.
-
-    Args:
-        on_block_changed: called with a queue that ordered messages block until another time now, or no longer.
-        ack: returns the ack level of the records.
-    """
+    """Stores acknowledgements."""
 
     def __init__(self, core: Core, state: PopState) -> None:
         self._core = core

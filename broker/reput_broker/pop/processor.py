@@ -102,13 +102,7 @@ class _Selection:
 
 
 class PopProcessor:
-    """Serves messages to groups that pop.
-
-    Args:
-        puts: puts check points.
-        polling: holds pops.
-        is_enabled: whether check points can be delayed here.
-    """
+    """Serves messages to groups that pop."""
 
     def __init__(self, core: Core, state: PopState) -> None:
         self._core = core

@@ -83,7 +83,6 @@ class PopReviveService:
     Args:
         topic: the revive topic.
         timers: deliver check points and acknowledgements.
-        counts: of redelivered messages and dead letters.
     """
 
     def __init__(

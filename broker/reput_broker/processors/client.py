@@ -23,13 +23,7 @@ _GROUPS_A_TURN = 64
 
 
 class ClientProcessor:
-    """Maintains the register of clients.
-
-    Args:
-        make_retry_topic: makes the retry topic of a group, whose route its members request. A slave's topics are its
-            master's.
-        on_left: called with a client and a group of consumers that it has left.
-    """
+    """Maintains the register of clients."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

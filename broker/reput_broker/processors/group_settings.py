@@ -31,11 +31,7 @@ _GROUPS_A_TURN = 64
 
 
 class GroupSettingsProcessor:
-    """Creates, changes, shows and deletes groups.
-
-    Args:
-        forget: drops what is kept of a group besides settings and offsets.
-    """
+    """Creates, changes, shows and deletes groups."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

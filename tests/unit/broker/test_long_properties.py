@@ -1,4 +1,4 @@
-"""Messages with so many properties that little or nothing fits beside them."""
+"""Messages with so many properties that little or nothing fits next to them."""
 
 from __future__ import annotations
 
