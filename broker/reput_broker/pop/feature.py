@@ -34,8 +34,6 @@ from reput_protocol.names import revive_topic
 
 log = structlog.get_logger(__name__)
 
-_POLL_S = 1.0
-
 
 class PopFeature:
     """POP consumption of a master.

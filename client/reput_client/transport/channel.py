@@ -38,7 +38,6 @@ _OPAQUE_MAX: Final = 0x7FFF_FFFF
 _OPAQUE_MARK: Final = 0x7E5A_A5E7
 _EMPTY: Final = memoryview(b"")
 _DRAINING: Final = f"{ErrorCode.DRAINING.name}: "
-_MSGPACK: Final = int(HeaderType.MSGPACK)
 _PYTHON: Final = int(LanguageCode.PYTHON)
 
 

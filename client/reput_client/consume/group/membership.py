@@ -35,7 +35,6 @@ from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.wire.header import HeaderType
 
 _RETRY_S: Final = 0.25
-_RETRY_MAX_S: Final = 2.0
 _SEVERAL_ADDRESSES_S: Final = 5.0
 _SLAVE_AFTER_S: Final = 1.0
 """How long a master may be away before a slave is read."""
