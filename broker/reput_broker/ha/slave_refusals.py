@@ -18,7 +18,7 @@ from reput_broker.config.sections import HAConfig
 from reput_broker.put.appender import not_master
 from reput_broker.put.fence import Fence
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.request import Content, Slave
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
@@ -122,8 +122,7 @@ def once_confirmed(served: Mapping[int, Handler], is_confirmed: Callable[[], boo
             )
         return handler(request)
 
-    pops = (RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE)
-    reads = [code for code in served if REQUESTS[code].slave is Slave.READS or code in pops]
+    reads = [code for code in served if REQUESTS[code].slave is Slave.READS or REQUESTS[code].pops]
     return {**served, **{code: partial(read, served[code]) for code in reads}}
 
 

@@ -343,11 +343,11 @@ class MessageRequestMode(Body):
 REQUESTS: Final = (
     RequestType(
         RequestCode.POP_MESSAGE, PopMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.REFUSES,
+        slave=Slave.REFUSES, pops=True,
     ),
     RequestType(
         RequestCode.PEEK_MESSAGE, PeekMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.KNOWS_NOT,
+        slave=Slave.KNOWS_NOT, pops=True,
     ),
     RequestType(
         RequestCode.NOTIFICATION, NotificationHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,

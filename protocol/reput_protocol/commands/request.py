@@ -68,6 +68,7 @@ class RequestType(Struct, frozen=True):
         completes_first: whether a master refuses it while it completes what an earlier run began.
         newest_only: whether a master does not answer any more once it may have been replaced.
         changes_tables: whether it changes tables that slaves copy besides the log; the answer may wait for them.
+        pops: whether it gives out messages as a pop does; a new master does so once it knows which are confirmed.
         pool: RocketMQ's thread pool, for its metrics.
         is_oneway: whether the sender waits for no answer.
         unserved: why a broker or name server may have no handler for it.
@@ -89,6 +90,7 @@ class RequestType(Struct, frozen=True):
     refusal: ResponseCode = ResponseCode.SYSTEM_BUSY
     completes_first: bool = False
     newest_only: bool = False
+    pops: bool = False
     changes_tables: bool = False
     pool: str = "admin"
     is_oneway: bool = False
