@@ -115,6 +115,10 @@ class Credentials:
         named[SIGNATURE] = self.signature(signed_content(named, version), *body)
         return named
 
+    def sign(self, header: Header, *body: Buffer) -> None:
+        """Add the user and its signature to a header."""
+        header.ext = self.signed(header.ext, *body, version=header.version)
+
 
 def derived_key(secret: bytes, purpose: str, *parts: bytes) -> bytes:
     """Return the key that a secret has for one purpose, of 32 bytes.
