@@ -33,6 +33,8 @@ from reput_broker.server.outbox import LEAST_BYTES_A_S, Outbox
 from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import ROCKETMQ_VERSION
+from reput_protocol.commands.request import Sender
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import (
     ErrorCode,
     FrameTooLarge,
@@ -61,6 +63,13 @@ _TURN_PAUSE_S = 0.005
 _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
 _BRISK_BYTES_A_S = 1 << 20  # a slower sender holds memory that other connections could use better
 _NO_BODY = memoryview(b"")
+# By who sends a request, the role that a connection has from then on; others may come from any peer.
+_ROLES = {
+    Sender.PRODUCER: "producer",
+    Sender.CONSUMER: "consumer",
+    Sender.OPERATOR: "admin",
+    Sender.BROKER: "broker",
+}
 
 
 class Addresses(NamedTuple):
@@ -629,7 +638,7 @@ class Connection:
     async def _append(self, puts: list[Put]) -> None:
         if not puts:
             return
-        self._note_producer(puts[0].request)
+        self._note_sender(puts[0].request)
         waiting = self._dispatcher.append(puts)
         self._has_put = True
         if waiting is not None:
@@ -656,12 +665,14 @@ class Connection:
             self._has_put = False
             self._dispatcher.after_puts(self)
 
-    def _note_producer(self, request: Request) -> None:
-        if self.role == "unknown" and request.header.code in PUTS:
-            self.note_role("producer")
+    def _note_sender(self, request: Request) -> None:
+        if self.role == "unknown" and not self.is_stranger:
+            row = REQUESTS.get(request.header.code)
+            if row is not None and row.sender in _ROLES:
+                self.note_role(_ROLES[row.sender])
 
     async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
-        self._note_producer(request)
+        self._note_sender(request)
         if isinstance(result, Awaitable):
             self._note_waiting([request])
             result = await self._dispatcher.finish(request, result)
