@@ -19,7 +19,7 @@ from reput_broker.request import ClientAnswer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode, RequestCode, ResponseCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import HeaderFieldError, ProtocolError, ReputError
-from reput_protocol.signature import Credentials, RequestSigner
+from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 from reput_protocol.wire.tls import tls_failure
@@ -209,7 +209,8 @@ class _Connection:
         A server without users gets no signatures; one that does not know the question gets them in RocketMQ's form.
 
         Raises:
-            RemoteUnreachable: the connection has ended, or the challenge cannot be read.
+            RemoteUnreachable: the connection has ended; the challenge cannot be read, or is refused for another reason
+                (the next request asks again); RocketMQ's form is forbidden.
         """
         if self._has_agreed:
             return
@@ -221,7 +222,10 @@ class _Connection:
     async def _agree_on_signatures(self, credentials: Credentials) -> None:
         answer = await self.call(RequestCode.SIGNATURE_CHALLENGE, {}, b"", header_type=HeaderType.JSON)
         if answer.code != ResponseCode.SUCCESS:
-            self._rocketmq_user = credentials
+            user = rocketmq_user(credentials, answer.code, answer.remark)
+            if isinstance(user, str):
+                raise RemoteUnreachable(self._address, user)
+            self._rocketmq_user = user
             return
         try:
             given = SignatureChallenge.from_ext(answer.ext)

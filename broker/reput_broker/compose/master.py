@@ -305,7 +305,9 @@ class MasterParts(RoleDuties):
         )
         once = PutOnce(deduplication, puts.appender)
         return (
-            PutProcessor(core.store, core.topic_access, core.counters, once, puts.transfer),
+            PutProcessor(
+                core.store, core.topic_access, core.counters, once, puts.transfer, core.groups.requesters
+            ),
             SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
             ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
         )

@@ -61,6 +61,10 @@ class AccessConfig(Section):
         True,
         "take signatures in RocketMQ's form too, which cover less than Reput's; RocketMQ's clients and mqadmin need it",
     )
+    send_rocketmq_signatures: bool = option(
+        True,
+        "sign this broker's requests in RocketMQ's form to brokers and name servers that do not know Reput's",
+    )
     signature_tolerance: Duration = option(
         300.0, "how old a request may be that is signed in Reput's form", ge=1.0, le=86_400.0
     )
@@ -83,9 +87,14 @@ class AccessConfig(Section):
 
     def credentials(self) -> Credentials | None:
         """Return what requests to other brokers are signed with; None if no secret is configured."""
-        if self.broker_user:
-            return Credentials(self.broker_user, self.broker_secret) if self.broker_secret else None
-        return Credentials(self.admin_user, self.admin_secret) if self.admin_secret else None
+        user, secret = (
+            (self.broker_user, self.broker_secret)
+            if self.broker_user
+            else (self.admin_user, self.admin_secret)
+        )
+        if not secret:
+            return None
+        return Credentials(user, secret, rocketmq_signatures=self.send_rocketmq_signatures)
 
 
 class StoreConfig(Section):

@@ -46,6 +46,7 @@ class StagingFeature:
             state.staging,
             state.batches,
             self._committer,
+            core.groups.requesters,
             core.config.sink,
             self._save_soon.changed,
         )
