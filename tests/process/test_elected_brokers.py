@@ -268,7 +268,7 @@ async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) 
         await group.in_sync(0, 1)
         assert (await put(first, b"without member 2")).code == 0
         end = first.store.max_physical_offset
-        await until(lambda: second._base.elector and second._base.elector.confirmed == end)
+        await until(lambda: second._base.elector and second._base.elector.confirmed([], end) == end)
     group.state.keep(replace(copy, leader=None))
     async with group.member(2), group.member(1) as second:
         await group.in_sync(2)

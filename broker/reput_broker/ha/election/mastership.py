@@ -157,7 +157,7 @@ class Mastership:
             self.me,
             self.record.in_sync,
             start=start,
-            confirmed=None if self._is_planned else min(start, confirmed),
+            confirmed=None if self._is_planned else confirmed,
             gone=self._gone,
             timeout_s=self._in_sync_timeout_s,
             gap_max=self._gap_max,
