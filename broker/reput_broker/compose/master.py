@@ -332,6 +332,11 @@ class MasterParts(RoleDuties):
         file = ConfigFile(self._core.store.options.data_dir / "config" / "groupMembers.json")
         self.groups.membership.expect(await trio.to_thread.run_sync(members_before, file))
 
+    def release(self) -> None:
+        """Answer members that wait for changes of tables, because the tenure ends."""
+        if self._table_copies is not None:
+            self._table_copies.stop()
+
     @property
     def begun(self) -> str | None:
         """What an earlier run began and `complete` completes, in words; None if there is nothing."""

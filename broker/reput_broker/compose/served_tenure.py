@@ -278,6 +278,7 @@ class ServedTenure:
         base.health.state = BrokerState.DRAINING
         server.stop_accepting(keep_listening=self._next_follows)
         self._opened.hold.release_all()
+        parts.release()
         with base.routes.kept_without_connections():
             await server.drain(_CHANGE_GRACE_S if self._next_follows else base.config.shutdown_grace)
         if not self._next_follows:

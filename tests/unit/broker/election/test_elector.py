@@ -783,6 +783,46 @@ def test_a_hand_over_during_one_is_refused_and_does_not_end_the_tenure(group: Ru
     group(scenario)
 
 
+def test_a_hand_over_waits_for_changes_of_tables_that_are_not_answered(group: Run) -> None:
+    """Else their outcome would be unknown, although the next master has them a moment later."""
+
+    class Tables:
+        is_waiting = True
+
+        def may_join(self, _: int) -> bool:
+            return True
+
+        def is_late(self, _: int) -> bool:
+            return False
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        in_sync, old = g[1].in_sync, g[1].elector
+        assert in_sync is not None
+        in_sync.tables = tables = Tables()
+
+        async def taken() -> None:
+            await trio.sleep(0.2)
+            assert old.fence.expiry() is None
+            assert old.fence.refusal() is not None, "no more is accepted"
+            tables.is_waiting = False
+
+        g.nursery.start_soon(taken)
+        await old.hand_over(2, 500)
+        assert not tables.is_waiting
+        assert g.master is g[2]
+        await g.copy_everything(1, end=500)
+        in_sync = g[2].in_sync
+        assert in_sync is not None
+        in_sync.tables = Tables()
+        await g[2].elector.hand_over(1, 500)
+        assert g.master is g[1], "it does not wait for ever"
+
+    group(scenario)
+
+
 def test_a_hand_over_is_refused_if_the_member_loses_what_it_had(group: Run) -> None:
     """Member 3 has not answered for the last put, which the master waits for, and member 2 comes back with less."""
 
