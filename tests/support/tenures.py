@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures, SlaveFigures
+from reput_broker.observe.metrics import MasterFigures, ReplicationFigures, SlaveFigures
 from reput_broker.roles import Role, Tenure
 
 REPLICATION = ReplicationFigures(
