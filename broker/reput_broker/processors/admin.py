@@ -14,7 +14,7 @@ import trio
 from reput_broker.core import Core, RoleDuties
 from reput_broker.observe.counters import Histogram, merged
 from reput_broker.observe.metrics import broker_version
-from reput_broker.observe.processor_load import waiting_requests
+from reput_broker.observe.rocketmq_catalogue import waiting_requests
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
