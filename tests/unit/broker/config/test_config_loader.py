@@ -11,7 +11,7 @@ from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
 
-CONF = Path(__file__).resolve().parents[3] / "conf"
+CONF = Path(__file__).resolve().parents[4] / "conf"
 
 
 @pytest.fixture
