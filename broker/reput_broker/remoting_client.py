@@ -18,7 +18,7 @@ from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import HeaderFieldError, ProtocolError, ReputError
-from reput_protocol.signature import Credentials, RequestSigner
+from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
 from reput_protocol.wire.channel import Channel, Peer, Waiter
 from reput_protocol.wire.header import Value
 from reput_protocol.wire.tls import tls_failure
@@ -193,7 +193,8 @@ class _Connection:
         A server without users gets no signatures; one that does not know the question gets them in RocketMQ's form.
 
         Raises:
-            RemoteUnreachable: the connection has ended, or the challenge cannot be read.
+            RemoteUnreachable: the connection has ended; the challenge cannot be read, or is refused for another reason
+                (the next request asks again); RocketMQ's form is forbidden.
         """
         if self._has_agreed:
             return
@@ -205,7 +206,10 @@ class _Connection:
     async def _agree_on_signatures(self, credentials: Credentials) -> None:
         answer = await self.call(RequestCode.SIGNATURE_CHALLENGE, {})
         if answer.code != ResponseCode.SUCCESS:
-            self._channel.sign = credentials.sign
+            user = rocketmq_user(credentials, answer.code, answer.remark)
+            if isinstance(user, str):
+                raise RemoteUnreachable(self._address, user)
+            self._channel.sign = user.sign
             return
         try:
             given = SignatureChallenge.from_ext(answer.ext)

@@ -166,7 +166,7 @@ class Client(Protocol):
         """Run a task next to the connection's requests; it ends with the connection."""
 
     def note_role(self, role: str) -> None:
-        """Note the role of the peer: producer, consumer, admin or broker."""
+        """Note the role of the peer, where the request's row does not tell it: producer or consumer."""
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""

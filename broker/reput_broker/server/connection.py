@@ -31,9 +31,12 @@ from reput_broker.request import (
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import LEAST_BYTES_A_S, Outbox
+from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
 from reput_broker.server.transport import Transport
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
+from reput_protocol.commands.request import Sender
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import (
     ErrorCode,
     FrameTooLarge,
@@ -63,6 +66,13 @@ _TURN_PAUSE_S = 0.005
 _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
 _BRISK_BYTES_A_S = 1 << 20  # a slower sender holds memory that other connections could use better
 _NO_BODY = memoryview(b"")
+# By who sends a request, the role that a connection has from then on; others may come from any peer.
+_ROLES = {
+    Sender.PRODUCER: "producer",
+    Sender.CONSUMER: "consumer",
+    Sender.OPERATOR: "admin",
+    Sender.BROKER: "broker",
+}
 _OPAQUE_MIN = 1 << 30  # of requests to clients: high, so that a capture shows which side numbered a request
 _CALLS_MAX = 64
 
@@ -86,6 +96,7 @@ class Shared(NamedTuple):
     next_turn: trio.Lock
     """Acquired, and released at once, before every turn but the first of a read: in a round of the event loop one of
     the connections that have much to do continues, so that the others wait for one turn and not for all of them."""
+    refusals: RefusalLog
     strangers: Strangers | None = None
     """Limits of connections before their first request of a user; None without access control."""
 
@@ -177,6 +188,7 @@ class Connection:
             self._counters,
             self._memory_of_users,
             self._next_turn,
+            self._refusals,
             self._strangers,
         ) = shared
         self._is_stranger = self._strangers is not None
@@ -486,6 +498,7 @@ class Connection:
             return
         if self.principal is not None:
             self._is_stranger = False
+            self._strangers.crowd.discard(self)
             self._strangers.memory.hand_over(self, self._memory_of_users)
             self._memory = self._memory_of_users
         elif self._reader.needed_bytes > self._strangers.frame_size:
@@ -650,7 +663,7 @@ class Connection:
     async def _append(self, puts: list[Put]) -> None:
         if not puts:
             return
-        self._note_producer(puts[0].request)
+        self._note_sender(puts[0].request)
         waiting = self._dispatcher.append(puts)
         self._has_put = True
         if waiting is not None:
@@ -677,12 +690,14 @@ class Connection:
             self._has_put = False
             self._dispatcher.after_puts(self)
 
-    def _note_producer(self, request: Request) -> None:
-        if self.role == "unknown" and request.header.code in PUTS:
-            self.note_role("producer")
+    def _note_sender(self, request: Request) -> None:
+        if self.role == "unknown" and not self.is_stranger:
+            row = REQUESTS.get(request.header.code)
+            if row is not None and row.sender in _ROLES:
+                self.note_role(_ROLES[row.sender])
 
     async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
-        self._note_producer(request)
+        self._note_sender(request)
         if isinstance(result, Awaitable):
             self._note_waiting([request])
             result = await self._dispatcher.finish(request, result)
@@ -727,7 +742,9 @@ class Connection:
         detail = str(error)
         if isinstance(error, FrameTooLarge) and error.size >> 24 == FIRST_BYTE:
             detail = "it begins with TLS, and tls.mode is off"
-        log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail)
+        if self.is_stranger and self._strangers is not None:
+            self._strangers.penalties.failed(self.host, 1)
+        self._refusals.refused(self.peer, reason, detail=detail)
         code = ErrorCode.TOO_LARGE if reason == "too_large" else ErrorCode.MALFORMED
         self.outbox.write(self._last_words(code, str(error)))
         self.flush()
@@ -796,7 +813,7 @@ class Connection:
         """Close the connection and name the reason, in the log and to the peer; `hint` is for the log."""
         if self.is_closed:
             return
-        log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail, hint=hint)
+        self._refusals.refused(self.peer, reason, detail=detail, hint=hint)
         if not self.outbox.is_draining:  # otherwise the peer is receiving another answer
             code = ErrorCode.BUSY if reason == "memory" else ErrorCode.TIMEOUT
             with suppress(OSError):

@@ -33,7 +33,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ErrorCode, HeaderFieldError, ProtocolError, ReputError, TlsFailed
-from reput_protocol.signature import Credentials, RequestSigner
+from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
 from reput_protocol.wire.channel import Call, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
@@ -341,15 +341,18 @@ class Connection:
     async def _agree_on_signatures(self, credentials: Credentials, until: float) -> None:
         """Ask the server for a challenge, and sign the requests as its answer says.
 
-        A server without users gets no signatures. RocketMQ's, and older ones of Reput, refuse the question and get
+        A server without users gets no signatures. RocketMQ's, and older ones of Reput, do not know the question and get
         signatures in RocketMQ's form. The first signed request leaves at once: a broker gives strangers little time.
 
-        Raises `ConnectionLost` if it does not answer.
+        Raises `ConnectionLost` if it does not answer, refuses for another reason, or may not get RocketMQ's form.
         """
         channel = self._channel
         call = await self._ask(RequestCode.SIGNATURE_CHALLENGE, until)
         if call.answer.code != ResponseCode.SUCCESS:
-            channel.rocketmq_user = credentials
+            user = rocketmq_user(credentials, call.answer.code, call.answer.remark)
+            if isinstance(user, str):
+                raise ConnectionLost(str(self._places[0]), user)
+            channel.rocketmq_user = user
             return
         try:
             answer = SignatureChallenge.from_ext(call.answer.ext)
