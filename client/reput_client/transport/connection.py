@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import socket
-from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -30,10 +29,10 @@ from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.runtime import Event, Runtime
 from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.users import SignatureChallenge
-from reput_protocol.errors import ErrorCode, HeaderFieldError, ProtocolError, ReputError, TlsFailed
-from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.users import NoSigner, signer_of
+from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
+from reput_protocol.signature import Credentials, RequestSigner
 from reput_protocol.wire.channel import Call, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
@@ -339,32 +338,22 @@ class Connection:
         return min(deadline, self._runtime.now() + _TRY_S)
 
     async def _agree_on_signatures(self, credentials: Credentials, until: float) -> None:
-        """Ask the server for a challenge, and sign the requests as its answer says.
+        """Ask the server for a challenge, and sign the requests as its answer says; see `signer_of`.
 
-        A server without users gets no signatures. RocketMQ's, and older ones of Reput, do not know the question and get
-        signatures in RocketMQ's form. The first signed request leaves at once: a broker gives strangers little time.
+        The first request signed in Reput's form leaves at once: a broker gives strangers little time.
 
-        Raises `ConnectionLost` if it does not answer, refuses for another reason, or may not get RocketMQ's form.
+        Raises `ConnectionLost` if it does not answer, or as it should not.
         """
-        channel = self._channel
-        call = await self._ask(RequestCode.SIGNATURE_CHALLENGE, until)
-        if call.answer.code != ResponseCode.SUCCESS:
-            user = rocketmq_user(credentials, call.answer.code, call.answer.remark)
-            if isinstance(user, str):
-                raise ConnectionLost(str(self._places[0]), user)
-            channel.rocketmq_user = user
-            return
+        answer = (await self._ask(RequestCode.SIGNATURE_CHALLENGE, until)).answer
         try:
-            answer = SignatureChallenge.from_ext(call.answer.ext)
-            if answer.challenge is None or answer.time is None:
-                return
-            challenge = b64decode(answer.challenge, validate=True)
-        except (HeaderFieldError, ValueError) as error:
-            raise ConnectionLost(str(self._places[0]), f"its challenge cannot be read: {error}") from error
-        offset_ms = answer.time - int(1000 * self._runtime.now())
-        channel.signer = RequestSigner(
-            credentials, challenge, lambda: offset_ms + int(1000 * self._runtime.now())
-        )
+            signer = signer_of(credentials, answer.code, answer.remark, answer.ext, self._runtime.now)
+        except NoSigner as error:
+            raise ConnectionLost(str(self._places[0]), str(error)) from error
+        if isinstance(signer, Credentials):
+            self._channel.rocketmq_user = signer
+        if not isinstance(signer, RequestSigner):
+            return
+        self._channel.signer = signer
         self.start_oneway(RequestTemplate(RequestCode.SIGNATURE_CHALLENGE, {}, flag=ONEWAY_FLAG), Waiter())
         self.flush_now()
 
