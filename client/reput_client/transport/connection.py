@@ -27,7 +27,7 @@ from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.runtime import Event, Runtime
-from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
+from reput_client.transport.sharing import SharedCall, Write, apart, next_write
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of
@@ -76,7 +76,7 @@ class BrokerIdentity(NamedTuple):
         return None
 
 
-class Connection:
+class BrokerConnection:
     """A connection to `address`, opened when needed and again after it was lost.
 
     Alternative addresses are tried one after the other, each for a short time, starting with the last that worked; one
@@ -99,8 +99,8 @@ class Connection:
         address: Address,
         options: ClientOptions,
         on_request: Callable[[BrokerRequest], None],
-        on_lost: Callable[[Connection], None],
-        on_met: Callable[[Connection], None] = lambda _connection: None,
+        on_lost: Callable[[BrokerConnection], None],
+        on_met: Callable[[BrokerConnection], None] = lambda _connection: None,
     ) -> None:
         """Start without a connection. The callbacks must neither wait nor raise.
 
@@ -586,7 +586,7 @@ class Connection:
         """Write what the system takes without waiting; False if it took nothing."""
         if not self._out:
             return self._flush_secured()
-        batch = next_batch(
+        write = next_write(
             self._out,
             self._channel,
             self._send_again,
@@ -594,7 +594,7 @@ class Connection:
             bytes_max=_JOIN_BYTES_MAX,
             pieces_max=_IOV_MAX * 4,
         )
-        pieces, size = batch.pieces, batch.size
+        pieces, size = write.pieces, write.size
         try:
             if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
                 joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -606,10 +606,10 @@ class Connection:
         except OSError as error:
             has_ended = self._write_failed(error)
             if not has_ended and self._channel.signer is not None:
-                self._mark_written(batch, 0)  # keeps the signatures
+                self._mark_written(write, 0)  # keeps the signatures
             return has_ended
         if written:
-            self._mark_written(batch, written)
+            self._mark_written(write, written)
         return True
 
     def _flush_secured(self) -> bool:
@@ -646,13 +646,13 @@ class Connection:
         self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
         return True
 
-    def _mark_written(self, batch: Batch, written: int) -> None:
+    def _mark_written(self, write: Write, written: int) -> None:
         written += self._out_skip
         out = self._out
-        for _ in range(batch.taken):
+        for _ in range(write.taken):
             out.popleft()
         left: list[Outgoing] = []
-        for index, frame in enumerate(batch.frames):
+        for index, frame in enumerate(write.frames):
             call, pieces = frame
             size = sum(map(len, pieces))
             if not written < size:
@@ -664,7 +664,7 @@ class Connection:
                 self._has_begun(call)
                 left.append(frame)
                 index += 1
-            for untouched in batch.frames[index:]:
+            for untouched in write.frames[index:]:
                 left += apart(untouched, self._channel)
             break
         out.extendleft(reversed(left))

@@ -21,7 +21,7 @@ from reput_client.errors import (
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import BrokerIdentity, Connection
+from reput_client.transport.connection import BrokerConnection, BrokerIdentity
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
@@ -74,7 +74,7 @@ class Session:
         self.timeout_s = options.timeout_s
         self.connect_timeout_s = options.connect_timeout_s
         self._options = options
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._guide: Address | None = None
         """Which of the client's addresses is asked for routes; None: the one that `home` is connected to."""
         self._members: tuple[Address, ...] = ()
@@ -83,7 +83,7 @@ class Session:
         """Whether the last answer about routes has led to no master, so that the next address is asked."""
         self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
         self._looking: dict[str, Event] = {}
-        self.on_lost: Callable[[Connection], None] = lambda _connection: None
+        self.on_lost: Callable[[BrokerConnection], None] = lambda _connection: None
         self.on_stale_routes: Callable[[], None] = lambda: None
         self.closed = False
         if isinstance(self.runtime, CallerRuns):
@@ -100,11 +100,11 @@ class Session:
         """Return the time `timeout_s` (None: the client's default) from now."""
         return self.runtime.now() + (self.timeout_s if timeout_s is None else timeout_s)
 
-    def connection_to(self, address: Address) -> Connection:
+    def connection_to(self, address: Address) -> BrokerConnection:
         """Return the connection to `address`, open or not."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(
+            connection = self._connections[address] = BrokerConnection(
                 self.runtime,
                 self.pump,
                 address,
@@ -115,7 +115,7 @@ class Session:
             )
         return connection
 
-    def known_connection(self, queue: MessageQueue) -> Connection | None:
+    def known_connection(self, queue: MessageQueue) -> BrokerConnection | None:
         """Return the connection to the master of the queue's broker, open or not, if known."""
         address = self.brokers.master(queue.broker_name)
         return None if address is None else self._connections.get(address)
@@ -129,7 +129,7 @@ class Session:
         deadline = self.deadline(self.connect_timeout_s)
         await self.connection_to(self.home).open(deadline, patient=False)
 
-    async def open(self, address: Address | None, deadline: float) -> Connection:
+    async def open(self, address: Address | None, deadline: float) -> BrokerConnection:
         """Return an open connection to `address`, by default the client's own.
 
         Raises:
@@ -145,7 +145,7 @@ class Session:
             raise
         return connection
 
-    async def try_to_open(self, address: Address, deadline: float, broker_name: str) -> Connection:
+    async def try_to_open(self, address: Address, deadline: float, broker_name: str) -> BrokerConnection:
         """Return an open connection to the named broker's `address`; it is tried once.
 
         For a short time, if another broker may be its master by now.
@@ -185,7 +185,9 @@ class Session:
             self.routes.refresh_at(topic, -math.inf)
         self.on_stale_routes()
 
-    async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Connection:
+    async def open_for(
+        self, queue: MessageQueue, deadline: float, *, patient: bool = True
+    ) -> BrokerConnection:
         """Return an open connection to the master of the queue's broker.
 
         If it cannot be reached, its address is looked up again until the deadline: another broker of the same name may
@@ -257,7 +259,7 @@ class Session:
                 return
         await self.cluster(deadline)
 
-    def _met(self, connection: Connection) -> None:
+    def _met(self, connection: BrokerConnection) -> None:
         """Forget what is known of the home address if another broker, or a slave, is there now."""
         if connection.address == self.home:
             for name in self.brokers.names_at(self.home):
@@ -347,7 +349,7 @@ class Session:
             if ext_repeated is not None:
                 ext = ext_repeated
 
-    async def _wait(self, connection: Connection, call: Call, deadline: float) -> bool:
+    async def _wait(self, connection: BrokerConnection, call: Call, deadline: float) -> bool:
         """Wait for the end of a call; False if `deadline` came first.
 
         If there is an alternative to it, a silent broker is asked to identify itself; if it does not, its connection is
