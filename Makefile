@@ -147,9 +147,10 @@ check: $(DEV) ## check style, types and import rules; changes nothing
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(DEV) ## format the code as `make check` requires
+format: $(DEV) ## format the code as `make check` requires, and write conf/broker.toml from the options
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/broker_toml.py
 
 figures: $(RUN) ## count the source's size and wiring, and the calls of one send and one pull; ARGS=--list names them
 	$(BIN)/python tools/source_figures.py $(ARGS)

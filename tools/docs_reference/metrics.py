@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from reput_broker.observe.catalogue import METRICS, MetricSpec
+from reput_broker.observe.catalogue import METRICS
+from reput_broker.observe.exposition import MetricSpec
 from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
 
 HEAD = """\
