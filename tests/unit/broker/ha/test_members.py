@@ -60,7 +60,7 @@ def test_the_latest_address_of_a_member_counts() -> None:
 
 def test_one_host_names_few_members() -> None:
     """Their addresses are in the routes of clients, and any user who may replicate names them."""
-    clock = Clock()
+    clock = FakeSeconds()
     master = members_of(0, "a:1", clock)
     master.asked(1, "b:1", "10.0.0.2")
     for slave_id in range(2, 200):
@@ -82,7 +82,7 @@ def test_one_host_names_few_members() -> None:
 
 
 def test_another_host_does_not_move_a_member_that_is_there() -> None:
-    clock = Clock()
+    clock = FakeSeconds()
     master, slave = members_of(0, "a:1", clock), members_of(3, "d:1", clock)
     master.asked(1, "b:1", "10.0.0.2")
     for _ in range(30):
