@@ -23,6 +23,7 @@ from reput_protocol.commands.topic import BrokerData
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import Value
+from support.waiting import FakeSeconds
 
 T = TypeVar("T")
 
@@ -30,20 +31,10 @@ ADDRESS = Address("127.0.0.1", 1)
 Reply = Callable[[Mapping[str, Value], bytes], bytes]
 
 
-class Clock:
-    """Seconds that pass on demand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class _Runtime:
     """Time alone: nothing waits."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: FakeSeconds) -> None:
         self._clock = clock
 
     def now(self) -> float:
@@ -64,7 +55,7 @@ class _Event:
 class ScriptedSession(Session):
     """A session whose requests are answered at once by functions, by code."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: FakeSeconds) -> None:
         super().__init__(ClientOptions(str(ADDRESS)), cast("Runtime", _Runtime(clock)))
         self.replies: dict[int, Reply] = {}
         self.asked: list[int] = []
@@ -92,7 +83,7 @@ class ScriptedSession(Session):
 class LockTable:
     """The broker's own table of locks, asked through sessions."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: FakeSeconds) -> None:
         self.table = BrokerLocks(GroupsConfig(), clock)
 
     def answer(self, session: ScriptedSession) -> None:
