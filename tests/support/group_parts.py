@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar, cast
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.queue_locks import QueueLocks as BrokerLocks
 from reput_client.consume.group.member import GroupMember
-from reput_client.consume.group.options import MemberOptions
-from reput_client.consume.group.subscriptions import parse_topics
-from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
+from reput_client.consume.group.options import ConsumerOptions
+from reput_client.offset_store import OFFSET_NOT_FOUND, ReadOffsetType
 from reput_client.transport.address import Address
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import Route
@@ -137,9 +137,8 @@ def member_of(
     readable = tuple(MessageQueue("t", "b", number) for number in range(queues))
     session.routes.put(Route("t", readable, readable, ("b",)), session.runtime.now())
     session.brokers.learn(BrokerData("c", "b", {0: str(ADDRESS)}))
-    subscriptions = parse_topics("g", "t", None, "*", None, retries=True, version=1)
-    store = cast("OffsetStore", offsets)
-    member = GroupMember(session, MemberOptions("g", subscriptions, start=0, offset_store=store, **options))
+    options = {"start": 0, "offset_store": offsets, "handler_timeout_s": math.inf, **options}
+    member = GroupMember(session, ConsumerOptions(str(ADDRESS), group="g", topic="t", **options))
     member._membership.client_id = client_id
     member._membership.source = lambda broker_name: ADDRESS if broker_name == "b" else None  # type: ignore[method-assign]
     member._membership.at_master = lambda broker_name: broker_name == "b"  # type: ignore[method-assign]

@@ -11,6 +11,7 @@ from typing import Final, Self
 from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.consume import consumer as asynchronous
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.overdue import Handlers
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
@@ -23,7 +24,7 @@ _Consumer = on_blocking_runtime(asynchronous.Consumer)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerOptions(asynchronous.ConsumerOptions):
+class BlockingConsumerOptions(ConsumerOptions):
     """See `Consumer`."""
 
     offset_store: BlockingOffsetStore | None = None  # type: ignore[assignment]
@@ -37,8 +38,8 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     use the consumer becomes a new member without messages.
     """
 
-    @takes(ConsumerOptions)
-    def __init__(self, options: ConsumerOptions) -> None:
+    @takes(BlockingConsumerOptions)
+    def __init__(self, options: BlockingConsumerOptions) -> None:
         store = options.offset_store
         own = None if store is None else store.asynchronous
         super().__init__(_Consumer(**{**vars(options), "offset_store": own}))

@@ -154,7 +154,7 @@ _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransactionProducerOptions(transactions.TransactionProducerOptions):
+class BlockingTransactionOptions(transactions.TransactionProducerOptions):
     """See `TransactionProducer`."""
 
     check: BlockingCheck = field()  # type: ignore[assignment]
@@ -171,8 +171,8 @@ class TransactionProducer(Producer):
 
     _client: transactions.TransactionProducer
 
-    @takes(TransactionProducerOptions)
-    def __init__(self, options: TransactionProducerOptions) -> None:
+    @takes(BlockingTransactionOptions)
+    def __init__(self, options: BlockingTransactionOptions) -> None:
         async def checked(message: ReceivedMessage) -> TransactionState:
             return await self._runtime.in_thread(lambda: options.check(message))
 

@@ -3,71 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
-from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.commits import FileOwner, offset_file
-from reput_client.consume.group.failures import GiveBack, OnFailure
-from reput_client.consume.group.fetcher import FlowLimits
+from reput_client.consume.group.failures import GiveBack
 from reput_client.consume.group.handling import Handling, Taking
 from reput_client.consume.group.member import GroupMember
-from reput_client.consume.group.options import MemberOptions
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.overdue import Handlers
-from reput_client.consume.group.subscriptions import Start, checked_start, parse_topics
 from reput_client.consume.send_back import send_back
-from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
+from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage
 from reput_client.transport.client import Client
-from reput_client.transport.options import ClientOptions, takes
-from reput_client.transport.session import wall_clock_ms
+from reput_client.transport.options import takes
 from reput_protocol.codes import MessageModel
-from reput_protocol.names import check_client_group
 from reput_protocol.record.message import MessageQueue
 
-HANDLER_TIMEOUT_S: Final = 900.0
-"""(RocketMQ: consumeTimeout, 15 minutes.)"""
 _ENDING_S: Final = 1.0
-_MODELS: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsumerOptions(ClientOptions):
-    """See `Consumer`."""
-
-    group: str
-    topic: str | None = None
-    topics: Iterable[str] | Mapping[str, str] | None = None
-    tags: str = "*"
-    sql: str | None = None
-    start: Start = "earliest"
-    mode: str = "clustering"
-    orderly: bool = False
-    allocation: AllocationStrategy = averagely
-    on_failure: OnFailure | None = None
-    handler_timeout_s: float = HANDLER_TIMEOUT_S
-    prefetch_messages: int = 2048
-    prefetch_bytes: int = 16 * 1024 * 1024
-    queue_messages_max: int = 1000
-    queue_bytes_max: int = 100 * 1024 * 1024
-    queue_span_max: int = 2000
-    commit_interval_s: float = 5.0
-    heartbeat_interval_s: float = 30.0
-    offset_store: OffsetStore | None = None
-    wait_for_topic: bool = True
-    instance: str = "DEFAULT"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mode not in _MODELS:
-            raise ValueError(f"mode is 'clustering' or 'broadcasting', not {self.mode!r}")
-        if self.commit_interval_s < 0 or self.heartbeat_interval_s <= 0 or self.handler_timeout_s <= 0:
-            raise ValueError(
-                "commit_interval_s must be 0 or more, heartbeat_interval_s and handler_timeout_s more than 0"
-            )
 
 
 class Consumer(Client):
@@ -119,44 +75,15 @@ class Consumer(Client):
 
     @takes(ConsumerOptions)
     def __init__(self, options: ConsumerOptions) -> None:
-        self.group = group = check_client_group(options.group)
+        self.group = options.group
         super().__init__(options)
-        model = _MODELS[options.mode]
-        offset_store = options.offset_store
         self._own_file: FileOwner | None = None
-        if model is MessageModel.BROADCASTING and offset_store is None:
-            path = offset_file(group, options.instance)
+        if options.model is MessageModel.BROADCASTING and options.offset_store is None:
+            path = offset_file(options.group, options.instance)
             self._own_file = FileOwner(path)
-            offset_store = LocalFileOffsetStore(path, in_thread=self._session.runtime.in_thread)
-        member = MemberOptions(
-            group,
-            parse_topics(
-                group,
-                options.topic,
-                options.topics,
-                options.tags,
-                options.sql,
-                retries=model is MessageModel.CLUSTERING,
-                version=wall_clock_ms(),
-            ),
-            checked_start(options.start),
-            model,
-            options.orderly,
-            options.allocation,
-            FlowLimits(
-                options.prefetch_messages,
-                options.prefetch_bytes,
-                options.queue_messages_max,
-                options.queue_bytes_max,
-                options.queue_span_max,
-            ),
-            options.commit_interval_s,
-            options.heartbeat_interval_s,
-            options.handler_timeout_s,
-            offset_store,
-            options.wait_for_topic,
-        )
-        self._member = GroupMember(self._session, member)
+            in_thread = self._session.runtime.in_thread
+            options = replace(options, offset_store=LocalFileOffsetStore(path, in_thread=in_thread))
+        self._member = GroupMember(self._session, options)
         self._taking = Taking(self._session, self._member, self._join)
         self._iteration = self._taking.iteration
         self._handling = Handling(self._session, self._member, self._taking, options.on_failure or GiveBack())

@@ -14,7 +14,7 @@ from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.fetcher import Fetcher
-from reput_client.consume.group.options import MemberOptions
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
 from reput_protocol.codes import ConsumeType, RequestCode
 from reput_protocol.commands.consumers import (
@@ -42,7 +42,7 @@ _MIB: Final = 1 << 20
 class AdminRequests:
     """Answers such requests for one member."""
 
-    def __init__(self, options: MemberOptions, fetcher: Fetcher, started_ms: int) -> None:
+    def __init__(self, options: ConsumerOptions, fetcher: Fetcher, started_ms: int) -> None:
         self._group = options.group
         self._subscriptions = options.subscriptions
         self._fetcher = fetcher

@@ -12,7 +12,7 @@ from reput_client.consume.group.commits import BrokerOffsets, Commits, KeptOffse
 from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.handover import Handover
 from reput_client.consume.group.membership import Membership
-from reput_client.consume.group.options import MemberOptions
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.overdue import Handlers, Overdue
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
@@ -43,7 +43,7 @@ class GroupMember:
         fetcher, serving, commits: used directly by callers.
     """
 
-    def __init__(self, session: Session, options: MemberOptions) -> None:
+    def __init__(self, session: Session, options: ConsumerOptions) -> None:
         self.options = options
         self._session = session
         offsets = OffsetRequests(session)

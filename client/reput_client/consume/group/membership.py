@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from reput_client.consume.group.options import MemberOptions
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.subscriptions import consume_from_where
 from reput_client.errors import BrokerNotFound, ConnectFailed
 from reput_client.transport.address import Address
@@ -73,7 +73,7 @@ class Membership:
     def __init__(
         self,
         session: Session,
-        options: MemberOptions,
+        options: ConsumerOptions,
         *,
         on_change: Callable[[], None],
         on_lost: Callable[[str], None],

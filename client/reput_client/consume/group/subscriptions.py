@@ -81,13 +81,12 @@ _WHERE = {
 }
 
 
-def checked_start(start: Start) -> Start:
-    """Return `start`. Raises ValueError if it is not valid."""
+def check_start(start: Start) -> None:
+    """Raise ValueError if `start` is not valid."""
     if isinstance(start, str) and start not in _WHERE:
         raise ValueError(f"start is 'earliest', 'latest', a datetime or a queue offset, not {start!r}")
     if isinstance(start, int) and start < 0:
         raise ValueError(f"start {start} is below 0, the first offset of every queue")
-    return start
 
 
 def consume_from_where(start: Start) -> ConsumeFromWhere:
