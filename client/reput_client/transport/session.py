@@ -22,7 +22,7 @@ from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import BrokerIdentity, Connection
+from reput_client.transport.connection import BrokerConnection, BrokerIdentity
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
@@ -81,7 +81,7 @@ class Session:
         self.timeout_s = options.timeout_s
         self.connect_timeout_s = options.connect_timeout_s
         self._options = options
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._guide: Address | None = None
         """Which of the client's addresses is asked for routes; None: the one that `home` is connected to."""
         self._members: tuple[Address, ...] = ()
@@ -90,7 +90,7 @@ class Session:
         """Whether the last answer about routes has led to no master, so that the next address is asked."""
         self._looks: dict[tuple[str, ...], _Looks] = {}
         """By the brokers of a topic, which topics share."""
-        self.on_lost: Callable[[Connection], None] = lambda _connection: None
+        self.on_lost: Callable[[BrokerConnection], None] = lambda _connection: None
         self.on_stale_routes: Callable[[], None] = lambda: None
         self.closed = False
         if isinstance(self.runtime, CallerRuns):
@@ -107,11 +107,11 @@ class Session:
         """Return the time `timeout_s` (None: the client's default) from now."""
         return self.runtime.now() + (self.timeout_s if timeout_s is None else timeout_s)
 
-    def connection_to(self, address: Address) -> Connection:
+    def connection_to(self, address: Address) -> BrokerConnection:
         """Return the connection to `address`, open or not."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(
+            connection = self._connections[address] = BrokerConnection(
                 self.runtime,
                 self.pump,
                 address,
@@ -122,7 +122,7 @@ class Session:
             )
         return connection
 
-    def known_connection(self, queue: MessageQueue) -> Connection | None:
+    def known_connection(self, queue: MessageQueue) -> BrokerConnection | None:
         """Return the connection to the master of the queue's broker, open or not, if known."""
         address = self.brokers.master(queue.broker_name)
         return None if address is None else self._connections.get(address)
@@ -136,7 +136,7 @@ class Session:
         deadline = self.deadline(self.connect_timeout_s)
         await self.connection_to(self.home).open(deadline, patient=False)
 
-    async def open(self, address: Address | None, deadline: float) -> Connection:
+    async def open(self, address: Address | None, deadline: float) -> BrokerConnection:
         """Return an open connection to `address`, by default the client's own.
 
         Raises:
@@ -152,7 +152,7 @@ class Session:
             raise
         return connection
 
-    async def try_to_open(self, address: Address, deadline: float, broker_name: str) -> Connection:
+    async def try_to_open(self, address: Address, deadline: float, broker_name: str) -> BrokerConnection:
         """Return an open connection to the named broker's `address`; it is tried once.
 
         For a short time, if another broker may be its master by now.
@@ -192,7 +192,9 @@ class Session:
             self.routes.refresh_at(topic, -math.inf)
         self.on_stale_routes()
 
-    async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Connection:
+    async def open_for(
+        self, queue: MessageQueue, deadline: float, *, patient: bool = True
+    ) -> BrokerConnection:
         """Return an open connection to the master of the queue's broker.
 
         If it cannot be reached, its address is looked up again until the deadline: another broker of the same name may
@@ -279,7 +281,7 @@ class Session:
                 return
         await self.cluster(deadline)
 
-    def _met(self, connection: Connection) -> None:
+    def _met(self, connection: BrokerConnection) -> None:
         """Forget what is known of the home address if another broker, or a slave, is there now."""
         if connection.address == self.home:
             for name in self.brokers.names_at(self.home):
@@ -369,7 +371,7 @@ class Session:
             if ext_repeated is not None:
                 ext = ext_repeated
 
-    async def _wait(self, connection: Connection, call: Call, deadline: float) -> bool:
+    async def _wait(self, connection: BrokerConnection, call: Call, deadline: float) -> bool:
         """Wait for the end of a call; False if `deadline` came first.
 
         If there is an alternative to it, a silent broker is asked to identify itself; if it does not, its connection is
