@@ -65,6 +65,7 @@ _SECTIONS: Final = ("access.", "limits.", "log.", "tls.")
 _OF_BROKERS: Final = (
     "access.broker_user",
     "access.broker_secret",
+    "access.send_rocketmq_signatures",
     "limits.pull_bytes",
     "limits.pull_messages",
     "tls.connect",

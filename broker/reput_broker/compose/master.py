@@ -305,7 +305,9 @@ class MasterParts(RoleDuties):
         )
         once = PutOnce(deduplication, puts.appender)
         return (
-            PutProcessor(core.store, core.topic_access, core.counters, once, puts.transfer),
+            PutProcessor(
+                core.store, core.topic_access, core.counters, once, puts.transfer, core.groups.requesters
+            ),
             SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
             ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
         )
@@ -329,6 +331,11 @@ class MasterParts(RoleDuties):
         await self.staging.recover()
         file = ConfigFile(self._core.store.options.data_dir / "config" / "groupMembers.json")
         self.groups.membership.expect(await trio.to_thread.run_sync(members_before, file))
+
+    def release(self) -> None:
+        """Answer members that wait for changes of tables, because the tenure ends."""
+        if self._table_copies is not None:
+            self._table_copies.stop()
 
     @property
     def begun(self) -> str | None:

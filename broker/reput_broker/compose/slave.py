@@ -149,6 +149,9 @@ class SlaveParts(RoleDuties):
     async def before_serving(self) -> None:
         """Nothing has to be read."""
 
+    def release(self) -> None:
+        """No member waits for changes of a slave's tables."""
+
     async def complete(self) -> None:
         """Nothing has to be completed."""
 

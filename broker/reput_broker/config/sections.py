@@ -73,6 +73,9 @@ class AccessConfig(Section):
     accept_rocketmq_signatures: bool = option(True)
     """Take signatures in RocketMQ's form too. They cover less than those in Reput's form, which the clients and
     commands of Reput use: docs/security.md says what. RocketMQ's clients and mqadmin need true."""
+    send_rocketmq_signatures: bool = option(True)
+    """Sign this broker's requests in RocketMQ's form to brokers and name servers that do not know Reput's. false: the
+    broker does not use such servers."""
     signature_tolerance: Duration = option(300.0, ge=1.0, le=86_400.0)
     """How old a request may be that is signed in Reput's form."""
     first_signature_timeout: Duration = option(10.0, ge=0.1, le=600.0)
@@ -90,9 +93,14 @@ class AccessConfig(Section):
 
     def credentials(self) -> Credentials | None:
         """Return what requests to other brokers are signed with; None if no secret is configured."""
-        if self.broker_user:
-            return Credentials(self.broker_user, self.broker_secret) if self.broker_secret else None
-        return Credentials(self.admin_user, self.admin_secret) if self.admin_secret else None
+        user, secret = (
+            (self.broker_user, self.broker_secret)
+            if self.broker_user
+            else (self.admin_user, self.admin_secret)
+        )
+        if not secret:
+            return None
+        return Credentials(user, secret, rocketmq_signatures=self.send_rocketmq_signatures)
 
 
 class StoreConfig(Section):

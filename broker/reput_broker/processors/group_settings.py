@@ -57,14 +57,13 @@ class GroupSettingsProcessor:
 
     async def create(self, request: Request) -> Response:
         """Create or change a group; it is on disk when this is answered."""
-        return await self._put(request, [request.content(SubscriptionGroupConfig)])
+        return await self._put([request.content(SubscriptionGroupConfig)])
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
-        return await self._put(request, request.content(SubscriptionGroupList).groups)
+        return await self._put(request.content(SubscriptionGroupList).groups)
 
-    async def _put(self, request: Request, configs: list[SubscriptionGroupConfig]) -> Response:
-        request.client.note_role("admin")
+    async def _put(self, configs: list[SubscriptionGroupConfig]) -> Response:
         changed = []
         for number, config in enumerate(configs, start=1):
             if number % _GROUPS_A_TURN == 0:
@@ -123,7 +122,6 @@ class GroupSettingsProcessor:
         """Delete a group, with its offsets if the request says so. An unknown group counts as deleted."""
         header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
         group = header.group_name
-        request.client.note_role("admin")
         if is_system_group(group):
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"{group!r} cannot be deleted: it belongs to the system"
@@ -142,7 +140,6 @@ class GroupSettingsProcessor:
         """Forbid a group to read a topic, permit it again, or only report the state."""
         header = GroupForbiddenHeader.from_ext(request.ext)
         group, topic = check_group(header.group), check_topic(header.topic)
-        request.client.note_role("admin")
         if header.readable is not None:
             self._core.group_access.existing(group)
             self._settings.set_readable(group, topic, header.readable)
@@ -169,7 +166,6 @@ class ColdQuotaProcessor:
 
     def put(self, request: Request) -> Response:
         """Set quotas, all that are named or none."""
-        request.client.note_role("admin")
         try:
             wanted = read_properties(bytes(request.body))
         except ValueError as error:
@@ -187,11 +183,9 @@ class ColdQuotaProcessor:
 
     def remove(self, request: Request) -> Response:
         """Remove the quota of a group; there need not be one."""
-        request.client.note_role("admin")
         self._quotas.remove(bytes(request.body).decode("utf-8", "replace").strip())
         return Response()
 
-    def show(self, request: Request) -> Response:
+    def show(self, _request: Request) -> Response:
         """Answer with the quotas, and with what groups have read from the disk in this window."""
-        request.client.note_role("admin")
         return Response(0, body=encode_json(self._quotas.described()))

@@ -12,7 +12,7 @@ from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.options import flatten
 
-CONF = Path(__file__).resolve().parents[3] / "conf"
+CONF = Path(__file__).resolve().parents[4] / "conf"
 
 
 @pytest.fixture
