@@ -119,6 +119,10 @@ class Credentials:
         named[SIGNATURE] = self.signature(signed_content(named, version), *body)
         return named
 
+    def sign(self, header: Header, *body: Buffer) -> None:
+        """Add the user and its signature to a header."""
+        header.ext = self.signed(header.ext, *body, version=header.version)
+
 
 def knows_no_challenge(code: int, remark: str | None) -> bool:
     """Return whether a refusal of SIGNATURE_CHALLENGE is that of a server that does not know the request.

@@ -243,6 +243,8 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self.held_bytes = 0
         """Approximate size of all members and subscription tables."""
+        self.changes = 0
+        """How often members have joined or left, or a group's message model has changed."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -298,6 +300,7 @@ class ConsumerGroups:
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
         is_new = channel not in group.members
+        self.changes += is_new or data.message_model is not group.message_model
         group.record_request(channel, wanted, now)
         size = size_of(data)
         self.held_bytes += size - channel.consumer_groups.get(group.name, 0)
@@ -320,6 +323,7 @@ class ConsumerGroups:
         found = self._groups.get(group)
         if found is None or not found.drop(channel):
             return False
+        self.changes += 1
         self.held_bytes -= channel.consumer_groups.pop(group)
         if not found.members:
             self.held_bytes -= found.table_bytes

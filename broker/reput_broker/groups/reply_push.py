@@ -94,7 +94,7 @@ PUSH_TIMEOUT_S: Final = 10.0
 SETTLE_S: Final = 5.0
 """How long after a start requesters may still be unknown."""
 
-_AT_ONCE: Final = 32  # half of the requests that one connection may have in flight; see server/calls.py
+_AT_ONCE: Final = 32  # half of the requests that one connection may have in flight; see server/connection.py
 _PAUSE_S: Final = 0.05
 _ASKS: Final = (names.REPLY_TO_CLIENT.encode() + b"\x01",)
 _FAILED: Final = int(ResponseCode.SYSTEM_ERROR)

@@ -167,7 +167,6 @@ class StagingProcessor:
         """Store staged blocks; the same blocks at the same position may be sent again."""
         header = StageRecordsHeader.from_ext(request.ext)
         key = _key(header.query_id, header.batch_id, header.partition_id, header.staging_id)
-        request.client.note_role("producer")
         size = len(request.body)
         if await self._is_committed(key.query_id, key.batch_id):
             return _staged(request, header.position + size, kept=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakSet
@@ -18,7 +18,7 @@ from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.put.fence import Fence
 from reput_broker.request import Request, Response
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 from support.delivery_fakes import FakeClient
@@ -30,10 +30,21 @@ class Client(FakeClient):
     """Remembers whether it was answered."""
 
     is_answered = False
+    code = 0
+
+    def __init__(self, nursery: trio.Nursery | None = None) -> None:
+        super().__init__()
+        self._nursery = nursery
 
     @override
     def answer(self, request: Request, response: Response) -> None:
         self.is_answered = True
+        self.code = response.code
+
+    @override
+    def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(work, *arguments)
 
 
 class Ext(dict[str, Any]):
@@ -74,14 +85,28 @@ class Master:
         self.kept.add(ext)
         return Response(0, ext)
 
-    def request(self, code: int, ext: Mapping[str, Any], flag: int = 0) -> tuple[Request, Client]:
-        client = Client()
+    def request(
+        self, code: int, ext: Mapping[str, Any], flag: int = 0, nursery: trio.Nursery | None = None
+    ) -> tuple[Request, Client]:
+        client = Client(nursery)
         header = Header(code, 1, flag, None, dict(ext))
         return Request(client, HeaderType.JSON, header, memoryview(b""), 0.0, cast("Any", None)), client
 
     def commit(self, *, oneway: bool = False) -> Client:
         request, client = self.request(COMMIT, {}, ONEWAY_FLAG if oneway else 0)
-        self._handle(request)
+        outcome = self._handle(request)
+        if isinstance(outcome, Response):
+            client.answer(request, outcome)
+        return client
+
+    def waits(self, nursery: trio.Nursery) -> Client:
+        """Have member 2 wait for news."""
+        known = AwaitTableChangesHeader(2, known=self.heard(), confirm_offset=0, wait_ms=2000)
+        request, client = self.request(
+            RequestCode.AWAIT_TABLE_CHANGES, known.to_ext(HeaderType.JSON), 0, nursery
+        )
+        if self.copies.wait(request) is not None:
+            client.is_answered = True
         return client
 
     def heard(self, taken: str = "") -> str:
@@ -123,20 +148,37 @@ async def test_changes_that_nobody_waits_for_take_no_memory_each() -> None:
 
 
 @pytest.mark.trio
-async def test_a_wait_for_changes_ends_with_its_connection(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_master_that_stops_answers_at_once_what_waits() -> None:
+    """Its server waits for all answers, and hears no member any more."""
+    master = Master()
+    async with trio.open_nursery() as nursery:
+        waiting = master.waits(nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not waiting.is_answered
+        change = master.commit()
+        await trio.testing.wait_all_tasks_blocked()
+        assert waiting.is_answered, "of the change"
+        waiting = master.waits(nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not waiting.is_answered
+        assert not change.is_answered
+        master.copies.stop()
+        await trio.testing.wait_all_tasks_blocked()
+        assert waiting.is_answered
+        assert change.is_answered
+        assert change.code == ResponseCode.SYSTEM_BUSY, "whether the next master has it is unknown"
+        assert master.waits(nursery).is_answered
+        assert master.commit().code == ResponseCode.SYSTEM_BUSY
+
+
+@pytest.mark.trio
+async def test_a_wait_for_changes_ends_with_its_connection(autojump_clock: trio.testing.MockClock) -> None:
     """Its request is counted for the connection, and not after that has ended."""
     master = Master()
-    ext = AwaitTableChangesHeader(2, known=master.heard(), confirm_offset=0, wait_ms=2000).to_ext(
-        HeaderType.JSON
-    )
     for closes in (True, False):
         began_at = trio.current_time()
         async with trio.open_nursery() as nursery:
-            request, client = master.request(RequestCode.AWAIT_TABLE_CHANGES, ext)
-            client.spawn = nursery.start_soon  # type: ignore[assignment]
-            assert master.copies.wait(request) is None
+            client = master.waits(nursery)
             await trio.sleep(0.1)
             if closes:
                 client.close("peer")
