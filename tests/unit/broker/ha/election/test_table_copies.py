@@ -172,20 +172,13 @@ async def test_a_master_that_stops_answers_at_once_what_waits() -> None:
 
 
 @pytest.mark.trio
-async def test_a_wait_for_changes_ends_with_its_connection(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_wait_for_changes_ends_with_its_connection(autojump_clock: trio.testing.MockClock) -> None:
     """Its request is counted for the connection, and not after that has ended."""
     master = Master()
-    ext = AwaitTableChangesHeader(2, known=master.heard(), confirm_offset=0, wait_ms=2000).to_ext(
-        HeaderType.JSON
-    )
     for closes in (True, False):
         began_at = trio.current_time()
         async with trio.open_nursery() as nursery:
-            request, client = master.request(RequestCode.AWAIT_TABLE_CHANGES, ext)
-            client.spawn = nursery.start_soon  # type: ignore[assignment]
-            assert master.copies.wait(request) is None
+            client = master.waits(nursery)
             await trio.sleep(0.1)
             if closes:
                 client.close("peer")
