@@ -53,6 +53,7 @@ from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig, TopicConfigTable
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.channel import Peer
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import free_port
 from support.election_engine import EngineState, FakeEngine
@@ -141,7 +142,7 @@ def confirm_offset(broker: Broker) -> int | None:
 
 
 async def ask(broker: Broker, code: RequestCode, ext: Any, body: bytes = b"") -> ClientAnswer:
-    client = RemotingClient(broker.address, header_type=HeaderType.MSGPACK)
+    client = RemotingClient(broker.address, peer=Peer.REPUT)
     try:
         return await client.call(code, ext, body, timeout_s=10.0)
     finally:
@@ -541,7 +542,7 @@ async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path)
     clients = []
 
     def connect(broker: Broker) -> RemotingClient:
-        clients.append(RemotingClient(broker.address, header_type=HeaderType.MSGPACK))
+        clients.append(RemotingClient(broker.address, peer=Peer.REPUT))
         return clients[-1]
 
     async with group.member(0) as first, group.member(1) as second:

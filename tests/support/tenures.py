@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
-from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures, SlaveFigures
+from reput_broker.observe.metrics import MasterFigures, ReplicationFigures, SlaveFigures
 from reput_broker.roles import Role, Tenure
 
 REPLICATION = ReplicationFigures(

@@ -30,7 +30,7 @@ from reput_broker.ha.slave_refusals import fenced, once_confirmed
 from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures
+from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
 from reput_broker.processors.put import PutProcessor
 from reput_broker.processors.send import SendProcessor
@@ -304,7 +304,9 @@ class MasterParts(RoleDuties):
         )
         once = PutOnce(deduplication, puts.appender)
         return (
-            PutProcessor(core.store, core.topic_access, core.counters, once, puts.transfer),
+            PutProcessor(
+                core.store, core.topic_access, core.counters, once, puts.transfer, core.groups.requesters
+            ),
             SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
             ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
         )

@@ -23,7 +23,7 @@ from reput_broker.ha.slave_refusals import SlaveRefusals
 from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.replication_metrics import ReplicationFigures, SlaveFigures
+from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo

@@ -175,6 +175,16 @@ class ConsumerGroup:
                     return Conflict(other, *wanted.difference(request.wanted))
         return None
 
+    def earlier_connections(self, channel: ClientChannel, wanted: Wanted) -> list[ClientChannel]:
+        """Return the other connections of a client that ask for something else than it does now."""
+        return [
+            member
+            for request in self._requests.values()
+            if request.wanted != wanted
+            for member in request.members
+            if member is not channel and member.client_id == channel.client_id
+        ]
+
     def record_request(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
         """Record what a member asks for; adds the member if it is new."""
         member = self.members.get(channel)
@@ -275,10 +285,14 @@ class ConsumerGroups:
         """Record a heartbeat for one group.
 
         With `refuse_conflicts` a client that asks for something else than another member is not
-        registered, and removed if it was a member.
+        registered, and removed if it was a member. Earlier connections of the client itself that ask for something
+        else, such as one whose machine lost power, are members no longer.
         """
         group = self._groups.get(data.group_name)
         wanted = Wanted.of(data)
+        for earlier in () if group is None else group.earlier_connections(channel, wanted):
+            self.unregister(data.group_name, earlier)
+        group = self._groups.get(data.group_name)
         conflict = None if group is None else group.conflict_of(wanted, channel)
         if conflict is not None and refuse_conflicts:
             self.unregister(data.group_name, channel)

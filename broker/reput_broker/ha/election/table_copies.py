@@ -101,7 +101,6 @@ class TableCopies:
     def wait(self, request: Request) -> Response | None:
         """Note what a member has; answer at once if there is more, else when there is."""
         header = AwaitTableChangesHeader.from_ext(request.ext)
-        request.client.note_role("broker")
         if not header.taken:
             self._taken.pop(header.member, None)  # it begins anew, maybe without what it had
         run, _, number = header.taken.partition(".")
