@@ -19,6 +19,7 @@ from reput_client.errors import (
     RequestTimeout,
 )
 from reput_client.transport.address import Address, parse_addresses
+from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerIdentity, Connection

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.aio import AnyioRuntime
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import MASTER_ID, Route
 from reput_client.transport.session import Session
 from reput_protocol.commands.topic import BrokerData
@@ -24,7 +25,7 @@ class Client(Session):
     """A client of a group whose master is gone, until `master_at`."""
 
     def __init__(self, *topics: str, brokers: tuple[str, ...] = ("b",)) -> None:
-        super().__init__("127.0.0.1:1", AnyioRuntime())
+        super().__init__(ClientOptions("127.0.0.1:1"), AnyioRuntime())
         self.looked_at: list[float] = []
         self.found_at: dict[str, float] = {}
         self.master_at = inf
