@@ -19,6 +19,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,8 +57,7 @@ def main() -> int:
     arguments = parser.parse_args()
     platform = Platform()
     platform.install()
-    import simulation.scenario  # noqa: F401 - once, for all seeds
-
+    _import_for_all_seeds()
     if arguments.bug == "only":
         return _run_planted(platform, arguments)
     if arguments.seed is not None:
@@ -66,6 +66,17 @@ def main() -> int:
         return 1 if outcome["violations"] else 0
     first = arguments.first if arguments.first is not None else secrets.randbelow(1 << 30)
     return _run_many(platform, range(first, first + arguments.seeds), arguments)
+
+
+def _import_for_all_seeds() -> None:
+    """Import the product and what it imports when it is first used."""
+    import reput_client
+    import simulation.scenario  # noqa: F401
+
+    for name in reput_client.__all__:
+        getattr(reput_client, name)
+    for name in ("anyio._backends._trio", "encodings.idna", "reput_client.transport.aio"):
+        import_module(name)
 
 
 class _Child:
