@@ -12,6 +12,7 @@ from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.subscriptions import parse_topics
 from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
 from reput_client.transport.address import Address
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
@@ -55,7 +56,7 @@ class ScriptedSession(Session):
     """A session whose requests are answered at once by functions, by code."""
 
     def __init__(self, clock: FakeSeconds) -> None:
-        super().__init__(str(ADDRESS), cast("Runtime", _Runtime(clock)))
+        super().__init__(ClientOptions(str(ADDRESS)), cast("Runtime", _Runtime(clock)))
         self.replies: dict[int, Reply] = {}
         self.asked: list[int] = []
 

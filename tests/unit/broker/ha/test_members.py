@@ -56,3 +56,46 @@ def test_the_latest_address_of_a_member_counts() -> None:
     members.asked(2, "b:2", "")
     members.learned([GroupMember(2, "b:1", 5.0)])
     assert listed(members) == {2: "b:2"}
+
+
+def test_one_host_names_few_members() -> None:
+    """Their addresses are in the routes of clients, and any user who may replicate names them."""
+    clock = FakeSeconds()
+    master = members_of(0, "a:1", clock)
+    master.asked(1, "b:1", "10.0.0.2")
+    for slave_id in range(2, 200):
+        clock.now += 0.01
+        master.asked(slave_id, f"evil-{slave_id}:1", "10.6.6.6")
+    assert listed(master) == {1: "b:1", **{n: f"evil-{n}:1" for n in range(192, 200)}}, "the latest"
+    for host in range(20):
+        for slave_id in range(1000 + 8 * host, 1008 + 8 * host):
+            clock.now += 0.01
+            master.asked(slave_id, f"evil-{slave_id}:1", f"10.6.7.{host}")
+    assert len(listed(master)) == 32
+    assert listed(master)[1] == "b:1"
+    master.asked(2, "c:1", "10.0.0.3")
+    assert 2 not in listed(master)
+    clock.now += 61.0
+    master.asked(2, "c:1", "10.0.0.3")
+    assert listed(master)[2] == "c:1", "one that is away makes room"
+    assert len(listed(master)) == 32
+
+
+def test_another_host_does_not_move_a_member_that_is_there() -> None:
+    clock = FakeSeconds()
+    master, slave = members_of(0, "a:1", clock), members_of(3, "d:1", clock)
+    master.asked(1, "b:1", "10.0.0.2")
+    for _ in range(30):
+        clock.now += 5.0
+        master.asked(1, "evil:1", "10.6.6.6")
+        master.asked(1, "b:1", "10.0.0.2")
+        assert listed(master) == {1: "b:1"}
+    slave.learned(master.all())
+    slave.asked(1, "b:1", "10.6.6.6")
+    slave.asked(1, "evil:1", "10.6.6.6")
+    assert listed(slave) == {1: "b:1"}, "nor one that the master has named"
+    master.asked(1, "b:2", "10.0.0.2")
+    assert listed(master) == {1: "b:2"}, "it may move itself"
+    clock.now += 61.0
+    master.asked(1, "c:1", "10.0.0.3")
+    assert listed(master) == {1: "c:1"}, "it runs on another machine now"
