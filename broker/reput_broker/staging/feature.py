@@ -32,9 +32,8 @@ class StagingFeature:
         self._committer = Committer(
             store,
             puts.appender,
-            puts.flush,
-            puts.transfer,
-            Publisher(store, puts.appender, puts.flush, core.tables.topics, state.clock_ms),
+            puts.progress,
+            Publisher(store, puts.appender, puts.progress, core.tables.topics, state.clock_ms),
             state,
             core.tables,
             core.topic_access,

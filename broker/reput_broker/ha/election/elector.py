@@ -136,7 +136,7 @@ class Elector:
     def on_set_change(self, call: Callable[[], None]) -> None:
         """Call this in this tenure whenever `Mastership.on_change` is called."""
         if self._mastership is not None:
-            self._mastership.on_change = call
+            self._mastership.on_change.append(call)
 
     def before_taking_over(self, call: Callable[[], Awaitable[None]] | None) -> None:
         """Await this, for a limited time, before this member takes over from a master that has handed over to it, and

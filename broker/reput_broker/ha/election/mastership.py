@@ -93,7 +93,7 @@ class Mastership:
         self.in_sync: InSyncSet | None = None
         """Once the log is open."""
         self.is_over = False
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change: list[Callable[[], None]] = []
         """Called after each change of the in-sync set, or of those about to join it; the confirm offset may have moved.
         """
         self._engine = engine
@@ -175,10 +175,14 @@ class Mastership:
             confirmed = in_sync.confirm
             change = in_sync.next_change(self._clock())
             if in_sync.confirm != confirmed:
-                self.on_change()  # a member that was about to join has gone
+                self._tell_change()  # a member that was about to join has gone
             if change is not None and await self._record(in_sync=change):
                 in_sync.settled(change)
-                self.on_change()
+                self._tell_change()
+
+    def _tell_change(self) -> None:
+        for call in self.on_change:
+            call()
 
     async def force(self) -> None:
         """Record that this master's history holds, whatever other members know to be confirmed before."""
