@@ -1,6 +1,6 @@
 """A short history without a violation, and histories with a planted bug that the judges catch.
 
-`make histories` records for minutes, `make histories-planted` tries every bug. A failure names its seed.
+`make soak KIND=histories` records for minutes, with `PLANTED=1` tries every bug. A failure names its seed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from histories.trying import try_bug
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-# One seed, so that the tests say the same every time; `make histories` takes another each time.
+# One seed, so that the tests say the same every time; `make soak KIND=histories` takes another each time.
 _SEED = int(os.environ.get("HISTORIES_SEED", "20261121"))
 _SHORT = Plan(5.0, pause_s=(0.2, 0.8), first=("kill-broker", "kill", "join", "stop", "kill", "leave"))
 _KINDS = "ok=80,fails1=10,poison=10"

@@ -176,7 +176,8 @@ class BrokerMachine(Machine):
         served = None if self.broker is None else self.broker._served
         if elector is None or served is None or served.storage is None:
             return None
-        return elector.confirmed, served.storage.store.max_physical_offset
+        storage, end = served.storage, served.storage.store.max_physical_offset
+        return elector.confirmed(storage.epochs.entries, end), end
 
     def promote(self) -> None:
         """Make its broker the master by force, as an operator does."""

@@ -105,7 +105,7 @@ def restored_engine_believed() -> None:
     async def leaves(self: Mastership) -> None:
         pass
 
-    Elector.confirmed = property(lambda _: 0)  # type: ignore[assignment,method-assign]
+    Elector.confirmed = lambda *_: 0  # type: ignore[method-assign]
     SeenFile.record = property(lambda _: (0, 0))  # type: ignore[assignment,method-assign]
     SeenFile.note_record = lambda *_: False  # type: ignore[method-assign]
     Mastership.put_back = leaves  # type: ignore[method-assign]

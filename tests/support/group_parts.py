@@ -12,7 +12,6 @@ from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.subscriptions import parse_topics
 from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
 from reput_client.transport.address import Address
-from reput_client.transport.channel import Call, Waiter
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
@@ -21,6 +20,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import LockBatchBody, LockBatchResult
 from reput_protocol.commands.topic import BrokerData
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import Value
 
 T = TypeVar("T")

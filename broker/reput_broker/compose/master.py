@@ -31,7 +31,7 @@ from reput_broker.ha.slave_refusals import fenced, once_confirmed
 from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures
+from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
 from reput_broker.processors.put import PutProcessor
 from reput_broker.processors.send import SendProcessor
@@ -252,7 +252,9 @@ class MasterParts(RoleDuties):
         )
         once = PutOnce(deduplication, puts.appender)
         return (
-            PutProcessor(core.store, core.topic_access, core.counters, once, puts.progress),
+            PutProcessor(
+                core.store, core.topic_access, core.counters, once, puts.progress, core.groups.requesters
+            ),
             SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
             ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
         )
@@ -276,6 +278,11 @@ class MasterParts(RoleDuties):
         await self.staging.recover()
         file = ConfigFile(self._core.store.options.data_dir / "config" / "groupMembers.json")
         self.groups.membership.expect(await trio.to_thread.run_sync(members_before, file))
+
+    def release(self) -> None:
+        """Answer members that wait for changes of tables, because the tenure ends."""
+        if self._table_copies is not None:
+            self._table_copies.stop()
 
     @property
     def begun(self) -> str | None:

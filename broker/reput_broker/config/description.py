@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-from collections.abc import Mapping
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _UNITS = {"duration": "s", "size": "B"}
+_FIRST_SENTENCE: Final = re.compile(r".*?\.(?= |$)")
 
 
 class OptionRow(NamedTuple):
@@ -35,6 +42,7 @@ class OptionRow(NamedTuple):
 
 def describe(config: BrokerConfig) -> list[OptionRow]:
     """Return a row for every option of `config`, in the order of `conf/broker.toml`."""
+    texts = option_texts(type(config))
     return [
         OptionRow(
             key,
@@ -42,7 +50,7 @@ def describe(config: BrokerConfig) -> list[OptionRow]:
             config.origins.get(key, "default"),
             "duration" if is_duration(field) else "size" if is_size(field) else "",
             is_live(field),
-            field.description or "",
+            _first_sentence(texts[key]),
             written(field, field.default),
         )
         for key, field in option_fields(type(config)).items()
@@ -80,17 +88,22 @@ def _public(value: Any) -> Any:
 
 def is_secret(field: FieldInfo) -> bool:
     """Tell whether the option's value is never shown."""
-    return _is_marked(field, "secret")
+    return bool(_noted(field, "secret"))
 
 
 def is_live(field: FieldInfo) -> bool:
     """Tell whether the option can change while the broker runs."""
-    return _is_marked(field, "live")
+    return bool(_noted(field, "live"))
 
 
-def _is_marked(field: FieldInfo, mark: str) -> bool:
+def rocketmq_name(field: FieldInfo) -> str:
+    """Return RocketMQ's name of the option; "" if RocketMQ does not have it."""
+    return str(_noted(field, "rocketmq") or "")
+
+
+def _noted(field: FieldInfo, name: str) -> object:
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get(mark))
+    return extra.get(name) if isinstance(extra, dict) else None
 
 
 def written(field: FieldInfo, value: Any) -> str:
@@ -113,19 +126,62 @@ def written(field: FieldInfo, value: Any) -> str:
 
 def digest(config: BrokerConfig) -> str:
     """Return 12 hex digits that are the same for equal configurations, whatever the origin of their values."""
-    text = "\n".join(f"{row.key}={row.value}" for row in describe(config))
+    text = "\n".join(
+        f"{key}={shown(field, option_value(config, key))}"
+        for key, field in option_fields(type(config)).items()
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def option_fields(model: type[BaseModel], prefix: str = "") -> dict[str, FieldInfo]:
+def option_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return every option of `model` and its sections, by dotted key, in the order of declaration."""
-    fields: dict[str, FieldInfo] = {}
+    return {key: owner.model_fields[key.rpartition(".")[2]] for key, owner in _owners(model)}
+
+
+@cache
+def option_texts(model: type[BaseModel]) -> Mapping[str, str]:
+    """Return the text below the declaration of every option of `model` and its sections, by dotted key."""
+    return {
+        key: _texts_in(owner.__module__)[owner.__name__, key.rpartition(".")[2]]
+        for key, owner in _owners(model)
+    }
+
+
+def section_of(model: type[BaseModel], name: str) -> type[BaseModel]:
+    """Return the model of a section."""
+    section = model.model_fields[name].annotation
+    assert isinstance(section, type)
+    assert issubclass(section, BaseModel)
+    return section
+
+
+def _owners(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield every option with the model that declares it."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            fields |= option_fields(field.annotation, f"{prefix}{name}.")
+            yield from _owners(field.annotation, f"{prefix}{name}.")
         else:
-            fields[prefix + name] = field
-    return fields
+            yield prefix + name, model
+
+
+@cache
+def _texts_in(module: str) -> Mapping[tuple[str, str], str]:
+    """Return the texts below the attributes of a module's classes. They are not in memory before they are needed."""
+    return {
+        (owner.name, field.target.id): inspect.cleandoc(text.value.value)
+        for owner in ast.parse(inspect.getsource(sys.modules[module])).body
+        if isinstance(owner, ast.ClassDef)
+        for field, text in pairwise(owner.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(text.value.value, str)
+    }
+
+
+def _first_sentence(text: str) -> str:
+    found = _FIRST_SENTENCE.match(" ".join(text.split()))
+    assert found is not None, text
+    return found[0]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

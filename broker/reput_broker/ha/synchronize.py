@@ -467,6 +467,8 @@ class SlaveSynchronize:
         self._tables.offsets.adopt(offsets, is_partial=held.is_partial, version=version)
         self._tables.offsets_soon.committed()
         self._has_offsets = True
+        if self._member is not None:
+            await self._tables.offsets_soon.sync()  # the master is told that they are here
 
     async def _take_topics(self, members: Members, held: _Held) -> None:
         topics = self._tables.topics

@@ -14,7 +14,7 @@ from reput_client.credentials import Credentials
 from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
 from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
 from reput_client.transport.connection import Connection
 from reput_client.transport.session import CONNECT_TIMEOUT_S, is_not_master, raise_refusal
@@ -36,6 +36,7 @@ from reput_protocol.commands.stage import (
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.kernel.records import crc32
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import HeaderType, Value
 
 WRITE_TIMEOUT_S: Final = 120.0

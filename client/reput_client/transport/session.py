@@ -21,7 +21,7 @@ from reput_client.errors import (
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerIdentity, Connection
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
@@ -41,6 +41,7 @@ from reput_protocol.errors import (
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.signature import Credentials
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
 from reput_client.consume.pull import Wanted
 from reput_client.errors import BrokerNotFound, RequestTimeout
-from reput_client.transport.channel import Call
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
 from support.group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
 

@@ -13,8 +13,7 @@ from reput_broker.observe.exposition import TEXT
 from reput_broker.observe.health import BrokerState
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import MetricsPages
-from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
-from reput_broker.observe.rocketmq_metrics import RocketMQMetrics
+from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS, common_labels
 from reput_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
 from support.scrapes import Page, a_few_figures, check, fake_store, read, value
@@ -44,7 +43,7 @@ def sources(tmp_path: Path) -> Iterator[MetricsSources]:
 
 
 def rendered(sources: MetricsSources) -> str:
-    pages = MetricsPages(ROCKETMQ_METRICS, RocketMQMetrics(sources).families)
+    pages = MetricsPages(ROCKETMQ_METRICS, sources, common_labels(sources.config))
     return trio.run(pages.render, TEXT).decode()
 
 

@@ -1,4 +1,4 @@
-"""`python tests/fuzz/kernel.py`: millions of mutated records and derived files through the compiled kernel.
+"""`make soak KIND=fuzz-kernel`: millions of mutated records and derived files through the compiled kernel.
 
 Two builds read half of the inputs each: one with AddressSanitizer, where every buffer has its own memory, and
 one in which every index is checked. Some inputs are also read by the interpreted kernel, which must say the same.

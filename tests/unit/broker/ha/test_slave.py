@@ -15,7 +15,7 @@ from reput_broker.request import ClientAnswer
 from reput_broker.roles import Master, Role, Tenure
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData
-from reput_protocol.wire.header import HeaderType
+from reput_protocol.wire.channel import Peer
 from support.tenures import SetTenures
 
 PULL = {
@@ -58,13 +58,11 @@ async def ask(client: RemotingClient, code: int, ext: dict[str, object] | None =
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("header_type", [HeaderType.JSON, HeaderType.MSGPACK])
-async def test_it_refuses_what_only_a_master_does_and_names_the_master(
-    tmp_path: Path, header_type: HeaderType
-) -> None:
+@pytest.mark.parametrize("peer", [Peer.ROCKETMQ, Peer.REPUT])
+async def test_it_refuses_what_only_a_master_does_and_names_the_master(tmp_path: Path, peer: Peer) -> None:
     tenure = Tenure(Role.SLAVE, 1, master=Master("10.0.0.9:10911", "10.0.0.9:10912"))
     async with slave(tmp_path, tenure) as broker:
-        client = RemotingClient(broker.address, header_type=header_type)
+        client = RemotingClient(broker.address, peer=peer)
         for code, answer_code in REFUSED.items():
             answer = await ask(client, code)
             assert answer.code == answer_code, code.name

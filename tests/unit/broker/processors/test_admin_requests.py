@@ -316,7 +316,7 @@ async def test_rates_of_topics_and_groups_are_shown(tmp_path: Path) -> None:
 
 async def test_a_tool_finds_each_runtime_figure_of_rocketmq(tmp_path: Path) -> None:
     """One that is missing, or cannot be read as a number, empties RocketMQ's exporter for Prometheus."""
-    golden = json.loads((Path(__file__).parents[2] / "golden/mqadmin.json").read_text())
+    golden = json.loads((Path(__file__).parents[3] / "golden/mqadmin.json").read_text())
     async with broker_bench(tmp_path) as bench:
         client = bench.client(HeaderType.JSON)
         await client.send("orders", b"x" * 100)

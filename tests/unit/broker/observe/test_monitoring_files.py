@@ -12,7 +12,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from reput_broker.observe.catalogue import METRICS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DASHBOARD = ROOT / "conf" / "grafana" / "dashboards" / "reput.json"
 RULES = ROOT / "conf" / "prometheus" / "rules.yml"
 

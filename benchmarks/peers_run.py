@@ -1,4 +1,4 @@
-"""`make bench-peers`: compare Reput with other brokers on this machine.
+"""`make bench KIND=peers`: compare Reput with other brokers on this machine.
 
 Each system is used through its usual Python client. In each round all systems are measured one after the other; the
 table has medians. All servers run throughout, and idle while another is measured. A run that loses, repeats or changes
@@ -87,7 +87,7 @@ def _head(measured: Measured, systems: Sequence[System], arguments: argparse.Nam
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores, "
         f"{pages * page / (1 << 30):.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}; "
         f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s.",
-        f"Command: `make bench-peers ARGS={shlex.quote(shlex.join(sys.argv[1:]))}`",
+        f"Command: `make bench KIND=peers ARGS={shlex.quote(shlex.join(sys.argv[1:]))}`",
         "CPU is processor seconds for a million messages. Latencies are those of each message acknowledged, end to end "
         "from when it was due to when its consumer held it.",
         "",

@@ -18,7 +18,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.observe.catalogue import METRICS
 from reput_broker.observe.exposition import OPENMETRICS, TEXT
 from reput_broker.observe.health import BrokerState
-from reput_broker.observe.metrics import BrokerMetrics, MetricsSources
+from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import MetricsPages
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
@@ -33,9 +33,7 @@ def sources(tmp_path: Path) -> Iterator[MetricsSources]:
 
 
 def pages_of(sources: MetricsSources) -> MetricsPages:
-    return MetricsPages(
-        METRICS, BrokerMetrics(sources).families, (ProcessCollector(registry=None), GC_COLLECTOR)
-    )
+    return MetricsPages(METRICS, sources, standard=(ProcessCollector(registry=None), GC_COLLECTOR))
 
 
 def rendered(sources: MetricsSources, content_type: str = TEXT) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import socket
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import structlog
 import trio
 import trio.testing
 
@@ -18,9 +22,11 @@ from reput_broker.access.user_file import UserFile
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
+from reput_broker.server.crowd import Crowd, network_of
 from reput_broker.server.dispatch import Access, RequestDispatcher
 from reput_broker.server.gate import Gate
-from reput_broker.server.listener import Server, bind
+from reput_broker.server.listener import Server, address_of, bind
+from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
 from reput_protocol.codes import RequestCode
 from reput_protocol.signature import Credentials
@@ -185,6 +191,52 @@ def test_an_address_that_fails_waits_longer_and_others_do_not() -> None:
     assert penalties.pause_s("10.1.0.1") == 0.0, "the table is bounded"
 
 
+BROKEN_FRAMES: Final = {
+    "wrong length": struct.pack(">II", 3, 100) + b"abc",
+    "bad header": struct.pack(">II", 8, 4) + b"]]]]",
+    "unknown header type": struct.pack(">II", 8, 0x77 << 24 | 4) + b"]]]]",
+    "too large": struct.pack(">II", 1 << 30, 100),
+}
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("frame", BROKEN_FRAMES.values(), ids=BROKEN_FRAMES)
+async def test_malformed_frames_of_strangers_are_penalized_and_logged_now_and_then(
+    access: AccessControl, autojump_clock: trio.testing.MockClock, frame: bytes
+) -> None:
+    async with trio.open_nursery() as nursery, served(access) as user:
+        user.peer.says(signed(1))
+        assert user.strangers is not None
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(200):
+                stranger = Bench(Peer(), nursery, user, access)
+                nursery.start_soon(stranger.connection.run)
+                stranger.peer.says(frame)
+            await trio.sleep(1.5)
+        assert user.strangers.penalties.pause_s("10.0.0.1") > 0.5
+        assert 20 <= len(lines) <= 22, "the others are left out"
+        user.peer.says(frame)
+        before = user.strangers.penalties.pause_s("10.0.0.1")
+        await settled()
+        assert user.connection.is_closed
+        assert user.strangers.penalties.pause_s("10.0.0.1") == before, "a user's connection is no stranger's"
+        nursery.cancel_scope.cancel()
+
+
+def test_a_line_says_how_many_were_left_out() -> None:
+    now = 0.0
+    refusals = RefusalLog(clock=lambda: now)
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(100):
+            refusals.refused("10.0.0.1:5", "malformed")
+        refusals.refused("10.0.0.2:5", "auth")
+        now = 1.0
+        refusals.refused("10.0.0.3:5", "malformed", detail="x")
+    assert len(lines) == 22
+    assert [line["peer"] for line in lines[20:]] == ["10.0.0.2:5", "10.0.0.3:5"]
+    assert (lines[-1]["omitted"], lines[-1]["detail"]) == (80, "x")
+
+
 # -- when connections run out ------------------------------------------------------------------------------------
 
 
@@ -264,6 +316,58 @@ async def test_silent_strangers_make_room_for_others(tmp_path: Path, access: Acc
             await until_closed(silent[0])
             assert await is_served(modest)
             assert await is_served(silent[1])
+
+
+@pytest.mark.trio
+async def test_all_addresses_of_one_ipv6_client_count_together(
+    tmp_path: Path, access: AccessControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(end: socket.socket, *, peer: bool = False) -> tuple[str, int]:
+        host, port = address_of(end, peer=peer)
+        return (f"2001:db8::{host[-1]}" if peer and host != "127.0.0.1" else host), port
+
+    monkeypatch.setattr("reput_broker.server.listener.address_of", elsewhere)
+    async with listening(tmp_path, access, 5) as (server, clients):
+        modest = [await clients.connect() for _ in range(2)]
+        greedy = [await clients.connect(f"127.0.0.{number}") for number in range(2, 5)]
+        with trio.fail_after(20):
+            while len(server.connections) < 5:
+                await trio.sleep(0.001)
+            assert await is_served(await clients.connect())
+            await until_closed(greedy[0])
+            assert await is_served(modest[0])
+
+
+def test_the_oldest_of_the_largest_network_gives_way() -> None:
+    """As by counting all members each time."""
+    chance, crowd, members = random.Random(7), Crowd[int](), dict[int, str]()
+    for number in range(3000):
+        step = chance.random()
+        if step < 0.55:
+            members[number] = chance.choice(
+                ("10.0.0.1", "10.0.0.2", "::ffff:1:2", "2001:db8::1", "2001:db8::2%x")
+            )
+            crowd.add(number, members[number])
+        elif step < 0.75 and members:
+            gone = chance.choice([*members])
+            del members[gone]
+            assert crowd.discard(gone)
+        elif members:
+            sizes = Counter(map(network_of, members.values()))
+            found = crowd.pop_greediest()
+            assert found is not None
+            member, network, size = found
+            assert (size, sizes[network]) == (max(sizes.values()), size)
+            of_network = [other for other, host in members.items() if network_of(host) == network]
+            assert member == of_network[0]
+            del members[member]
+        assert len(crowd) == len(members)
+        assert not crowd.discard(-1)
+    while members:
+        found = crowd.pop_greediest()
+        assert found is not None
+        del members[found[0]]
+    assert crowd.pop_greediest() is None
 
 
 @pytest.mark.trio

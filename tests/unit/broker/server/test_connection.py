@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from reput_broker.observe.counters import ROLES
 from reput_broker.request import (
     ClientBusy,
     ClientGone,
@@ -446,13 +447,24 @@ async def test_an_unfinished_frame_counts_as_held_until_it_is_whole_or_the_peer_
         assert bench.peer.answered == [(1, 0)]
 
 
+@pytest.mark.parametrize(
+    ("code", "role"),
+    [
+        (RequestCode.SEND_MESSAGE_V2, "producer"),
+        (RequestCode.PULL_MESSAGE, "consumer"),
+        (RequestCode.GET_BROKER_CONFIG, "admin"),
+        (RequestCode.REGISTER_BROKER, "broker"),
+        (RequestCode.GET_ROUTEINFO_BY_TOPIC, "unknown"),  # any peer asks it
+    ],
+)
 @pytest.mark.trio
-async def test_the_first_role_stands() -> None:
+async def test_the_role_of_a_connection_is_that_of_its_first_sender(code: int, role: str) -> None:
     async with connected() as bench:
-        bench.connection.note_role("producer")
-        bench.connection.note_role("consumer")
-        assert bench.traffic.open_by_role["producer"] == 1
-        assert bench.traffic.open_by_role["consumer"] == 0
+        bench.peer.says(ask(code, 1))
+        await settled()
+        assert bench.traffic.open_by_role == {**dict.fromkeys(ROLES, 0), role: 1}
+        bench.connection.note_role("admin")
+        assert bench.traffic.open_by_role[role if role != "unknown" else "admin"] == 1
 
 
 # Requests of the broker to the client

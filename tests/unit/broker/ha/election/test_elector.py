@@ -17,6 +17,7 @@ from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile, MemberFileWrong
+from reput_broker.ha.epochs import Epoch
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
 from support.election_engine import EngineState, FakeEngine
@@ -33,6 +34,7 @@ class Member:
         self.engine = FakeEngine(group.state)
         self.end = 0
         self.log_epoch = 0
+        self.epochs: list[Epoch] = []
         self.in_sync: InSyncSet | None = None
         self.scope = trio.CancelScope()
         self.elector = self._make()
@@ -61,11 +63,18 @@ class Member:
                     self.in_sync = None
                     if tenure.is_master:
                         with suppress(LeaseLost):
-                            _, self.in_sync = self.elector.lead(tenure.epoch, self.end)
+                            _, self.in_sync = self.elector.lead(tenure.epoch, self.epochs, self.end)
                     await self.elector.changed(tenure)
 
     def kill(self) -> None:
         self.scope.cancel()
+
+    def confirmed(self, end: int = 1000) -> int:
+        return self.elector.confirmed(self.epochs, end)
+
+    def hears(self, epoch: int, offset: int, end: int) -> None:
+        """Have a master tell what is confirmed, while this log ends at `end`."""
+        self.elector.note_confirmed(epoch, offset, self.epochs, end)
 
     def restart(self) -> None:
         self.engine = FakeEngine(self.group.state)
@@ -233,11 +242,11 @@ def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Run) -
         await trio.sleep(1)
         await g.copy_everything(2, 3, end=500)
 
-        def fails(epoch: int, start: int) -> tuple[Fence, InSyncSet]:
+        def fails(*_: object) -> tuple[Fence, InSyncSet]:
             raise LeaseLost("disk broken")
 
         first, second = g[2], g[3]
-        first.elector.lead = second.elector.lead = fails  # type: ignore[method-assign]
+        first.elector.lead = second.elector.lead = fails  # type: ignore[assignment,method-assign]
         g[1].kill()
         while g.state.record.epoch < 2:
             await trio.sleep(0.1)
@@ -427,7 +436,7 @@ def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_other
         await trio.sleep(2)
         g[1].kill()
         g[1].restart()
-        assert g[1].elector.confirmed == 500
+        assert g[1].confirmed() == 500
         g[2].kill()
         g[1].kill()
         await trio.sleep(2 * LEASE_S)
@@ -435,7 +444,7 @@ def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_other
         g[1].restart()
         await trio.sleep(1)
         assert g.state.record.forced == g.state.record.epoch
-        assert g[1].elector.confirmed == 0
+        assert g[1].confirmed() == 0
 
     group(scenario)
 
@@ -460,6 +469,61 @@ def test_what_was_confirmed_before_an_operator_overruled_it_is_not_confirmed_in_
             await trio.sleep(0.1)
         assert g[1].in_sync.recorded >= {1, 2}
         assert g[1].in_sync.confirm == 0, "member 2 has not connected yet"
+
+    group(scenario)
+
+
+def test_a_later_master_that_knows_less_takes_nothing_from_what_is_confirmed(group: Run) -> None:
+    """A new master begins with what it knows to be confirmed, which may be less."""
+
+    async def scenario(g: Group) -> None:
+        g[2].epochs = [Epoch(1, 0), Epoch(2, 600)]
+        g[2].hears(1, 500, 600)
+        g[2].hears(2, 300, 600)
+        assert g[2].confirmed() == 500
+        assert g[2].confirmed(400) == 400, "it has not more of its log"
+        g.start(2)
+        await trio.sleep(2)
+        g[2].kill()
+        g[2].restart()
+        assert g[2].confirmed() == 500
+
+    group(scenario)
+
+
+def test_what_is_confirmed_ends_where_the_log_has_a_later_epoch(group: Run) -> None:
+    """All members may have lost what they had not synced, when the next master began its epoch."""
+
+    async def scenario(g: Group) -> None:
+        g[2].hears(1, 500, 600)
+        g[2].epochs = [Epoch(1, 0), Epoch(2, 450)]
+        assert g[2].confirmed() == 450
+        g[2].hears(2, 470, 490)
+        assert g[2].confirmed() == 470
+
+    group(scenario)
+
+
+def test_what_a_log_has_lost_is_not_confirmed_by_what_a_later_master_writes_there(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g[2].hears(1, 500, 600)
+        g[2].hears(2, 300, 400)  # which begins its epoch at 450
+        g[2].epochs = [Epoch(1, 0), Epoch(2, 450)]
+        assert g[2].confirmed(490) == 400
+
+    group(scenario)
+
+
+def test_a_new_master_remembers_what_the_one_before_has_confirmed(group: Run) -> None:
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        g[2].hears(1, 500, 500)
+        g[1].kill()
+        await trio.sleep(2 * LEASE_S)
+        assert g[2].leads
+        assert g[2].confirmed() == 500
 
     group(scenario)
 
@@ -719,6 +783,46 @@ def test_a_hand_over_during_one_is_refused_and_does_not_end_the_tenure(group: Ru
     group(scenario)
 
 
+def test_a_hand_over_waits_for_changes_of_tables_that_are_not_answered(group: Run) -> None:
+    """Else their outcome would be unknown, although the next master has them a moment later."""
+
+    class Tables:
+        is_waiting = True
+
+        def may_join(self, _: int) -> bool:
+            return True
+
+        def is_late(self, _: int) -> bool:
+            return False
+
+    async def scenario(g: Group) -> None:
+        g.start()
+        await trio.sleep(1)
+        await g.copy_everything(2, end=500)
+        in_sync, old = g[1].in_sync, g[1].elector
+        assert in_sync is not None
+        in_sync.tables = tables = Tables()
+
+        async def taken() -> None:
+            await trio.sleep(0.2)
+            assert old.fence.expiry() is None
+            assert old.fence.refusal() is not None, "no more is accepted"
+            tables.is_waiting = False
+
+        g.nursery.start_soon(taken)
+        await old.hand_over(2, 500)
+        assert not tables.is_waiting
+        assert g.master is g[2]
+        await g.copy_everything(1, end=500)
+        in_sync = g[2].in_sync
+        assert in_sync is not None
+        in_sync.tables = Tables()
+        await g[2].elector.hand_over(1, 500)
+        assert g.master is g[1], "it does not wait for ever"
+
+    group(scenario)
+
+
 def test_a_hand_over_is_refused_if_the_member_loses_what_it_had(group: Run) -> None:
     """Member 3 has not answered for the last put, which the master waits for, and member 2 comes back with less."""
 
@@ -810,8 +914,8 @@ def test_a_log_that_was_opened_for_an_earlier_tenure_does_not_lead(group: Run) -
         await trio.sleep(1)
         assert g[1].elector.current.epoch == 2
         with pytest.raises(LeaseLost):
-            g[1].elector.lead(1, 500)
-        fence, in_sync = g[1].elector.lead(2, 500)
+            g[1].elector.lead(1, [], 500)
+        fence, in_sync = g[1].elector.lead(2, [], 500)
         assert (fence.expiry(), in_sync.confirm) == (None, 500)
 
     group(scenario)

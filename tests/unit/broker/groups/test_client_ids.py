@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,12 @@ from reput_broker.request import ClientAnswer, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import ConsumerRunningInfoHeader
 from reput_protocol.commands.group import HeartbeatData, LockBatchBody, ProducerData
+from reput_protocol.commands.send import PutMessageHeader
+from reput_protocol.commands.stage import StageRecordsHeader, encode_staged_head
+from reput_protocol.properties import encode_properties
+from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.put_block import encode_block
 from support.broker_bench import BenchClient, BrokerBench, broker_bench
 from support.delivery_fakes import consumer_data
 from support.tasks import run_by_the_clock
@@ -86,6 +92,102 @@ async def test_another_users_request_message_takes_over_no_replies(tmp_path: Pat
         victim.answers.append(TAKEN)
         assert (await reply(bench, "victim")).code == 0
         assert (len(victim.calls), eve.calls) == (1, [])
+
+
+ASKS = {"REPLY_TO_CLIENT": "victim", "CORRELATION_ID": "c-1", "TTL": "3000", "UNIQ_KEY": "0A"}
+
+
+async def asks_in_a_block(client: BenchClient, topic: str) -> Response | None:
+    data, _ = encode_block([b"x", b"y"], [b"", encode_properties(ASKS)], topic, 0, 1)
+    return await client.ask(
+        RequestCode.PUT_MESSAGE, PutMessageHeader(topic, 0, 2).to_ext(client.header_type), bytes(data)
+    )
+
+
+async def asks_in_a_batch(client: BenchClient, topic: str, **more: str) -> Response | None:
+    units = [BatchItem(0, b"x", b""), BatchItem(0, b"y", encode_properties({**ASKS, **more}))]
+    ext = client.send_header(topic, {}).to_ext_v2(client.header_type)
+    return await client.ask(RequestCode.SEND_BATCH_MESSAGE, ext, encode_batch(units))
+
+
+async def asks_in_an_unusual_batch(client: BenchClient, topic: str) -> Response | None:
+    return await asks_in_a_batch(client, topic, POP_CK="dropped by the broker")
+
+
+async def asks_in_staged_records(client: BenchClient, topic: str) -> Response | None:
+    data, _ = encode_block([b"x"], [encode_properties(ASKS)], topic, 0, 1)
+    staged = encode_staged_head(topic, 0, 1, data) + bytes(data)
+    header = StageRecordsHeader("q", 0, 0, "0" * 32, 0)
+    return await client.ask(RequestCode.STAGE_RECORDS, header.to_ext(client.header_type), staged)
+
+
+async def asks_delayed(client: BenchClient, topic: str) -> Response | None:
+    return await client.send(topic, b"question", {**ASKS, "DELAY": "3"})
+
+
+async def asks_with_another_topics_message(client: BenchClient, topic: str) -> Response | None:
+    """Send to a retry topic what the consumer has never received."""
+    del topic
+    await client.send("%RETRY%g", b"question", ASKS, reconsume_times=1)
+    (stored,) = await client._bench.read("%RETRY%g")
+    return Response(int("REPLY_TO_CLIENT" not in stored.property_map()))
+
+
+EVERY_WAY = (
+    asks_in_a_block,
+    asks_in_a_batch,
+    asks_in_an_unusual_batch,
+    asks_in_staged_records,
+    asks_delayed,
+    asks_with_another_topics_message,
+)
+
+
+@pytest.mark.parametrize("ask", EVERY_WAY, ids=lambda way: way.__name__)
+async def test_no_way_to_store_a_message_names_another_users_client(
+    tmp_path: Path, ask: Callable[[BenchClient, str], Awaitable[Response | None]]
+) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("T")
+        victim, eve = of_user(bench, "alice"), of_user(bench, "eve", "eves")
+        assert (await heartbeat(victim, "g")).code == 0
+        refused = await ask(eve, "T")
+        assert refused is not None
+        assert refused.code != 0
+        assert await bench.read("T") == []
+        if ask is not asks_with_another_topics_message:
+            accepted = await ask(victim, "T")
+            assert accepted is not None
+            assert accepted.code == 0, accepted.remark
+
+
+@pytest.mark.parametrize("ask", [asks_in_a_block, asks_in_a_batch], ids=lambda way: way.__name__)
+async def test_a_request_in_a_block_makes_its_sender_known(
+    tmp_path: Path, ask: Callable[[BenchClient, str], Awaitable[Response | None]]
+) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("T")
+        requester = of_user(bench, "alice")
+        accepted = await ask(requester, "T")
+        assert accepted is not None
+        assert accepted.code == 0
+        requester.answers.append(TAKEN)
+        assert (await reply(bench, "victim")).code == 0
+
+
+async def test_a_request_that_its_consumer_returns_can_still_be_answered(tmp_path: Path) -> None:
+    """Its consumer is of another user than its requester."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await bench.create_topic("T")
+        requester, consumer = of_user(bench, "alice"), of_user(bench, "eve", "eves")
+        assert (await requester.send("T", b"question", ASKS)).code == 0
+        assert (await heartbeat(consumer, "g")).code == 0
+        (received,) = await bench.read("T")
+        found = {**received.property_map(), "RETRY_TOPIC": "T"}
+        found["ORIGIN_MESSAGE_ID"] = received.offset_message_id
+        assert (await consumer.send("%RETRY%g", b"question", found, reconsume_times=1)).code == 0
+        (returned,) = await bench.read("%RETRY%g")
+        assert returned.property_map()["REPLY_TO_CLIENT"] == "victim"
 
 
 async def test_an_administrator_copies_others_requests_and_takes_over_no_replies(tmp_path: Path) -> None:
