@@ -16,8 +16,8 @@ from reput_pipeline.option_reader import (
     OptionReader,
     UserOption,
     options_for,
+    read_tls,
 )
-from reput_pipeline.tls_options import read_tls
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_send_topic

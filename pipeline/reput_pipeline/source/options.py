@@ -18,6 +18,7 @@ from reput_pipeline.option_reader import (
     OptionReader,
     UserOption,
     options_for,
+    read_tls,
 )
 from reput_pipeline.source.places import (
     EARLIEST,
@@ -30,7 +31,6 @@ from reput_pipeline.source.places import (
     parse_word_or_offsets,
 )
 from reput_pipeline.source.schema import columns_of
-from reput_pipeline.tls_options import read_tls
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import is_system_topic
