@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
 from reput_client.transport.address import Address
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.channel import (
     ClientChannel,
@@ -24,6 +23,7 @@ from reput_client.transport.channel import (
     ShareableCall,
     UnsignedHead,
 )
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
 from reput_client.transport.routing import MASTER_ID
@@ -98,18 +98,15 @@ class Connection:
         runtime: Runtime,
         pump: Pump,
         address: Address,
-        backoff: Backoff,
+        options: ClientOptions,
         on_request: Callable[[BrokerRequest], None],
         on_lost: Callable[[Connection], None],
         on_met: Callable[[Connection], None] = lambda _connection: None,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
     ) -> None:
         """Start without a connection. The callbacks must neither wait nor raise.
 
         Args:
-            tls: how to encrypt; None: not at all.
-            credentials: what requests are signed with; None: they are not.
+            options: of the client: its back-off; how to encrypt, and what requests are signed with.
             on_request: called with each request from the broker.
             on_lost: called when the connection has ended.
             on_met: called when the broker has identified itself.
@@ -118,11 +115,11 @@ class Connection:
         self._pump = pump
         self.address = address
         self.epoch = 0
-        self._backoff = backoff
+        self._backoff = options.new_backoff()
         self._on_request = on_request
         self._on_lost = on_lost
         self._on_met = on_met
-        self._credentials = credentials
+        self._credentials = options.credentials
         self._places = deque(address.each)  # next to try first
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
@@ -131,7 +128,7 @@ class Connection:
         self._peer = Peer.UNKNOWN  # of the last connection
         self._rocket = RocketBroker(str(address))
         self._channel = self._new_channel()
-        self._tls = tls
+        self._tls = options.tls
         self._socket: socket.socket | None = None  # waits are for it
         self._wire: socket.socket | TlsSocket | None = None  # reads and writes; the socket itself without TLS
         self._secured: TlsSocket | None = None  # `_wire`, with TLS

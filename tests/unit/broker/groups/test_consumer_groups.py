@@ -141,3 +141,19 @@ def test_members_that_were_not_heard_of_for_their_group_expire() -> None:
     groups.register(a, consumer_data("h", "T"), 50.0)
     groups.register(b, consumer_data("g", "T"), 50.0)
     assert groups.expired(30.0) == [("g", a)]
+
+
+@pytest.mark.parametrize("refuse", [True, False])
+def test_a_client_does_not_differ_from_its_own_earlier_connection(refuse: bool) -> None:
+    groups, before, now, other = ConsumerGroups(), channel_of("a"), channel_of("a"), channel_of("b")
+    groups.register(before, consumer_data("g", T="x"), 0.0)
+    joined = groups.register(now, consumer_data("g", T="y"), 0.0, refuse_conflicts=refuse)
+    assert (joined.conflict, joined.is_new) == (None, True)
+    assert groups.members("g") == [now]
+    assert groups.register(other, consumer_data("g", T="y"), 0.0, refuse_conflicts=refuse).conflict is None
+    again = channel_of("a")
+    groups.register(again, consumer_data("g", T="y"), 0.0)
+    assert groups.members("g") == [now, other, again], "one that asks for the same stays"
+    for channel in (now, other, again):
+        groups.unregister("g", channel)
+    assert (groups.held_bytes, len(groups)) == (0, 0)
