@@ -11,7 +11,7 @@ import trio
 
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.polling import PopPolling
-from reput_broker.pop.positions import GroupQueue, PopPositions
+from reput_broker.pop.positions import PoppedQueue, PopPositions
 from reput_broker.pop.queues import PopQueues
 from reput_broker.pop.revive_log import ReviveLog
 
@@ -29,13 +29,13 @@ class FreeQueues:
         heapq.heapify(self._free_at)
         self._free_changed = trio.Event()
 
-    def blocked(self, place: GroupQueue, until_ms: int) -> None:
+    def blocked(self, place: PoppedQueue, until_ms: int) -> None:
         """Note that an ordered pop blocks a queue until a time."""
         heapq.heappush(self._free_at, (until_ms, place))
         if self._free_at[0] == (until_ms, place):
             self._free_changed.set()
 
-    def changed(self, place: GroupQueue) -> None:
+    def changed(self, place: PoppedQueue) -> None:
         """Wake pops of a queue that is free now, or at another time."""
         until_ms = self._orders.blocked_until(place)
         if until_ms > self._clock_ms():
