@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from reput_client.tls import TLS
 from reput_client.transport.address import parse_addresses
-from reput_pipeline.option_reader import (
+from reput_pipeline.spark.option_reader import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
     OptionError,

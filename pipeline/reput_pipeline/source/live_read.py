@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from reput_client.consume.fetch_records import FetchedBlock
-from reput_pipeline.errors import DamagedStore, DataLost
-from reput_pipeline.notes import Losses, note
 from reput_pipeline.source.arrow_batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.live_cluster import connect, repeated
 from reput_pipeline.source.live_plan import LivePartition
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey
 from reput_pipeline.source.ranges import QueueRange
+from reput_pipeline.spark.errors import DamagedStore, DataLost
+from reput_pipeline.spark.notes import Losses, note
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.kernel.records import queue_records
 from reput_protocol.record.columns import RecordColumns
