@@ -33,6 +33,7 @@ from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import Console, needs_admin
 from reput_broker.console.source import Serving
+from reput_broker.core import Surroundings
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
 from reput_broker.namesrv.registration import Announced, Registration
@@ -41,9 +42,8 @@ from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import Health
 from reput_broker.observe.log import close_log, configure_logging
 from reput_broker.observe.metrics import MetricsSources, broker_version
-from reput_broker.observe.pages import make_app
+from reput_broker.observe.pages import make_app, status_of
 from reput_broker.observe.span_exporter import SpanExporter
-from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.request import Handler
 from reput_broker.roles import StaticTenures, Tenure, TenureSource
@@ -52,7 +52,6 @@ from reput_broker.server.http_server import App, HttpListenFailed, serve_http
 from reput_broker.server.listener import ListenFailed, address_of, bind
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
-from reput_broker.surroundings import Surroundings
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
 

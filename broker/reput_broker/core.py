@@ -1,7 +1,11 @@
-"""What a broker is built from in one tenure of a role: each feature takes it whole and keeps what it needs."""
+"""What a broker is built from in one tenure of a role: each feature takes it whole and keeps what it needs.
+
+Clocks and disks are one value in it, so that tests can replace them.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,9 +26,35 @@ from reput_broker.put.arrivals import Arrivals
 from reput_broker.put.put_path import PutPath
 from reput_broker.roles import TenureSource
 from reput_broker.store.message_store import MessageStore
-from reput_broker.surroundings import Surroundings
+from reput_broker.store.retention import DiskUsage, disk_used_ratio
 from reput_broker.tables.tables import Tables
 from reput_broker.tables.topic_access import TopicAccess
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _local_hour() -> int:
+    return time.localtime().tm_hour
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Clocks and disks. Called from the event loop and from worker threads."""
+
+    clock_ms: Callable[[], int] = _clock_ms
+    """Milliseconds since the epoch: store times, ages of files, versions of tables."""
+    monotonic_ms: Callable[[], int] = _monotonic_ms
+    """Milliseconds for the intervals of retention."""
+    local_hour: Callable[[], int] = _local_hour
+    """Hour of the day, 0 to 23, for `store.delete_when`."""
+    disk_usage: DiskUsage = disk_used_ratio
+    """The used part of the disk of a directory."""
 
 
 class RoleDuties(Protocol):

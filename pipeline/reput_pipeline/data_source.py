@@ -15,7 +15,7 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from reput_pipeline.option_reader import SINK_OPTIONS, SOURCE_OPTIONS, is_table, options_for
+from reput_pipeline.spark.option_reader import SINK_OPTIONS, SOURCE_OPTIONS, is_table, options_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

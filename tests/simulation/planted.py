@@ -100,7 +100,7 @@ def restored_engine_believed() -> None:
     """a member believes what the engine says, and cuts its log as the master that it names says"""
     from reput_broker.ha.election.elector import Elector
     from reput_broker.ha.election.mastership import Mastership
-    from reput_broker.ha.election.seen_file import SeenFile
+    from reput_broker.ha.election.member_file import SeenFile
 
     async def leaves(self: Mastership) -> None:
         pass

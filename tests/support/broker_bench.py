@@ -20,8 +20,8 @@ import trio.testing
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.core import Surroundings
 from reput_broker.request import Put, Request, Response
-from reput_broker.surroundings import Surroundings
 from reput_protocol.codes import LanguageCode, RequestCode, TransactionState
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.group import HeartbeatData, ProducerData

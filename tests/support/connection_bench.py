@@ -139,7 +139,7 @@ class Bench:
         self.memory: HeldBytes = beside.memory if beside else HeldBytes(self.counters, self.limits)
         self.next_turn: trio.Lock = beside.next_turn if beside else trio.Lock()
         self.refusals: RefusalLog = beside.refusals if beside else RefusalLog()
-        self.strangers: Strangers | None = beside.strangers if beside else None
+        self.strangers: Strangers[Connection] | None = beside.strangers if beside else None
         if access is not None and self.strangers is None:
             config = BrokerConfig(limits=limits, access={"enabled": True})
             self.strangers = Strangers(config, self.counters)

@@ -19,16 +19,14 @@ from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.connection import ServedLog
-from reput_broker.ha.copies import Copies
+from reput_broker.ha.copies import Copies, GroupCopies
 from reput_broker.ha.election.elector import slave_id
-from reput_broker.ha.election.group_copies import GroupCopies
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
-from reput_broker.ha.replica import ReplicaProcessor
+from reput_broker.ha.replica import HAStatusProcessor, ReplicaProcessor
 from reput_broker.ha.service import HAService
 from reput_broker.ha.slave_refusals import fenced, once_confirmed
-from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures

@@ -18,9 +18,8 @@ from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.replica import ReplicaProcessor
+from reput_broker.ha.replica import HAStatusProcessor, ReplicaProcessor
 from reput_broker.ha.slave_refusals import SlaveRefusals
-from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures

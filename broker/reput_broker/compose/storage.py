@@ -16,8 +16,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.reopen import Reopen
-from reput_broker.ha.set_aside import set_store_aside
+from reput_broker.ha.reopen import Reopen, set_store_aside
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.recovery import (
     expect_positions,

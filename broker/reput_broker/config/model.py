@@ -264,7 +264,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class _Place(NamedTuple):
+class _Listener(NamedTuple):
     """The address of a listener, and the option that sets it."""
 
     option: str
@@ -272,7 +272,7 @@ class _Place(NamedTuple):
     port: int
     is_auto: bool
 
-    def collides_with(self, other: _Place) -> bool:
+    def collides_with(self, other: _Listener) -> bool:
         """Tell whether both cannot be open at once; port 0 never collides."""
         same_host = self.host == other.host or self.host in _EVERY_ADDRESS or other.host in _EVERY_ADDRESS
         return bool(self.port) and self.port == other.port and same_host
@@ -315,7 +315,7 @@ def _open_to_all(config: BrokerConfig) -> list[ConfigProblem]:
 
 def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:
     problems = []
-    for one, other in combinations(_places(config), 2):
+    for one, other in combinations(_listeners(config), 2):
         if one.collides_with(other):
             chosen, taken_by = (one, other) if other.is_auto else (other, one)
             auto = " (auto)" if taken_by.is_auto else ""
@@ -327,14 +327,14 @@ def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:
     return problems
 
 
-def _places(config: BrokerConfig) -> list[_Place]:
-    places = [_Place("port", config.host, config.port, is_auto=False)]
+def _listeners(config: BrokerConfig) -> list[_Listener]:
+    found = [_Listener("port", config.host, config.port, is_auto=False)]
     for key in _OTHER_PORTS:
         port = config.port_to_open(key)
         if port is not None:
             host = config.http_host if key == "http_port" else config.host
-            places.append(_Place(key, host, port, getattr(config, key) == "auto"))
-    return places
+            found.append(_Listener(key, host, port, getattr(config, key) == "auto"))
+    return found
 
 
 def _messages_beyond_frames(config: BrokerConfig) -> list[ConfigProblem]:

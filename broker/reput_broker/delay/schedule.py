@@ -16,8 +16,7 @@ import structlog
 
 from reput_broker.delay.delayed_record import decode_delayed
 from reput_broker.delay.finished_timers import FinishedTimersFile, encode_finished
-from reput_broker.delay.level_offsets import DelayOffsetFile, LevelProgress
-from reput_broker.delay.levels import Level, LevelCancellations, Levels
+from reput_broker.delay.levels import DelayOffsetFile, Level, LevelCancellations, LevelProgress, Levels
 from reput_broker.delay.recovery import DeliveredRecords, OffsetSet
 from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_message_store import TimerMessageStore

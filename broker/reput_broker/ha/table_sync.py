@@ -3,7 +3,9 @@
 (RocketMQ: AdminBrokerProcessor.)
 
 An answer says which end of the log its table belongs to: the slave keeps it until it has the log up to there, so that
-its tables never name what it does not have.
+its tables never name what it does not have. A table that is larger than a frame is sent in parts, from the byte on that
+a slave of Reput asks for. The table that it has a part of is kept for a short time, so that all parts are of one
+version; if it is not kept any more, the slave gets the beginning of the table as it is now.
 """
 
 from __future__ import annotations
@@ -11,14 +13,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Final, NamedTuple
 from zlib import crc32
+
+import trio
 
 from reput_broker.delay.schedule import Schedule
 from reput_broker.groups.membership import Membership
 from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion
-from reput_broker.tables.table_parts import TableParts
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json
@@ -29,6 +33,53 @@ from reput_protocol.commands.table_sync import (
     SyncTableResult,
 )
 from reput_protocol.names import POP_PASSED_GROUP
+from reput_protocol.wire.header import Value
+
+PART_BYTES: Final = 4 << 20
+_KEPT_S: Final = 30.0
+
+
+class _Kept(NamedTuple):
+    """A table that slaves are getting in parts."""
+
+    version: str
+    ext: dict[str, Value]
+    body: bytes
+    until_s: float
+
+    def part(self, offset: int) -> Response:
+        """Return the part that begins at an offset."""
+        return Response(0, {**self.ext, "tableSize": len(self.body)}, self.body[offset : offset + PART_BYTES])
+
+
+class TableParts:
+    """Answers requests for tables in parts, to slaves that can put them together."""
+
+    def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
+        self._clock = clock
+        self._kept: dict[int, _Kept] = {}
+
+    def of(self, handler: Handler) -> Handler:
+        """Return a handler that answers as `handler` does, in parts if the table is large and the slave takes those."""
+
+        async def handle(request: Request) -> Response:
+            asked, code, now_s = SyncTableHeader.from_ext(request.ext), request.header.code, self._clock()
+            self._kept = {key: kept for key, kept in self._kept.items() if kept.until_s > now_s}
+            kept = self._kept.get(code)
+            if asked.part_of and kept is not None and kept.version == asked.part_of:
+                return kept.part(max(0, asked.part_offset or 0))
+            answer = handler(request)
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            assert isinstance(answer, Response), "a table"
+            version = answer.ext.get("tableVersion")
+            if asked.part_offset is None or len(answer.body) <= PART_BYTES or not isinstance(version, str):
+                return answer
+            kept = self._kept[code] = _Kept(version, answer.ext, answer.body, now_s + _KEPT_S)
+            return kept.part(0)
+
+        return handle
+
 
 _POPS_SEPARATOR = "/"
 """Separates the version of the offsets from the log offset of check points."""

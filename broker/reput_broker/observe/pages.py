@@ -18,6 +18,7 @@ from prometheus_client import GC_COLLECTOR
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from reput_broker.config.description import digest
 from reput_broker.observe.catalogue import METRICS
 from reput_broker.observe.exposition import (
     EOF,
@@ -27,9 +28,9 @@ from reput_broker.observe.exposition import (
     write_family,
     write_standard,
 )
-from reput_broker.observe.metrics import MetricsSources, Scrape
+from reput_broker.observe.metrics import MetricsSources, Scrape, broker_version
 from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS, common_labels
-from reput_broker.observe.status import status_of
+from reput_protocol import kernel
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
-
 
 IS_OPEN: Final = "reput.is_open"
 """Set in the scope of a request that needs no user although there is access control."""
@@ -167,3 +167,45 @@ class MetricsPages:
         if content_type == OPENMETRICS:
             page.append(EOF)
         return b"".join(page)
+
+
+def status_of(sources: MetricsSources) -> dict[str, Any]:
+    """Return version, state, time of the start, configuration, store and disk as a JSON object."""
+    disk = sources.disk
+    return {
+        "version": broker_version(),
+        "kernel": kernel.FORM,
+        "state": str(sources.health.state),
+        "ready": sources.health.ready,
+        "started_at": sources.health.started_at_s,
+        "clock_ms": sources.clock_ms(),
+        "config_digest": digest(sources.config),
+        "config_reload_ok": sources.config_reload_ok,
+        "store": _store_status(sources),
+        "disk": None
+        if not disk.looked_up_at_s
+        else {
+            "free_b": disk.free_bytes,
+            "used_ratio": round(disk.used_ratio, 4),
+            "log_used_ratio": round(max(disk.used_ratio, disk.log_used_ratio), 4),
+            "level": str(disk.level),
+            "looked_up_at": disk.looked_up_at_s,
+        },
+    }
+
+
+def _store_status(sources: MetricsSources) -> dict[str, int] | None:
+    store, topics, groups = sources.store, sources.topics, sources.groups
+    if store is None:
+        return None
+    return {
+        "start_offset_b": store.min_physical_offset,
+        "end_offset_b": store.max_physical_offset,
+        "flush_behind_b": store.flush_behind_bytes,
+        "dispatch_behind_b": store.dispatch_behind_bytes,
+        "queues": len(store.queues()),
+        "topics": 0 if topics is None else topics.user_topic_count(),
+        "groups": 0 if groups is None else groups.settings.user_group_count(),
+        "groups_online": 0 if groups is None else len(groups.online),
+        "connections": sum(listener.open for listener in sources.counters.listeners.values()),
+    }

@@ -1,6 +1,6 @@
 """POP consumption (RocketMQ: PopMessageProcessor, PopReviveService, ConsumerOrderInfoManager).
 
 `checkpoints` encodes what is in the log, `positions` has how far each group has popped, `recovery` continues those of
-another master, `revive_service` redelivers messages that were not acknowledged, `order_info` keeps
-ordered queues blocked, `in_flight` counts, `allocation` shares queues out.
+another master, `revive_service` redelivers messages that were not acknowledged, `order_info` keeps ordered queues
+blocked, `state` counts what is in flight, `assignment` shares queues out.
 """

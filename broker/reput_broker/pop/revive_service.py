@@ -25,7 +25,7 @@ from reput_broker.core import Core
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
-from reput_broker.pop.in_flight import InFlightMessages
+from reput_broker.pop.state import InFlightMessages
 from reput_broker.retry.fitted_properties import fitted_properties
 from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
 from reput_broker.store.results import PutStatus

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import structlog
 import trio
+from typing_extensions import override
 
 from reput_broker.config.description import config_options
 from reput_broker.config.errors import ConfigError
@@ -16,7 +17,7 @@ from reput_broker.config.properties import Properties
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.observe.counters import PROTOCOLS
 from reput_broker.observe.health import Health
-from reput_broker.processors.properties import PropertiesProcessor
+from reput_broker.processors.properties import Permission, PropertiesProcessor
 from reput_broker.request import Client, Handler, Refusal, Request, Response, write_in_turns
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.operation import (
@@ -91,7 +92,7 @@ class ServedRole(Protocol):
         """Sync the log; the result is its flushed offset."""
 
 
-class OperationsProcessor:
+class OperationsProcessor(Permission):
     """Answers operators. It lasts as long as the broker, so that a drain outlasts a change of role.
 
     Args:
@@ -199,12 +200,13 @@ class OperationsProcessor:
         return await self._flushed(was)
 
     @property
+    @override
     def is_writable(self) -> bool:
-        """See `Permission`."""
         return self._intake is Intake.OPEN
 
+    @override
     def set_writable(self, writable: bool, peer: str) -> None:
-        """See `Permission`. To take messages ends a drain, too; to refuse them leaves one as it is."""
+        """To take messages ends a drain, too; to refuse them leaves one as it is."""
         if writable or self._intake is Intake.OPEN:
             self._set_intake(Intake.OPEN if writable else Intake.READONLY, peer)
 

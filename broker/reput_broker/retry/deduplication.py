@@ -25,7 +25,7 @@ from reput_protocol.record.record import decode_record
 _CHECKED_MAX: Final = 65_536
 
 
-class Place(NamedTuple):
+class StoredAt(NamedTuple):
     """Where a message is stored."""
 
     queue_id: int
@@ -63,9 +63,9 @@ class Deduplication:
         self._dispatch = dispatch
         self._clock_ms = clock_ms
         self._window_s = window_s
-        self._undispatched: dict[Identity, Place] = {}
+        self._undispatched: dict[Identity, StoredAt] = {}
         self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
-        self._checked: OrderedDict[Identity, Place] = OrderedDict()
+        self._checked: OrderedDict[Identity, StoredAt] = OrderedDict()
         self._searches: dict[object, int] = {}  # what was dispatched at the start of each
 
     @contextmanager
@@ -97,7 +97,7 @@ class Deduplication:
         except DiskFull as error:
             raise Refusal(ErrorCode.DISK_FULL, f"{error}; what is stored cannot be looked up") from error
 
-    def find_all(self, topic: str, unique_ids: Iterable[str]) -> list[Place | None]:
+    def find_all(self, topic: str, unique_ids: Iterable[str]) -> list[StoredAt | None]:
         """Return the places of messages that the index finds within the window, delayed ones included.
 
         Reads the disk: call it in a worker thread.
@@ -106,13 +106,13 @@ class Deduplication:
             Refusal: the answer is unknown, for the moment (`NOT_READY`) or until the cause is repaired (`INTERNAL`).
         """
         since_ms = self._since_ms()
-        places: list[Place | None] = []
+        places: list[StoredAt | None] = []
         for unique_id in unique_ids:
             found = self._store.find_by_unique_key(topic, unique_id, since_ms)
             if found.record is not None:
                 record = decode_record(found.record, check_crc=False)
                 places.append(
-                    Place(
+                    StoredAt(
                         record.queue_id,
                         record.queue_offset,
                         record.physical_offset,
@@ -128,7 +128,7 @@ class Deduplication:
         return places
 
     def stored_before(
-        self, topic: str, unique_ids: Sequence[str], sizes: Sequence[int], known: Sequence[Place | None]
+        self, topic: str, unique_ids: Sequence[str], sizes: Sequence[int], known: Sequence[StoredAt | None]
     ) -> StoredBefore | None:
         """Return the first outcome if all of these messages are stored, None if none is. Under the put lock.
 
@@ -178,7 +178,7 @@ class Deduplication:
             first.queue_id,
         )
 
-    def find_alone(self, topic: str, unique_id: str) -> Place | None:
+    def find_alone(self, topic: str, unique_id: str) -> StoredAt | None:
         """Return where the index finds a message for `topic` that was sent alone, delivered or delayed,
         or None.
 
@@ -189,9 +189,9 @@ class Deduplication:
         """
         return self._find_in((topic, *DELAY_TOPICS), topic, unique_id, self._since_ms())
 
-    def _find_in(self, topics: Iterable[str], topic: str, unique_id: str, since_ms: int) -> Place | None:
+    def _find_in(self, topics: Iterable[str], topic: str, unique_id: str, since_ms: int) -> StoredAt | None:
         doubt: Doubt | None = None
-        places: list[Place] = []
+        places: list[StoredAt] = []
         for stored_in in topics:
             found = self._store.find_by_unique_key(
                 stored_in, unique_id, since_ms, accept=lambda data: self._is_for(topic, data)
@@ -212,7 +212,7 @@ class Deduplication:
         )
 
     def alone_before(
-        self, topic: str, unique_id: str, content: Content, known: Place | None
+        self, topic: str, unique_id: str, content: Content, known: StoredAt | None
     ) -> StoredBefore | None:
         """Return the first outcome if a message sent alone is stored, else None. Under the put lock.
 
@@ -240,7 +240,7 @@ class Deduplication:
             place.queue_id,
         )
 
-    def _remembered(self, topic: str, unique_id: str, since_ms: int) -> Place | None:
+    def _remembered(self, topic: str, unique_id: str, since_ms: int) -> StoredAt | None:
         identity = (topic, unique_id)
         place = self._undispatched.get(identity) or self._checked.get(identity)
         if place is None or place.store_timestamp_ms < since_ms:
@@ -261,11 +261,11 @@ class Deduplication:
         checked: bool,
     ) -> None:
         """Remember messages that have just been put; `checked`: they had been searched for."""
-        places: dict[Identity, Place] = {}
+        places: dict[Identity, StoredAt] = {}
         position = result.physical_offset
         for index, (unique_id, size) in enumerate(zip(unique_ids, sizes, strict=True)):
             end = position + size
-            place = Place(queue_id, result.queue_offset + index, position, end, result.store_timestamp_ms)
+            place = StoredAt(queue_id, result.queue_offset + index, position, end, result.store_timestamp_ms)
             position = end
             places[topic, unique_id] = place
         self._remember(places, position, checked)
@@ -275,7 +275,7 @@ class Deduplication:
     ) -> None:
         """Remember a message for `topic` that was sent alone and has just been put; `checked`: it
         had been searched for."""
-        place = Place(
+        place = StoredAt(
             queue_id,
             result.queue_offset,
             result.physical_offset,
@@ -285,7 +285,7 @@ class Deduplication:
         )
         self._remember({(topic, unique_id): place}, result.end_offset, checked)
 
-    def _remember(self, places: dict[Identity, Place], end_offset: int, checked: bool) -> None:
+    def _remember(self, places: dict[Identity, StoredAt], end_offset: int, checked: bool) -> None:
         self._forget_dispatched()
         self._undispatched |= places
         if checked:
@@ -304,12 +304,12 @@ class Deduplication:
                     del self._undispatched[identity]
 
 
-def _place_of(data: bytes) -> Place:
+def _place_of(data: bytes) -> StoredAt:
     alone = single_message_of(data)
     assert alone is not None, "`_is_for` has accepted it"
     record = alone.record
     begin = record.physical_offset
-    return Place(
+    return StoredAt(
         alone.queue_id,
         record.queue_offset,
         begin,
@@ -332,13 +332,13 @@ def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:
     )
 
 
-def _where(place: Place) -> str:
+def _where(place: StoredAt) -> str:
     if place.content is not None:  # it may be delayed still
         return f"for queue {place.queue_id}"
     return f"at queue {place.queue_id}, offset {place.queue_offset}"
 
 
-def _are_consecutive(places: Sequence[Place | None], sizes: Sequence[int]) -> bool:
+def _are_consecutive(places: Sequence[StoredAt | None], sizes: Sequence[int]) -> bool:
     first = places[0]
     assert first is not None
     position = first.physical_offset

@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.put.appender import Appender, StoredBefore
 from reput_broker.request import Outcome, Refusal, Request, Result
-from reput_broker.retry.deduplication import Deduplication, Place
+from reput_broker.retry.deduplication import Deduplication, StoredAt
 from reput_broker.retry.message_content import Content
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication, SendBackKey
 from reput_broker.store.results import PutResult, PutStatus
@@ -125,7 +125,7 @@ class PutOnce:
         put: Work,
         unique_ids: Sequence[str],
         sizes: Sequence[int],
-        known: Sequence[Place | None],
+        known: Sequence[StoredAt | None],
     ) -> Work:
         def put_once() -> PutResult:
             before = self._deduplication.stored_before(header.topic, unique_ids, sizes, known)
@@ -158,7 +158,7 @@ class PutOnce:
             result = append(self._alone_once(alone, put, known, checked=True))
             return await self._appender.finish(result)
 
-    def _alone_once(self, alone: Alone, put: Work, known: Place | None, *, checked: bool) -> Work:
+    def _alone_once(self, alone: Alone, put: Work, known: StoredAt | None, *, checked: bool) -> Work:
         topic, queue_id, unique_id, content = alone
 
         def put_once() -> PutResult:

@@ -97,7 +97,7 @@ class Shared(NamedTuple):
     """Acquired, and released at once, before every turn but the first of a read: in a round of the event loop one of
     the connections that have much to do continues, so that the others wait for one turn and not for all of them."""
     refusals: RefusalLog
-    strangers: Strangers | None = None
+    strangers: Strangers[Connection] | None = None
     """Limits of connections before their first request of a user; None without access control."""
 
 

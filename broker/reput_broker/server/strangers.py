@@ -6,8 +6,8 @@ requests without a valid signature, or malformed frames of strangers come is ser
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -15,9 +15,6 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.server.crowd import Crowd, network_of
 from reput_broker.server.memory import HeldBytes
-
-if TYPE_CHECKING:
-    from reput_broker.server.connection import Connection
 
 HEADER_BYTES_MAX: Final = 1 << 16
 UNAUTHENTICATED_MAX: Final = 8
@@ -29,9 +26,10 @@ _PAUSE_S: Final = 0.01
 _PAUSE_MAX_S: Final = 1.0
 _HALF_LIFE_S: Final = 10.0
 _ADDRESSES_MAX: Final = 4096
+_T = TypeVar("_T", bound=Hashable)
 
 
-class Strangers:
+class Strangers(Generic[_T]):
     """The limits, and what the connections of strangers hold together.
 
     Attributes:
@@ -49,7 +47,7 @@ class Strangers:
         self.timeout_s = config.access.first_signature_timeout
         self.memory = HeldBytes(counters, config.limits, part=_PART_OF_MEMORY, least=2 * self.frame_size)
         self.penalties = Penalties()
-        self.crowd: Crowd[Connection] = Crowd()
+        self.crowd: Crowd[_T] = Crowd()
 
 
 class Penalties:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 import trio
+from typing_extensions import override
 
 from reput_protocol.errors import TlsFailed
 from reput_protocol.wire.tls import CHUNK_BYTES, TlsSession
@@ -52,7 +53,7 @@ class Transport(Protocol):
         """Close immediately; a waiting receive raises an error."""
 
 
-class SocketTransport:
+class SocketTransport(Transport):
     """A connected stream socket."""
 
     def __init__(self, connected: socket.socket) -> None:
@@ -62,12 +63,13 @@ class SocketTransport:
         self._looks_in_vain = 0
         self._skip_looks = 0
 
+    @override
     async def arrived(self) -> None:
-        """See `Transport`."""
         await trio.lowlevel.wait_readable(self._socket)
 
+    @override
     async def receive(self) -> bytes:
-        """See `Transport`. Lets other tasks run at least once a call."""
+        """Receive; other tasks run at least once a call."""
         # Other tasks run first: the first attempt finds what arrives meanwhile.
         await trio.lowlevel.checkpoint()
         data = self._try_receive()
@@ -99,8 +101,8 @@ class SocketTransport:
         self._read_bytes = _READ_BYTES_MAX if len(data) >= _READ_BYTES else _READ_BYTES
         return data
 
+    @override
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
-        """See `Transport`."""
         try:
             if len(buffers) == 1:
                 return self._socket.send(buffers[0])
@@ -108,8 +110,8 @@ class SocketTransport:
         except BlockingIOError:
             return 0
 
+    @override
     async def send(self, data: memoryview) -> int:
-        """See `Transport`."""
         while True:
             await trio.lowlevel.wait_writable(self._socket)
             try:
@@ -117,12 +119,12 @@ class SocketTransport:
             except BlockingIOError:
                 continue
 
+    @override
     def end_sending(self) -> None:
-        """See `Transport`."""
         self._socket.shutdown(socket.SHUT_WR)
 
+    @override
     def close(self) -> None:
-        """See `Transport`."""
         if self._socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
@@ -173,8 +175,8 @@ class TlsTransport(SocketTransport):
             while len(answer):
                 answer = answer[await SocketTransport.send(self, answer) :]
 
+    @override
     async def arrived(self) -> None:
-        """See `Transport`."""
         if not self._ahead:
             await super().arrived()
 
@@ -201,8 +203,8 @@ class TlsTransport(SocketTransport):
             if session.has_ended:
                 return b""
 
+    @override
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
-        """See `Transport`."""
         if not self._flush():
             return 0
         sent = 0
@@ -212,8 +214,8 @@ class TlsTransport(SocketTransport):
                 break
         return sent
 
+    @override
     async def send(self, data: memoryview) -> int:
-        """See `Transport`."""
         while True:
             if self._flush():
                 if self._unsent_plain:  # what is sent now, `data` begins with
@@ -225,11 +227,13 @@ class TlsTransport(SocketTransport):
                     return sent
             await trio.lowlevel.wait_writable(self._socket)
 
+    @override
     def end_sending(self) -> None:
-        """See `Transport`. Not with TLS, whose end is that of both directions."""
+        """Not with TLS, whose end is that of both directions."""
 
+    @override
     def close(self) -> None:
-        """See `Transport`. The peer is notified if that needs no waiting."""
+        """The peer is notified if that needs no waiting."""
         if self._socket.fileno() >= 0 and not self._unsent:
             with suppress(OSError):
                 self._socket.send(self._session.end())
@@ -275,40 +279,42 @@ def _chunks_of(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memory
         yield parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class StreamTransport:
+class StreamTransport(Transport):
     """Any trio stream, such as memory in tests. `try_send` sends nothing."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
         self._at_hand: bytes | None = None
 
+    @override
     async def arrived(self) -> None:
-        """See `Transport`. Reads ahead, because a stream does not tell whether it has data."""
+        """Read ahead, because a stream does not tell whether it has data."""
         if self._at_hand is None:
             self._at_hand = bytes(await self._stream.receive_some(_AT_HAND_BYTES))
 
+    @override
     async def receive(self) -> bytes:
-        """See `Transport`."""
         at_hand, self._at_hand = self._at_hand, None
         if at_hand is not None:
             await trio.lowlevel.checkpoint()
             return at_hand
         return bytes(await self._stream.receive_some(_READ_BYTES_MAX))
 
+    @override
     def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
-        """See `Transport`."""
         del buffers
         return 0
 
+    @override
     async def send(self, data: memoryview) -> int:
-        """See `Transport`."""
         piece = data[:_SEND_BYTES]
         await self._stream.send_all(piece)
         return len(piece)
 
+    @override
     def end_sending(self) -> None:
-        """See `Transport`. Not with a stream, where that has to wait."""
+        """Not with a stream, where that has to wait."""
 
+    @override
     def close(self) -> None:
-        """See `Transport`."""
         trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion
 
 
-class Batch(NamedTuple):
+class CommittedBatch(NamedTuple):
     """A committed batch of a query."""
 
     batch_id: int
@@ -34,7 +34,7 @@ class CommittedBatches:
     def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
         self.file = ConfigFile(path)
         self._clock_ms = clock_ms
-        self._last: dict[str, Batch] = {}
+        self._last: dict[str, CommittedBatch] = {}
         self._version = DataVersion()
         self.next_marker = 0
         """Queue offset of the first marker that is not in the table."""
@@ -56,9 +56,9 @@ class CommittedBatches:
         self._version = DataVersion.from_json(members.get("dataVersion"))
         self.next_marker = int(members.get("nextMarker", 0))
         for query_id, (batch_id, messages, committed_ms) in (members.get("lastBatches") or {}).items():
-            self._last[query_id] = Batch(batch_id, messages, committed_ms)
+            self._last[query_id] = CommittedBatch(batch_id, messages, committed_ms)
 
-    def last(self, query_id: str) -> Batch | None:
+    def last(self, query_id: str) -> CommittedBatch | None:
         """Return the last batch of a query; None if none is known."""
         return self._last.get(query_id)
 
@@ -73,7 +73,7 @@ class CommittedBatches:
         self.next_marker = 0
         self._changed()
 
-    def note(self, query_id: str, batch: Batch, queue_offset: int, physical_offset: int) -> None:
+    def note(self, query_id: str, batch: CommittedBatch, queue_offset: int, physical_offset: int) -> None:
         """Add a batch from its marker, in the order of their queue."""
         self._last[query_id] = batch
         self.next_marker = queue_offset + 1
@@ -127,7 +127,7 @@ class CommittedBatches:
         self._unsaved = True
 
 
-def marker_of(query_id: str, batch: Batch) -> bytes:
+def marker_of(query_id: str, batch: CommittedBatch) -> bytes:
     """Return the body of a committed batch's marker."""
     members = {
         "queryId": query_id,
@@ -138,6 +138,6 @@ def marker_of(query_id: str, batch: Batch) -> bytes:
     return json.dumps(members, separators=(",", ":")).encode()
 
 
-def read_marker(members: Mapping[str, Any]) -> tuple[str, Batch]:
+def read_marker(members: Mapping[str, Any]) -> tuple[str, CommittedBatch]:
     """Return a marker's query and batch. Raises KeyError: it is not a valid marker."""
-    return members["queryId"], Batch(members["batchId"], members["messages"], members["committedMs"])
+    return members["queryId"], CommittedBatch(members["batchId"], members["messages"], members["committedMs"])

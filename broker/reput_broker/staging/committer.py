@@ -25,7 +25,7 @@ import trio
 from reput_broker.put.appender import Appender
 from reput_broker.put.progress import LogProgress
 from reput_broker.request import Refusal
-from reput_broker.staging.batches import Batch, marker_of, read_marker
+from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
 from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.decision import Decision
 from reput_broker.staging.intent import (
@@ -76,7 +76,7 @@ class Commit(NamedTuple):
 class Committed(NamedTuple):
     """The result of a commit."""
 
-    batch: Batch
+    batch: CommittedBatch
     repeated: bool
 
 
@@ -443,7 +443,7 @@ class Committer:
             files[part.staging_id] = file
         return list(files.values())
 
-    async def _complete(self, intent: Intent) -> Batch:
+    async def _complete(self, intent: Intent) -> CommittedBatch:
         """Publish the rest of the decided batch, and close it.
 
         Raises:
@@ -453,7 +453,7 @@ class Committer:
             await self._publisher.publish(self._files_of(intent), self.decision.counts)
         except (OSError, StoreDamaged) as error:
             raise Refusal(ErrorCode.READ_ONLY, str(error)) from error
-        batch = Batch(intent.batch_id, intent.messages, self._clock_ms())
+        batch = CommittedBatch(intent.batch_id, intent.messages, self._clock_ms())
 
         marker = await self._close(intent, batch)
         await self._progress.flushed.reached(marker.end_offset)
@@ -469,7 +469,7 @@ class Committer:
 
         await self._append_marker(intent.query_id, begin_marker(intent), decided)
 
-    async def _close(self, intent: Intent, batch: Batch) -> PutResult:
+    async def _close(self, intent: Intent, batch: CommittedBatch) -> PutResult:
         def closed(marker: PutResult) -> None:
             self._closed_at = marker.end_offset
             self.decision.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reput_pipeline.archives.columns import spark_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
-from reput_pipeline.errors import NotAnArchive
+from reput_pipeline.spark.errors import NotAnArchive
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from reput_broker.store.file_io import sync_directory
 from reput_pipeline.archives.columns import file_schema, read_schema, split
 from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.names import file_path
-from reput_pipeline.errors import TooManyPartitions
 from reput_pipeline.source.live_plan import LivePartition, live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
@@ -25,6 +24,7 @@ from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations
 from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.source.tasks import read_task
+from reput_pipeline.spark.errors import TooManyPartitions
 
 _BUFFER_BYTES: Final = 16 << 20
 """Bytes of a row group: larger ones compress better, smaller ones need less memory."""

@@ -10,8 +10,8 @@ import click
 
 from reput_pipeline.jobs.command_line import pairs_of
 from reput_pipeline.jobs.outcomes import ArgumentError
-from reput_pipeline.option_reader import SOURCE_OPTIONS, check_names
 from reput_pipeline.source.options import SourceOptions, parse_source_options
+from reput_pipeline.spark.option_reader import SOURCE_OPTIONS, check_names
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 DEFAULT_SERVER = "127.0.0.1:10911"

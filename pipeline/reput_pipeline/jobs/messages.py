@@ -12,11 +12,11 @@ import click
 
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
-from reput_pipeline.errors import NoSuchTopic
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.spark.errors import NoSuchTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

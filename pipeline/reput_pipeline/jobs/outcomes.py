@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 
 from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
-from reput_pipeline.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
-from reput_pipeline.option_reader import OptionError
+from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
 from reput_pipeline.spark.java import JavaMissing
+from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 

@@ -24,8 +24,8 @@ from reput_pipeline.jobs.arguments import DEFAULT_SERVER
 from reput_pipeline.jobs.command_line import job, main, pairs_of
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.option_reader import OptionError
 from reput_pipeline.sink.options import parse_sink_options
+from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:

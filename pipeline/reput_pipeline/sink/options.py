@@ -9,15 +9,15 @@ from urllib.parse import quote
 
 from reput_client.tls import TLS
 from reput_client.transport.address import parse_addresses
-from reput_pipeline.option_reader import (
+from reput_pipeline.spark.option_reader import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
     OptionError,
     OptionReader,
     UserOption,
     options_for,
+    read_tls,
 )
-from reput_pipeline.tls_options import read_tls
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_send_topic

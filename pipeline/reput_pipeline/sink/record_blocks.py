@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_pipeline.errors import SinkError
+from reput_pipeline.spark.errors import SinkError
 from reput_protocol.kernel.put_blocks import Refusal, encode_rows, property_texts
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import topic_of_records

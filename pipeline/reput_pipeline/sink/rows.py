@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from reput_pipeline.errors import SinkError
 from reput_pipeline.sink.record_blocks import Columns, IntArray
 from reput_pipeline.sink.schema import SinkColumns
+from reput_pipeline.spark.errors import SinkError
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_send_topic
 

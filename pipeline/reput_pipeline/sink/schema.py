@@ -6,8 +6,8 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reput_pipeline.errors import SinkError
 from reput_pipeline.source.schema import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
+from reput_pipeline.spark.errors import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -18,12 +18,12 @@ from reput_client.blocking import Message, Producer
 from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_client.produce.batch_writer import StagingScope
 from reput_client.produce.unique_ids import new_generator
-from reput_pipeline.errors import SinkError
-from reput_pipeline.option_reader import credentials_for
 from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
+from reput_pipeline.spark.errors import SinkError
+from reput_pipeline.spark.option_reader import credentials_for
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import ErrorCode, MessageRefused
 from reput_protocol.kernel.records import crc32

@@ -16,10 +16,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from reput_pipeline.errors import SinkError
-from reput_pipeline.notes import note
 from reput_pipeline.sink.options import SinkOptions, parse_sink_options
 from reput_pipeline.sink.schema import SinkColumns, sink_columns
+from reput_pipeline.spark.errors import SinkError
+from reput_pipeline.spark.notes import note
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import ReputError
 

@@ -93,7 +93,7 @@ class BatchMaker:
         if compressed:
             yield from self._decompressed(columns, compressed, broker)
         elif len(columns):
-            yield _Batch(columns, broker, {}).record_batch(self.schema)
+            yield _ArrowBatch(columns, broker, {}).record_batch(self.schema)
 
     def _decompressed(
         self, columns: RecordColumns, compressed: list[int], broker: str
@@ -122,10 +122,10 @@ class BatchMaker:
     ) -> pa.RecordBatch:
         places = np.searchsorted(rows, list(bodies)).tolist()
         decompressed = dict(zip(places, bodies.values(), strict=True))
-        return _Batch(columns.take(rows), broker, decompressed).record_batch(self.schema)
+        return _ArrowBatch(columns.take(rows), broker, decompressed).record_batch(self.schema)
 
 
-class _Batch:
+class _ArrowBatch:
     """A batch whose columns are being made."""
 
     def __init__(self, columns: RecordColumns, broker: str, decompressed: dict[int, bytes]) -> None:
@@ -157,14 +157,14 @@ class _Batch:
         return pa.repeat(pa.scalar(1, kind), len(self.records))
 
 
-_COLUMNS: Final[dict[str, Callable[[_Batch, pa.DataType], pa.Array]]] = {
+_COLUMNS: Final[dict[str, Callable[[_ArrowBatch, pa.DataType], pa.Array]]] = {
     "topic": lambda batch, kind: batch.records.topic(kind),
     "queueId": lambda batch, kind: batch.records.number("queue_id", kind),
     "queueOffset": lambda batch, kind: batch.records.number("queue_offset", kind),
-    "brokerName": _Batch.broker_name,
+    "brokerName": _ArrowBatch.broker_name,
     "keys": lambda batch, kind: batch.records.property(KEYS, kind),
     "tags": lambda batch, kind: batch.records.property(TAGS, kind),
-    "body": _Batch.body,
+    "body": _ArrowBatch.body,
     "properties": lambda batch, kind: batch.records.map(kind),
     "flag": lambda batch, kind: batch.records.number("flag", kind),
     "bornTimestamp": lambda batch, kind: batch.time("born_timestamp_ms", kind),
@@ -173,10 +173,10 @@ _COLUMNS: Final[dict[str, Callable[[_Batch, pa.DataType], pa.Array]]] = {
     "reconsumeTimes": lambda batch, kind: batch.records.number("reconsume_times", kind),
     "bodyCRC": lambda batch, kind: batch.records.number("body_crc", kind),
     "key": lambda batch, kind: batch.records.property(KEYS, kind),
-    "value": _Batch.body,
+    "value": _ArrowBatch.body,
     "partition": lambda batch, kind: batch.records.number("queue_id", kind),
     "offset": lambda batch, kind: batch.records.number("queue_offset", kind),
     "timestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
-    "timestampType": _Batch.one,
+    "timestampType": _ArrowBatch.one,
     "headers": lambda batch, kind: batch.records.headers(kind),
 }

@@ -9,10 +9,10 @@ from typing import ParamSpec, TypeVar
 
 from reput_client.blocking.bulk import BulkReader
 from reput_client.errors import BrokerNotFound, ConnectFailed, RequestTimeout
-from reput_pipeline.option_reader import credentials_for
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
+from reput_pipeline.spark.option_reader import credentials_for
 from reput_protocol.errors import BrokerError
 
 P = ParamSpec("P")

@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from reput_client.consume.fetch_records import FetchedBlock
-from reput_pipeline.errors import DamagedStore, DataLost
-from reput_pipeline.notes import Losses, note
 from reput_pipeline.source.arrow_batches import LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.live_cluster import connect, repeated
 from reput_pipeline.source.live_plan import LivePartition
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey
 from reput_pipeline.source.ranges import QueueRange
+from reput_pipeline.spark.errors import DamagedStore, DataLost
+from reput_pipeline.spark.notes import Losses, note
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.kernel.records import queue_records
 from reput_protocol.record.columns import RecordColumns
@@ -28,7 +28,7 @@ _AHEAD: Final = 4
 """Queues whose first block is requested ahead."""
 
 
-class _Block(NamedTuple):
+class _Fetched(NamedTuple):
     """Fetched records of one queue."""
 
     queue: QueueKey
@@ -71,7 +71,7 @@ class LiveReading:
             ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
         """
         try:
-            waiting: list[_Block] = []
+            waiting: list[_Fetched] = []
             size = 0
             for number, part in enumerate(ranges):
                 # Fetch the first blocks of the next queues while this one is read: in a small micro-batch of many
@@ -118,7 +118,7 @@ class LiveReading:
             broker_name=queue.broker,
         )
 
-    def _blocks(self, part: QueueRange) -> Iterator[_Block]:
+    def _blocks(self, part: QueueRange) -> Iterator[_Fetched]:
         queue, start, end = part
         tags = self._options.sub_expression
         while start < end:
@@ -138,12 +138,12 @@ class LiveReading:
                 return
             else:
                 if len(found.records):
-                    yield _Block(queue, start, min(found.next_offset, end), found.records)
+                    yield _Fetched(queue, start, min(found.next_offset, end), found.records)
                 elif tags == "*":
                     self._lost(queue, f"messages {start} to {found.next_offset - 1} are gone")
                 start = found.next_offset
 
-    def _decoded(self, blocks: list[_Block]) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, blocks: list[_Fetched]) -> Iterator[pa.RecordBatch]:
         if not blocks:
             return
         data = (
@@ -170,7 +170,7 @@ class LiveReading:
                 columns.take(slice(low, low + LOG_BATCH_ROWS)), blocks[0].queue.broker
             )
 
-    def _table(self, block: _Block, data: memoryview, start: int, end: int) -> array[int] | None:
+    def _table(self, block: _Fetched, data: memoryview, start: int, end: int) -> array[int] | None:
         """Return the records of a block; None if they are not the requested messages."""
         queue = block.queue
         every = self._options.sub_expression == "*"
@@ -182,7 +182,7 @@ class LiveReading:
         after = table[QUEUE_OFFSET - WIDTH] + 1
         return None if after > block.end or (every and after != block.end) else table
 
-    def _one_by_one(self, block: _Block) -> Iterator[pa.RecordBatch]:
+    def _one_by_one(self, block: _Fetched) -> Iterator[pa.RecordBatch]:
         """Fetch a damaged block again, message by message, to find the undamaged ones."""
         queue = block.queue
         tags = self._options.sub_expression
@@ -193,7 +193,7 @@ class LiveReading:
                 if tags == "*" or found.moved:
                     self._lost(queue, f"message {offset} is gone")
                 continue
-            one = _Block(queue, offset, offset + 1, found.records)
+            one = _Fetched(queue, offset, offset + 1, found.records)
             table = self._table(one, found.records, 0, len(found.records))
             if table is not None:
                 yield from self._maker.make(RecordColumns(found.records, table), queue.broker)

@@ -20,8 +20,6 @@ from reput_broker.store.queue.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNI
 from reput_broker.tools.layout import Stream, StreamFile, read_stream
 from reput_broker.tools.log_reader import Damage, LogBatch, read_log
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
-from reput_pipeline.errors import DamagedStore, DataLost
-from reput_pipeline.notes import Losses, note
 from reput_pipeline.source.arrow_batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.offline_plan import (
@@ -34,6 +32,8 @@ from reput_pipeline.source.offline_store import directory_of
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import QueueRange
+from reput_pipeline.spark.errors import DamagedStore, DataLost
+from reput_pipeline.spark.notes import Losses, note
 from reput_protocol.buffers import Buffer
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import unit_records

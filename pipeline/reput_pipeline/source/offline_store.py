@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT
 from reput_broker.tools.layout import QueueDirectory, StoreLayout, Stream
 from reput_broker.tools.unit_files import OpenFiles, UnitFiles
-from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
+from reput_pipeline.spark.errors import DamagedStore, NotAStore
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_json
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE

@@ -10,15 +10,6 @@ from typing import Final
 
 from reput_client.tls import TLS
 from reput_client.transport.address import parse_addresses
-from reput_pipeline.option_reader import (
-    SINK_OPTIONS,
-    SOURCE_OPTIONS,
-    TLS_OPTIONS,
-    OptionError,
-    OptionReader,
-    UserOption,
-    options_for,
-)
 from reput_pipeline.source.places import (
     EARLIEST,
     LATEST,
@@ -30,7 +21,16 @@ from reput_pipeline.source.places import (
     parse_word_or_offsets,
 )
 from reput_pipeline.source.schema import columns_of
-from reput_pipeline.tls_options import read_tls
+from reput_pipeline.spark.option_reader import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    TLS_OPTIONS,
+    OptionError,
+    OptionReader,
+    UserOption,
+    options_for,
+    read_tls,
+)
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import is_system_topic

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from reput_pipeline.option_reader import OptionError
+from reput_pipeline.spark.option_reader import OptionError
 
 EARLIEST: Final = -2
 LATEST: Final = -1

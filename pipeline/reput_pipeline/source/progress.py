@@ -18,9 +18,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from reput_client.blocking.bulk import BulkReader
 from reput_client.tls import TLS
-from reput_pipeline.notes import note
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets
+from reput_pipeline.spark.notes import note
 from reput_protocol.errors import ReputError
 from reput_protocol.record.view import record_views
 

@@ -20,8 +20,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from reput_pipeline.errors import DataLost
-from reput_pipeline.notes import note
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing, narrow
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import QueueKey, is_remade
@@ -29,6 +27,8 @@ from reput_pipeline.source.ranges import Bounds, QueueRange, limited
 from reput_pipeline.source.resolve import starting_offsets, wanted_queues
 from reput_pipeline.source.schema import arrow_schema, check_schema
 from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
+from reput_pipeline.spark.errors import DataLost
+from reput_pipeline.spark.notes import note
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:

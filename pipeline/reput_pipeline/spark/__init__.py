@@ -1,1 +1,3 @@
-"""Starting Spark: its Java (`java`), the session, and the Python workers."""
+"""What source, sink and jobs have to do with Spark: its Java (`java`), the session, the Python workers; its options
+(`option_reader`), messages in its logs (`notes`), and the errors that end its queries (`errors`).
+"""

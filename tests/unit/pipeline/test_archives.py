@@ -14,10 +14,10 @@ from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, Arc
 from reput_pipeline.archives.names import NULL_VALUE, file_path, is_data_file, partition_name
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
-from reput_pipeline.errors import DataLost, NotAnArchive, RemadeTopic, TooManyPartitions
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.places import QueueKey
 from reput_pipeline.source.ranges import QueueRange
+from reput_pipeline.spark.errors import DataLost, NotAnArchive, RemadeTopic, TooManyPartitions
 from support.store_samples import MESSAGES, fill
 
 QUEUE = QueueKey("T", "", 0)

@@ -130,7 +130,7 @@ def test_without_following_a_broker_that_is_away_ends_the_job(scene: Scene) -> N
 
 
 def test_other_errors_end_a_job_that_follows(scene: Scene) -> None:
-    scene.task_errors = [Broken("reput_pipeline.errors.DataLost: queue orders/0: messages are gone")]
+    scene.task_errors = [Broken("reput_pipeline.spark.errors.DataLost: queue orders/0: messages are gone")]
     assert scene.archive("--follow").code == ExitCode.FAILED
 
 

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
-from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
 from reput_pipeline.jobs.report import Page, merged
 from reput_pipeline.jobs.run import table_lines
-from reput_pipeline.option_reader import OptionError
+from reput_pipeline.spark.errors import DamagedStore, NotAStore
+from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import ErrorCode, GroupNotFound
 from reput_protocol.exit_codes import ExitCode
 
@@ -50,7 +50,7 @@ def test_the_command_line_has_all_jobs_and_guesses() -> None:
 REMOTE = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
   File "tasks.py", line 30, in read_task
-reput_pipeline.errors.DamagedStore: /s/commitlog/0 at byte 17: BODYCRC is 1
+reput_pipeline.spark.errors.DamagedStore: /s/commitlog/0 at byte 17: BODYCRC is 1
 """
 
 

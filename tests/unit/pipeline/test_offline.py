@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from reput_pipeline.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
-from reput_pipeline.option_reader import OptionError
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import (
     PlacesPartition,
@@ -22,6 +20,8 @@ from reput_pipeline.source.offline_plan import (
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.tasks import read_task
+from reput_pipeline.spark.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
+from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.store_samples import MESSAGES, copied, fill, hashes, records_of

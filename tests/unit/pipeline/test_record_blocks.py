@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_pipeline.errors import SinkError
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import RowReader
 from reput_pipeline.sink.schema import SinkColumns
+from reput_pipeline.spark.errors import SinkError
 from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import check_put_block, encode_put_block

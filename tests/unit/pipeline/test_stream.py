@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from reput_client.errors import ConnectFailed
-from reput_pipeline.errors import DataLost
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.places import QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
 from reput_pipeline.source.readers import ReputStreamReader
+from reput_pipeline.spark.errors import DataLost
 from support.pipeline_schemas import spark_schema_of
 
 LIVE = {"nameServer": "127.0.0.1:1", "subscribePattern": "t.*"}

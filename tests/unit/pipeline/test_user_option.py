@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from reput_client.credentials import Credentials
-from reput_pipeline.option_reader import OptionError, credentials_for
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.spark.option_reader import OptionError, credentials_for
 
 SOURCE = {"nameServer": "127.0.0.1:1", "subscribe": "t"}
 

@@ -15,15 +15,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from typing_extensions import override
+
 from reput_broker.ha.election.endpoints import Answer, Endpoints
-from reput_broker.ha.election.engine import REQUESTS_PER_LEASE, EngineUnavailable, GroupRecord, LeaseLost
+from reput_broker.ha.election.engine import (
+    REQUESTS_PER_LEASE,
+    Engine,
+    EngineUnavailable,
+    GroupRecord,
+    LeaseLost,
+)
 from reput_broker.ha.election.record_json import group_of, group_text, leader_of, leader_text
 
 _UNAUTHENTICATED: Final = 401
 _NOT_FOUND: Final = 404
 
 
-class EtcdEngine:
+class EtcdEngine(Engine):
     """See `Engine`.
 
     Args:
@@ -56,13 +64,13 @@ class EtcdEngine:
         """The engine and where it is, for the log."""
         return f"etcd at {self._endpoints}"
 
+    @override
     async def read(self) -> GroupRecord:
-        """See `Engine`."""
         answer = await self._call("/v3/kv/range", self._all_keys())
         return self._record(answer)[0]
 
+    @override
     async def take(self, seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
-        """See `Engine`."""
         granted = await self._call("/v3/lease/grant", {"TTL": self._ttl})
         lease = str(granted.get("ID", ""))
         if not lease:
@@ -72,15 +80,15 @@ class EtcdEngine:
             self._lease = lease
         return record
 
+    @override
     async def keep_alive(self) -> None:
-        """See `Engine`."""
         assert self._lease is not None, "the lease is taken first"
         answer = await self._call("/v3/lease/keepalive", {"ID": self._lease})
         if int(answer.get("result", {}).get("TTL", 0)) <= 0:
             raise LeaseLost(f"etcd has ended lease {int(self._lease):x}")
 
+    @override
     async def write(self, seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
-        """See `Engine`."""
         lease = self._lease
         assert lease is not None, "the lease is taken first"
         bound = {"target": "LEASE", "result": "EQUAL", "key": self._key("master"), "lease": lease}
@@ -91,15 +99,15 @@ class EtcdEngine:
                 await self._call("/v3/lease/revoke", {"ID": lease}, absent_is_fine=True)
         return record
 
+    @override
     async def changed(self, seen: GroupRecord) -> None:
-        """See `Engine`."""
         watch = {**self._all_keys(), "start_revision": int(seen.revision[-1]) + 1 if seen.revision else 0}
         await self._endpoints.watch(
             "POST", "/v3/watch", {"create_request": watch}, headers=self._headers(), is_enough=_is_change
         )
 
+    @override
     async def close(self) -> None:
-        """See `Engine`."""
         await self._endpoints.close()
 
     async def _replace(

@@ -21,9 +21,16 @@ from secrets import token_hex
 from typing import Any, Final
 
 import trio
+from typing_extensions import override
 
 from reput_broker.ha.election.endpoints import Answer, Endpoints
-from reput_broker.ha.election.engine import REQUESTS_PER_LEASE, EngineUnavailable, GroupRecord, LeaseLost
+from reput_broker.ha.election.engine import (
+    REQUESTS_PER_LEASE,
+    Engine,
+    EngineUnavailable,
+    GroupRecord,
+    LeaseLost,
+)
 from reput_broker.ha.election.record_json import group_of, group_text, leader_of, leader_text
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -36,7 +43,7 @@ _NAME_MAX: Final = 253
 _OK, _CREATED, _NOT_FOUND, _CONFLICT = 200, 201, 404, 409
 
 
-class KubernetesEngine:
+class KubernetesEngine(Engine):
     """See `Engine`.
 
     Args:
@@ -86,13 +93,13 @@ class KubernetesEngine:
         """The engine and where it is, for the log."""
         return f"Lease {self._namespace}/{self._name} of Kubernetes at {self._endpoints}"
 
+    @override
     async def read(self) -> GroupRecord:
-        """See `Engine`."""
         found = await self._get()
         return GroupRecord() if found is None else self._record(found)
 
+    @override
     async def take(self, seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
-        """See `Engine`."""
         assert new.leader is not None, "a leader takes"
         holder = f"{new.leader.member}/{token_hex(8)}"
         async with self._changing:
@@ -105,8 +112,8 @@ class KubernetesEngine:
             self._holder, self._object = holder, kept
             return self._record(kept)
 
+    @override
     async def keep_alive(self) -> None:
-        """See `Engine`."""
         async with self._changing:
             for _ in range(2):
                 lease = self._held()
@@ -116,8 +123,8 @@ class KubernetesEngine:
                 await self._refresh()
         raise EngineUnavailable(f"{self.name}: another program changes the object all the time")
 
+    @override
     async def write(self, seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
-        """See `Engine`."""
         async with self._changing:
             for _ in range(2):
                 lease = self._held()
@@ -139,8 +146,8 @@ class KubernetesEngine:
                     return None
         return None
 
+    @override
     async def changed(self, seen: GroupRecord) -> None:
-        """See `Engine`."""
         query = (
             f"?watch=true&fieldSelector=metadata.name%3D{self._name}&resourceVersion={''.join(seen.revision)}"
         )
@@ -161,8 +168,8 @@ class KubernetesEngine:
                 "GET", self._leases + query, headers=self._headers(), is_enough=is_change
             )
 
+    @override
     async def close(self) -> None:
-        """See `Engine`."""
         await self._endpoints.close()
 
     def _held(self) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from typing_extensions import override
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha import table_sync
 from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Request, Response
 from reput_broker.roles import Master
-from reput_broker.tables import table_parts
 from reput_broker.tables.tables import Tables
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
@@ -435,7 +435,7 @@ async def test_a_slave_of_a_real_master_gets_what_changes(tmp_path: Path) -> Non
 async def test_tables_larger_than_a_frame_arrive_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_parts, "PART_BYTES", 1000)
+    monkeypatch.setattr(table_sync, "PART_BYTES", 1000)
     files = {"commit_log_file_size": "4MiB", "index_slots": 100, "index_entries": 400}
     config = BrokerConfig(data_dir=tmp_path / "1", port=0, ha_port=0, store=files)
     names = [f"topic-{number}" for number in range(40)]
@@ -469,10 +469,10 @@ async def test_parts_of_a_table_are_of_one_version() -> None:
     def whole(request: Request) -> Response:
         del request
         return Response(
-            0, {"tableVersion": version[0]}, version[0].encode() * (2 * table_parts.PART_BYTES + 5)
+            0, {"tableVersion": version[0]}, version[0].encode() * (2 * table_sync.PART_BYTES + 5)
         )
 
-    handle = table_parts.TableParts(lambda: now[0]).of(whole)
+    handle = table_sync.TableParts(lambda: now[0]).of(whole)
 
     async def ask(part_offset: int | None = None, part_of: str | None = None) -> tuple[bytes, int, Any]:
         header = SyncTableHeader("", part_offset, part_of)
@@ -482,12 +482,12 @@ async def test_parts_of_a_table_are_of_one_version() -> None:
         assert isinstance(answer, Response)
         return answer.body[:1], len(answer.body), answer.ext.get("tableSize")
 
-    size = 2 * table_parts.PART_BYTES + 5
+    size = 2 * table_sync.PART_BYTES + 5
     assert await ask() == (b"1", size, None)
-    assert await ask(0) == (b"1", table_parts.PART_BYTES, size)
+    assert await ask(0) == (b"1", table_sync.PART_BYTES, size)
     version[0] = "2"
-    assert await ask(2 * table_parts.PART_BYTES, "1") == (b"1", 5, size)
+    assert await ask(2 * table_sync.PART_BYTES, "1") == (b"1", 5, size)
     now[0] += 31
-    assert await ask(2 * table_parts.PART_BYTES, "1") == (b"2", table_parts.PART_BYTES, size), (
+    assert await ask(2 * table_sync.PART_BYTES, "1") == (b"2", table_sync.PART_BYTES, size), (
         "from its beginning"
     )

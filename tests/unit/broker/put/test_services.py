@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.put.allocate_service import AllocateService
 from reput_broker.put.progress import Position
+from reput_broker.put.put_path import AllocateService
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreReadOnly
 

@@ -9,7 +9,7 @@ import trio
 
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
-from reput_broker.retry.deduplication import Deduplication, Place, _are_consecutive
+from reput_broker.retry.deduplication import Deduplication, StoredAt, _are_consecutive
 from reput_broker.retry.message_content import content_of
 from reput_broker.store.results import PutResult
 from reput_protocol.properties import encode_properties
@@ -258,7 +258,7 @@ async def test_the_window_ends(tmp_path: Path) -> None:
 
 
 async def test_a_delayed_message_is_not_a_record_of_a_block() -> None:
-    stored = Place(0, 5, 1000, 1200, 1)
+    stored = StoredAt(0, 5, 1000, 1200, 1)
     assert _are_consecutive([stored], [200])
     assert not _are_consecutive([stored], [201])
     waiting = stored._replace(content=content_of(b"x", encode_properties({"UNIQ_KEY": "a", **LEVEL})))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reput_broker.request import Refusal
-from reput_broker.retry.deduplication import Deduplication, Place
+from reput_broker.retry.deduplication import Deduplication, StoredAt
 from reput_broker.retry.put_once import unique_ids_of
 from reput_broker.store.index import query as index_query
 from reput_broker.store.message_store import MessageStore
@@ -46,7 +46,7 @@ class Broker:
         block = encode_put_block(messages, "T", queue_id, T0)
         ids, sizes = unique_ids_of(block, "T", len(messages))
         assert ids == list(unique_ids)
-        known: list[Place | None] = []
+        known: list[StoredAt | None] = []
         if check if look_up is None else look_up:
             self.deduplication.complete_index()
             known = self.deduplication.find_all("T", ids)

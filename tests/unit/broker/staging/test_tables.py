@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reput_broker.staging import staging_file as staging_files
-from reput_broker.staging.batches import Batch, CommittedBatches, marker_of, read_marker
+from reput_broker.staging.batches import CommittedBatch, CommittedBatches, marker_of, read_marker
 from reput_broker.staging.intent import (
     CopyPlace,
     Intent,
@@ -165,37 +165,37 @@ def test_a_marker_is_read_as_it_was_written() -> None:
     assert is_intent(given_up)
     assert read_intent(given_up) is None
     assert intent.key_of(intent.stagings[0]) == StagingKey("q", 4, 1, "staging-0001")
-    closing = json.loads(marker_of("q", Batch(4, 12, 1)))
+    closing = json.loads(marker_of("q", CommittedBatch(4, 12, 1)))
     assert not is_intent(closing)
-    assert read_marker(closing) == ("q", Batch(4, 12, 1))
+    assert read_marker(closing) == ("q", CommittedBatch(4, 12, 1))
 
 
 def test_the_snapshot_outlives_the_markers(tmp_path: Path) -> None:
     clock = FakeClock()
     table = CommittedBatches(tmp_path / "sinkBatches.json", clock)
     table.load()
-    table.note("q", Batch(7, 100, clock()), 0, 4096)
-    table.note("r", Batch(1, 5, clock()), 1, 8192)
+    table.note("q", CommittedBatch(7, 100, clock()), 0, 4096)
+    table.note("r", CommittedBatch(1, 5, clock()), 1, 8192)
     assert table.unsaved_from == 4096
     save_now(table)
     assert table.unsaved_from is None
     again = CommittedBatches(tmp_path / "sinkBatches.json", clock)
     again.load()
-    assert (again.next_marker, again.last("q"), len(again)) == (2, Batch(7, 100, clock()), 2)
+    assert (again.next_marker, again.last("q"), len(again)) == (2, CommittedBatch(7, 100, clock()), 2)
     assert [again.is_committed("q", batch_id) for batch_id in (6, 7, 8)] == [True, True, False]
     clock.now_ms += 10_000
-    again.note("r", Batch(2, 5, clock()), 2, 12288)
+    again.note("r", CommittedBatch(2, 5, clock()), 2, 12288)
     assert again.forget_before(5) == 1
     assert again.last("q") is None
-    assert again.last("r") == Batch(2, 5, clock())
+    assert again.last("r") == CommittedBatch(2, 5, clock())
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_the_first_marker_unsaved(tmp_path: Path) -> None:
     table = CommittedBatches(tmp_path / "sinkBatches.json", FakeClock())
-    table.note("q", Batch(0, 1, 1), 0, 4096)
+    table.note("q", CommittedBatch(0, 1, 1), 0, 4096)
     job = table.begin_save()
     assert job is not None
-    table.note("q", Batch(1, 1, 1), 1, 8192)
+    table.note("q", CommittedBatch(1, 1, 1), 1, 8192)
     job.abandon()
     assert table.unsaved_from == 4096
 
@@ -205,7 +205,7 @@ async def test_a_snapshot_whose_name_is_not_durable_leaves_the_markers_unsaved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = CommittedBatches(tmp_path / "sinkBatches.json", FakeClock())
-    table.note("q", Batch(0, 1, 1), 0, 4096)
+    table.note("q", CommittedBatch(0, 1, 1), 0, 4096)
 
     def failing() -> None:
         raise OSError("the disk does not answer")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from reput_client.credentials import Credentials, credentials_of
+from reput_client.tls import TLS
 
 TLS_OPTIONS: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsServerName")
 """Of source and sink; documented spelling."""
@@ -270,3 +271,21 @@ class OptionReader:
         if len(given) > 1:
             raise OptionError(given[1], f"contradicts {given[0]}; give exactly one of {', '.join(names)}")
         return given[0]
+
+
+_FILES: Final = ("tlsCa", "tlsCert", "tlsKey")
+
+
+def read_tls(reader: OptionReader) -> TLS | None:
+    """Return how to encrypt; None for not at all. The files are those of the machine that connects.
+
+    Raises:
+        OptionError: an option contradicts another.
+    """
+    if reader.flag("tls", any(name in reader for name in TLS_OPTIONS)):
+        ca, cert, key = map(reader.text, _FILES)
+        if key is not None and cert is None:
+            raise OptionError("tlsKey", "is the key of tlsCert, which is not given")
+        return TLS(ca, cert, key, reader.text("tlsServerName"))
+    reader.refuse(TLS_OPTIONS[1:], "contradicts tls=false")
+    return None
