@@ -36,7 +36,7 @@ from reput_client.tls import TLS
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
-from reput_client.transport.session import CONNECT_TIMEOUT_S, wall_clock_ms
+from reput_client.transport.session import CONNECT_TIMEOUT_S, Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -96,7 +96,7 @@ class Producer(Client):
 
     def __init__(
         self,
-        address: str | Iterable[str],
+        address: str | Iterable[str] | Session,
         *,
         group: str = "reput-producer",
         ack: str = AckLevel.FLUSHED,

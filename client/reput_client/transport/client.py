@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A client of a broker or cluster; an async context manager."""
+    """A client of a broker or cluster; an async context manager.
+
+    Args:
+        address: `host:port` of a broker or a name server, several of them, or another client's session, whose
+            connections it then shares; the other arguments are then without effect.
+    """
 
     tracing: ClassVar[Tracing | None] = None
     """Set for all clients by `reput_client.otel.instrument`."""
@@ -35,7 +40,7 @@ class Client:
 
     def __init__(
         self,
-        address: str | Iterable[str],
+        address: str | Iterable[str] | Session,
         *,
         timeout_s: float,
         connect_timeout_s: float,
@@ -44,14 +49,18 @@ class Client:
         credentials: Credentials | None = None,
     ) -> None:
         _check_kinds(tls, credentials)
-        self._session = Session(
-            address,
-            self.new_runtime(),
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=from_environment() if credentials is None else credentials,
+        self._session = (
+            address
+            if isinstance(address, Session)
+            else Session(
+                address,
+                self.new_runtime(),
+                timeout_s=timeout_s,
+                connect_timeout_s=connect_timeout_s,
+                new_backoff=new_backoff,
+                tls=tls,
+                credentials=from_environment() if credentials is None else credentials,
+            )
         )
 
     async def __aenter__(self) -> Self:
