@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -104,11 +105,17 @@ def written(field: FieldInfo, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, Path)):
-        escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+        text = path_text(value) if isinstance(value, Path) else value
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     if isinstance(value, tuple):
         return f"[{', '.join(written(field, item) for item in value)}]"
     return str(value)
+
+
+def path_text(path: Path) -> str:
+    """Return a path as text that JSON can hold: it may have bytes that are not UTF-8."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def digest(config: BrokerConfig) -> str:
@@ -165,5 +172,5 @@ def option_value(config: BaseModel, key: str) -> Any:
 def _plain(value: Any) -> Any:
     """Return a value of the configuration as JSON has it."""
     if isinstance(value, Path):
-        return str(value)
+        return path_text(value)
     return [_plain(item) for item in value] if isinstance(value, tuple) else value

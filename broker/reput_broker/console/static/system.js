@@ -24,11 +24,11 @@ export function clients(page) {
       { name: "address", label: "Address", value: (row) => row.address, cell: (row) => row.address },
       { name: "role", label: "Role", value: (row) => row.role, cell: (row) => row.role },
       { name: "groups", label: "Groups", value: (row) => row.groups.join(" "), cell: groupsOf },
-      { name: "client", label: "Client id", value: (row) => row.client ?? "", cell: (row) => row.client ?? "–" },
+      { name: "client", label: "Client id", value: (row) => row.client_id ?? "", cell: (row) => row.client_id ?? "–" },
       { name: "language", label: "Language", value: (row) => row.language ?? "", cell: (row) => (row.language ? row.language.toLowerCase() + " " + row.version : "–") },
       { name: "protocol", label: "Protocol", value: (row) => row.protocol, cell: (row) => row.protocol + (row.listener === "main" ? "" : ", " + row.listener) },
-      { name: "connected", label: "Connected for", isNumber: true, value: (row) => row.connected_ms, cell: (row) => span(row.connected_ms) },
-      { name: "idle", label: "Silent for", isNumber: true, value: (row) => row.idle_ms, cell: (row) => span(row.idle_ms) },
+      { name: "connected", label: "Connected for", isNumber: true, value: (row) => row.connected_millis, cell: (row) => span(row.connected_millis) },
+      { name: "idle", label: "Silent for", isNumber: true, value: (row) => row.idle_millis, cell: (row) => span(row.idle_millis) },
     ],
   });
   put(page.main, h("h1", null, "Clients"), tiles, h("div", { class: "tools" }, search, command("reput client list")), table.element);
@@ -57,7 +57,7 @@ export function store(page) {
     empty: empty("No option matches."),
     columns: [
       { name: "key", label: "Option", value: (row) => row.key, cell: (row) => h("code", null, row.key) },
-      { name: "value", label: "Value", value: (row) => row.value, cell: (row) => [h("code", null, row.value), " ", row.is_default ? null : badge("quiet", "set", "From " + row.source)] },
+      { name: "value", label: "Value", value: (row) => row.text, cell: (row) => [h("code", null, row.text), " ", row.text === row.default ? null : badge("quiet", "set", "From " + row.source)] },
       { name: "live", label: "Changes", value: (row) => (row.live ? 0 : 1), cell: (row) => h("span", { class: "when" }, row.live ? "while it runs" : "at a restart") },
       { name: "description", label: "What it is", cell: (row) => h("span", { class: "hint" }, row.description) },
     ],
@@ -72,7 +72,7 @@ export function store(page) {
     const found = await get("store", {}, page.signal);
     const [kind, text] = LEVELS[found.level] ?? ["warn", found.level];
     const total = Object.values(found.size_b).reduce((sum, number) => sum + number, 0);
-    const option = (key) => (found.options.find((row) => row.key === key)?.value ?? "–").replaceAll('"', "");
+    const option = (key) => (found.options.find((row) => row.key === key)?.text ?? "–").replaceAll('"', "");
     put(tiles, tile("Disk used", percent(found.used_ratio), size(found.free_b) + " free", kind === "ok" ? "" : kind), tile("Store", size(total), "on disk"),
       tile("Oldest message", found.oldest_ms === null ? "–" : span(found.at_ms - found.oldest_ms), "kept for " + option("store.file_reserved_time")),
       tile("Not on disk yet", size(found.flush_behind_b), "flush = " + found.flush), tile("Not in queues yet", size(found.dispatch_behind_b), "of the log"));
