@@ -1,4 +1,4 @@
-"""`make bench-console`: what the web console and a scrape of the metrics cost a busy broker.
+"""`make bench KIND=console`: what the web console and a scrape of the metrics cost a busy broker.
 
 A producer sends 1 KiB messages at fixed times, `page_cache` under ASYNC_FLUSH; a latency counts from when its message
 was due. In each round it runs alone, then with five browsers, each with its live numbers and a page that it asks for

@@ -1,4 +1,4 @@
-"""`make bench-delay`: how late delayed messages are delivered, with many of them pending.
+"""`make bench KIND=delay`: how late delayed messages are delivered, with many of them pending.
 
 One broker process under SYNC_FLUSH and one client process. All messages are sent before the first is due. Their times
 are random within some seconds, or, for a delay level, as far apart as they were sent. Lateness is measured until the

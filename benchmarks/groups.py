@@ -1,4 +1,4 @@
-"""`make bench-groups`: consumer groups compared with plain pulls; same broker and messages, medians of several rounds.
+"""`make bench KIND=groups`: consumer groups compared with plain pulls: same broker and messages, medians of rounds.
 
 - drain: 4 members of a group read a topic of 8 queues, compared with 4 processes that pull two queues each, one after
   the other with `read_ahead`. Every body and tag is read. The time is from when all are ready to when the last is done.

@@ -17,8 +17,11 @@ from prometheus_client import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from reput_broker.observe.catalogue import ANY, MetricSpec
-from reput_broker.observe.exposition import TEXT, write_family
+from reput_broker.config.model import BrokerConfig
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.exposition import ANY, TEXT, MetricSpec, write_family
+from reput_broker.observe.health import Health
+from reput_broker.observe.metrics import MetricsSources, Scrape
 from reput_cli.bench_clients import host_facts
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
@@ -115,17 +118,20 @@ class _Depths(Collector):
 
 def exposition() -> list[list[str]]:
     """Return a table: microseconds a series of the metrics page."""
-    spec = MetricSpec("", "reput_depth", "gauge", {"topic": ANY, "queue": ANY}, "Messages of a queue.")
+    spec = MetricSpec(
+        "", "reput_depth", "gauge", {"topic": ANY, "queue": ANY}, "Messages of a queue.", lambda _: values
+    )
     values = [((f"topic-{number // 8}", f"{number % 8}"), number) for number in range(_SERIES)]
+    scrape = Scrape(MetricsSources(BrokerConfig(), Counters(), Health()))
     registry = CollectorRegistry()
     registry.register(_Depths(spec, values))
-    own = b"".join(write_family(spec, values, TEXT))
+    own = b"".join(write_family(spec, scrape, TEXT))
     assert len(own.splitlines()) == len(generate_latest(registry).splitlines())
     return [
         ["Text of the metrics page", "a series, µs"],
         [
             "observe/exposition.py",
-            figure(_least_us(lambda: b"".join(write_family(spec, values, TEXT)), 1) / _SERIES),
+            figure(_least_us(lambda: b"".join(write_family(spec, scrape, TEXT)), 1) / _SERIES),
         ],
         ["prometheus_client", figure(_least_us(lambda: generate_latest(registry), 1) / _SERIES)],
     ]

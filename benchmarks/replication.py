@@ -1,4 +1,4 @@
-"""`make bench-replication`: what a slave costs; all processes on this machine, medians of several rounds.
+"""`make bench KIND=replication`: what a slave costs; all processes on this machine, medians of several rounds.
 
 - `replicated` with one slave, both syncing, as a ratio to `flushed` without a slave, in the same run.
 - RocketMQ's own benchmark against SYNC_MASTER with one slave, of Reput and of Apache RocketMQ.

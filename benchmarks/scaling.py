@@ -1,4 +1,4 @@
-"""`make bench-scaling`: how throughput and cost depend on connections, queues, message size and store size.
+"""`make bench KIND=scaling`: how throughput and cost depend on connections, queues, message size and store size.
 
 One of these grows at a time; each connection has one message in flight. One client process, one broker process,
 `page_cache` under ASYNC_FLUSH. On a busy machine, processor time per message tells more than the rate.

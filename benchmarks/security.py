@@ -1,4 +1,4 @@
-"""`make bench-security`: what signatures and TLS cost, with RocketMQ's own benchmark and Java client.
+"""`make bench KIND=security`: what signatures and TLS cost, with RocketMQ's own benchmark and Java client.
 
 The same programs run against Reput and Apache RocketMQ: plain, signed, with TLS, and both. Each broker runs twice, with
 users and without; both take connections with TLS and without, with the same certificate. The cost of a signature is the

@@ -1,4 +1,4 @@
-"""`make bench-spark`: the pipeline on Spark, as one table of ratios.
+"""`make bench KIND=spark`: the pipeline on Spark, as one table of ratios.
 
     python benchmarks/spark_run.py [--messages 300000] [--size 300] [--rounds 3] [--cores 2]
         [--only scan,short,stream,parts,sink,archive,audit,memory,workers]

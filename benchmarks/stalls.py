@@ -1,4 +1,4 @@
-"""`make bench-stalls`: whether the work of one client delays another.
+"""`make bench KIND=stalls`: whether the work of one client delays another.
 
 A producer sends 1 KiB messages at fixed times, one after the other, `page_cache` under ASYNC_FLUSH. A latency counts
 from when its message was due (no coordinated omission). In each round the producer runs alone, and then together with

@@ -1,4 +1,4 @@
-"""`make bench-store`: the store alone, in this process, compared with plain operations on the same bytes.
+"""`make bench KIND=store`: the store alone, in this process, compared with plain operations on the same bytes.
 
 Dispatch is compared with a memory copy, opening many files with opening one, key queries with random reads; recovery
 reports how much it reads after a kill. Directories are temporary, files are in the page cache, nothing waits for the

@@ -2,7 +2,7 @@
 
 The lines of `demo.py` are sent to a broker. The job `archive` copies them to Parquet, partitioned by module. Lines,
 bytes and identifiers are counted by a streaming query on the broker, in the archive, and in the files. The three totals
-are printed, and an HTML report is written. `make pipeline-demo` runs it with a broker in a temporary directory.
+are printed, and an HTML report is written. `make demo KIND=spark` runs it with a broker in a temporary directory.
 """
 
 from __future__ import annotations

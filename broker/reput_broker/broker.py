@@ -30,8 +30,8 @@ from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.compose.served_tenure import ServedTenure
 from reput_broker.compose.span_receiver import make_span_exporter
 from reput_broker.compose.storage import Storage
-from reput_broker.config.description import path_text
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import path_text
 from reput_broker.console.app import Console, asks_as_its_user
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id

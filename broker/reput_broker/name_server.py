@@ -25,9 +25,9 @@ from reput_broker.access.tls import ServerTls
 from reput_broker.access.users import UsersProcessor
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
-from reput_broker.config.description import describe
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import option_fields
 from reput_broker.config.properties import Properties
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
@@ -65,6 +65,7 @@ _SECTIONS: Final = ("access.", "limits.", "log.", "tls.")
 _OF_BROKERS: Final = (
     "access.broker_user",
     "access.broker_secret",
+    "access.send_rocketmq_signatures",
     "limits.pull_bytes",
     "limits.pull_messages",
     "tls.connect",
@@ -79,7 +80,7 @@ def is_option(key: str) -> bool:
 
 def check_options(config: BrokerConfig) -> BrokerConfig:
     """Return the configuration. Raises ConfigError if options are set that a name server does not have."""
-    keys = [row.key for row in describe(config) if is_option(row.key)]
+    keys = [key for key in option_fields(type(config)) if is_option(key)]
     problems = [
         ConfigProblem(key, origin, "a name server has no such option", nearest_key(key, keys))
         for key, origin in config.origins.items()

@@ -7,7 +7,6 @@ import socket
 import ssl
 from base64 import b64decode
 from collections.abc import Mapping
-from typing import Final
 
 import structlog
 import trio
@@ -16,17 +15,15 @@ from reput_broker.access.tls import TlsFilesUnusable, outgoing_context
 from reput_broker.config.sections import TlsConfig
 from reput_broker.config.units import checked_address
 from reput_broker.request import ClientAnswer
-from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode, RequestCode, ResponseCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import HeaderFieldError, ProtocolError, ReputError
-from reput_protocol.signature import Credentials, RequestSigner
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
+from reput_protocol.wire.channel import Channel, Peer, Waiter
+from reput_protocol.wire.header import Value
 from reput_protocol.wire.tls import tls_failure
 
 log = structlog.get_logger(__name__)
-
-_OPAQUE_MAX: Final = (1 << 31) - 1
 
 
 class RemoteUnreachable(ReputError):
@@ -88,7 +85,7 @@ class RemotingClient:
 
     Args:
         address: `host:port`.
-        header_type: JSON, which Apache RocketMQ reads, or msgpack for Reput's own requests.
+        peer: what answers there; all servers read what is meant for RocketMQ's.
         tls: whether and how to encrypt; None: not at all.
         credentials: what the requests are signed with; None: they are not.
     """
@@ -97,7 +94,7 @@ class RemotingClient:
         self,
         address: str,
         *,
-        header_type: HeaderType = HeaderType.JSON,
+        peer: Peer = Peer.ROCKETMQ,
         tls: TlsConfig | None = None,
         credentials: Credentials | None = None,
     ) -> None:
@@ -105,7 +102,7 @@ class RemotingClient:
         self._tls = tls
         self.connections = 0
         """How many connections were made."""
-        self._header_type = header_type
+        self._peer = peer
         self._credentials = credentials
         self._connection: _Connection | None = None
         self._connecting = trio.Lock()
@@ -148,7 +145,7 @@ class RemotingClient:
                 raise RemoteUnreachable(self.address, "the connection was closed by this broker")
             if self._connection is None or not self._connection.is_usable:
                 stream = await dial(self.address, self._tls)
-                self._connection = _Connection(self.address, stream, self._header_type)
+                self._connection = _Connection(self.address, stream, self._peer)
                 self.connections += 1
             return self._connection
 
@@ -164,14 +161,6 @@ def _reason(error: OSError) -> str:
     return os.strerror(found.errno)  # without the address, which trio puts before it
 
 
-class _Call:
-    __slots__ = ("answer", "done")
-
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.answer: ClientAnswer | None = None
-
-
 class _Connection:
     """One connection, its open requests, and a system task that reads their answers."""
 
@@ -179,20 +168,15 @@ class _Connection:
         self,
         address: str,
         stream: trio.abc.Stream,
-        header_type: HeaderType,
+        peer: Peer,
     ) -> None:
         self._address = address
         self._stream = stream
-        self._header_type = header_type
+        self._channel = Channel(peer=peer)
         self._agreeing = trio.Lock()
         self._has_agreed = False
-        self._signer: RequestSigner | None = None
-        self._rocketmq_user: Credentials | None = None
-        self._version = PROTOCOL_VERSION if header_type == HeaderType.MSGPACK else ROCKETMQ_VERSION
         self._sending = trio.Lock()
-        self._opaque = 0
-        self._calls: dict[int, _Call] = {}
-        self._end_reason: str | None = None
+        self._failure: RemoteUnreachable | None = None
         self._is_retired = False
         self.ended = trio.Event()
         self._reading = trio.CancelScope()
@@ -201,7 +185,7 @@ class _Connection:
     @property
     def is_usable(self) -> bool:
         """Whether a new request may use this connection."""
-        return self._end_reason is None and not self._is_retired
+        return self._failure is None and not self._is_retired
 
     async def agree_on_signatures(self, credentials: Credentials) -> None:
         """Before the first request: ask for a challenge, and sign the requests as the answer says.
@@ -209,7 +193,8 @@ class _Connection:
         A server without users gets no signatures; one that does not know the question gets them in RocketMQ's form.
 
         Raises:
-            RemoteUnreachable: the connection has ended, or the challenge cannot be read.
+            RemoteUnreachable: the connection has ended; the challenge cannot be read, or is refused for another reason
+                (the next request asks again); RocketMQ's form is forbidden.
         """
         if self._has_agreed:
             return
@@ -219,9 +204,12 @@ class _Connection:
                 self._has_agreed = True
 
     async def _agree_on_signatures(self, credentials: Credentials) -> None:
-        answer = await self.call(RequestCode.SIGNATURE_CHALLENGE, {}, b"", header_type=HeaderType.JSON)
+        answer = await self.call(RequestCode.SIGNATURE_CHALLENGE, {})
         if answer.code != ResponseCode.SUCCESS:
-            self._rocketmq_user = credentials
+            user = rocketmq_user(credentials, answer.code, answer.remark)
+            if isinstance(user, str):
+                raise RemoteUnreachable(self._address, user)
+            self._channel.sign = user.sign
             return
         try:
             given = SignatureChallenge.from_ext(answer.ext)
@@ -232,36 +220,28 @@ class _Connection:
             self.end(f"its challenge cannot be read: {error}")
             raise RemoteUnreachable(self._address, f"its challenge cannot be read: {error}") from error
         offset_ms = given.time - int(1000 * trio.current_time())
-        self._signer = RequestSigner(
+        self._channel.sign = RequestSigner(
             credentials, challenge, lambda: offset_ms + int(1000 * trio.current_time())
-        )
+        ).sign
 
-    async def call(
-        self, code: int, ext: Mapping[str, Value], body: bytes, header_type: HeaderType | None = None
-    ) -> ClientAnswer:
+    async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> ClientAnswer:
         """Send a request and wait for its answer. Raises RemoteUnreachable if the connection ends before."""
-        self._opaque = opaque = self._opaque % _OPAQUE_MAX + 1  # never 0, which some peers replace
-        header = Header(code, opaque, 0, None, dict(ext), LanguageCode.PYTHON.value, self._version)
-        if self._signer is not None:
-            self._signer.sign(header, body)
-        elif self._rocketmq_user is not None:
-            header.ext = self._rocketmq_user.signed(ext, body, version=self._version)
-        frame = encode_frame(header, self._header_type if header_type is None else header_type, body)
-        call = self._calls[opaque] = _Call()
+        if self._failure is not None:
+            raise self._failure
+        channel, answered, waiter = self._channel, trio.Event(), Waiter()
+        waiter.wake = answered.set
+        call = channel.new_call(waiter)
         try:
-            await self._send(frame)
-            if self._end_reason is None:
-                await call.done.wait()
+            await self._send(channel.frame(call.opaque, code, ext, body))
+            await answered.wait()
         finally:
-            del self._calls[opaque]
+            channel.abandon(call)
             self._end_if_retired()
-        if call.answer is None:
-            raise RemoteUnreachable(self._address, self._end_reason or "the connection ended")
-        return call.answer
+        return ClientAnswer.of(call)
 
     async def _send(self, frame: bytes) -> None:
         async with self._sending:
-            if self._end_reason is not None:
+            if self._failure is not None:
                 return
             try:
                 await self._stream.send_all(frame)
@@ -277,15 +257,14 @@ class _Connection:
         self._end_if_retired()
 
     def _end_if_retired(self) -> None:
-        if self._is_retired and not self._calls:
+        if self._is_retired and not self._channel.pending:
             self.end("the connection was given up after a request without an answer")
 
     def end(self, reason: str) -> None:
         """End the connection and its open requests. The first reason counts."""
-        if self._end_reason is None:
-            self._end_reason = reason
-        for call in self._calls.values():
-            call.done.set()
+        if self._failure is None:
+            self._failure = RemoteUnreachable(self._address, reason)
+            self._channel.end(self._failure)
         self.ended.set()
         self._reading.cancel()
 
@@ -309,14 +288,6 @@ class _Connection:
             self.end(f"its answer could not be read: {error}")
 
     async def _take_answers(self) -> None:
-        reader = FrameReader()
         while data := await self._stream.receive_some():
-            for header_type, header_bytes, body in reader.receive_data(data):
-                header = decode_header(header_type, header_bytes)
-                call = self._calls.get(header.opaque) if header.is_response else None
-                if call is not None:
-                    call.answer = ClientAnswer(header.code, header.remark, header.ext, bytes(body))
-                    call.done.set()
-            if reader.failure is not None:
-                raise reader.failure
+            self._channel.receive_data(data)
         self.end("closed the connection")

@@ -25,6 +25,7 @@ from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, L
 from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.signature import SignatureChecker
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
@@ -84,12 +85,18 @@ class ClientBusy(ReputError):
 
 
 class ClientAnswer(Struct):
-    """A client's answer to a request of the broker."""
+    """An answer to a request of the broker."""
 
     code: int
     remark: str | None
     ext: Mapping[str, Value]
     body: bytes
+
+    @classmethod
+    def of(cls, call: Call) -> ClientAnswer:
+        """Return the answer of a call that is done; raises the error that has ended it."""
+        header = call.answer
+        return cls(header.code, header.remark, header.ext, bytes(call.body))
 
 
 class Principal(Protocol):
@@ -159,7 +166,7 @@ class Client(Protocol):
         """Run a task next to the connection's requests; it ends with the connection."""
 
     def note_role(self, role: str) -> None:
-        """Note the role of the peer: producer, consumer, admin or broker."""
+        """Note the role of the peer, where the request's row does not tell it: producer or consumer."""
 
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
         """Send a oneway request now; False if the peer is gone, or has not read earlier answers."""

@@ -6,6 +6,7 @@ current one and its changes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -68,11 +69,14 @@ class TenureSource(Protocol):
     async def changed(self, tenure: Tenure) -> None:
         """Return once `current` differs from `tenure`."""
 
-    @property
-    def confirmed(self) -> int:
-        """The log offset below which this broker's log must not be cut; 0 if none is known."""
+    def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:
+        """Return the log offset below which this broker's log must not be cut; 0 if none is known.
 
-    def note_confirmed(self, epoch: int, offset: int) -> None:
+        Args:
+            epochs, end: of this log; epochs with their starts.
+        """
+
+    def note_confirmed(self, epoch: int, offset: int, epochs: Sequence[tuple[int, int]], end: int) -> None:
         """Note that all before an offset is confirmed, as a master of that epoch says whose history is this log's."""
 
 
@@ -98,12 +102,11 @@ class StaticTenures:
         while self._current == tenure:
             await self._change.wait()
 
-    @property
-    def confirmed(self) -> int:
-        """Nothing is: an operator decides which log holds."""
+    def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:  # noqa: ARG002 - an election needs them
+        """Return 0: an operator decides which log holds."""
         return 0
 
-    def note_confirmed(self, epoch: int, offset: int) -> None:
+    def note_confirmed(self, epoch: int, offset: int, epochs: Sequence[tuple[int, int]], end: int) -> None:
         """Do nothing."""
 
     def master_found(self, address: str, ha_address: str) -> None:

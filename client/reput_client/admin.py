@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.admin_users import UserAdmin
 from reput_client.cluster_members import ClusterMember, cluster_members
-from reput_client.credentials import Credentials
 from reput_client.dead_letters import DeadLetterAdmin
-from reput_client.transport.backoff import Backoff
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, Session
+from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,
@@ -41,9 +39,6 @@ from reput_protocol.errors import NotFound
 from reput_protocol.names import check_topic
 from reput_protocol.wire.header import HeaderType
 
-if TYPE_CHECKING:
-    from reput_client.tls import TLS
-
 _MSGPACK = HeaderType.MSGPACK
 
 
@@ -60,24 +55,9 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
         timeout_s: seconds a request may take, including connecting.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str] | Session,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
+    @takes(ClientOptions)
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
 
     # -- the broker --------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from reput_client.consume.queue_bounds import QueueBounds
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.address import Address
-from reput_client.transport.channel import Call
 from reput_client.transport.session import raise_refusal
 from reput_client.transport.standbys import read
 from reput_protocol.codes import RequestCode
@@ -18,6 +17,7 @@ from reput_protocol.errors import BrokerError, ErrorCode, NotFound, RecordMalfor
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.scan import ScanStatus, scan_record
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 
 T = TypeVar("T")

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from reput_client.admin_brokers import BrokersAdmin
 from reput_client.consume.offsets import timestamp_ms
-from reput_client.transport.channel import Call
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.admin import (
     DescribeGroupHeader,
@@ -46,6 +45,7 @@ from reput_protocol.commands.offset import (
 from reput_protocol.errors import BrokerError, GroupNotFound, NotFound, ReputError, TopicNotFound
 from reput_protocol.names import check_group, check_topic
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 
 _MSGPACK = HeaderType.MSGPACK

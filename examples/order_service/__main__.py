@@ -1,7 +1,7 @@
 """A small shop on Reput: orders in transactions, billing with retries and dead letters, delayed reminders.
 
-    make example                                  # with a broker of its own, in a temporary directory
-    make example ARGS="--server localhost:10911"  # with one that is running
+    make demo KIND=shop                                  # with a broker of its own, in a temporary directory
+    make demo KIND=shop ARGS="--server localhost:10911"  # with one that is running
 
 Each order has a story (`stories.py`): a bank that does not answer, a card that is declined, a shop that is killed
 between database and commit. At the end the database must have each order in the state that its story requires.

@@ -168,7 +168,7 @@ RULES: Final = (
         _DROPPED, _IN_RETRIES, _DROPPED, refers_to="topic",
     ),
     # Requests and replies
-    _senders(names.REPLY_TO_CLIENT, "the client to which a reply is pushed", refers_to="client"),
+    _senders(names.REPLY_TO_CLIENT, "the client to which a reply is pushed, not another user's", refers_to="client"),
     _senders(names.MSG_TYPE, "`reply` marks a reply"),
     # All messages
     _senders(names.UNIQ_KEY, "finds and deduplicates messages of the same topic"),

@@ -21,7 +21,7 @@ from typing import Final
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ErrorCode, ReputError, error_from_response
 from reput_protocol.wire.header import Header, Value, value_text
 
 ACCESS_KEY: Final = "AccessKey"
@@ -41,6 +41,7 @@ SECRET_LENGTH_MAX: Final = 256
 _UNSIGNED_BY_OLD_CLIENTS: Final = "_UNIQUE_KEY_QUERY"
 _LAST_OLD_VERSION: Final = 399  # V4_9_3
 _NAME_MARKS: Final = frozenset("._-@+")
+_OF_OLD_SERVERS: Final = (ErrorCode.UNSUPPORTED_REQUEST, ErrorCode.UNAUTHENTICATED, ErrorCode.NO_PERMISSION)
 _MARK: Final = Struct(">QQ")
 _MARK_LENGTH: Final = 16
 _NUMBERS_KEPT: Final = 1024
@@ -85,6 +86,8 @@ class Credentials:
         user: the user's name, RocketMQ's access key.
         secret: what requests are signed with, RocketMQ's secret key.
         token: RocketMQ's security token, which is sent and signed if it is not empty.
+        rocketmq_signatures: whether a server that does not know Reput's form of signatures gets RocketMQ's. Without
+            that, connecting to such a server fails.
 
     Raises:
         ValueError: the user or the secret is empty.
@@ -93,6 +96,7 @@ class Credentials:
     user: str
     secret: str = field(repr=False)
     token: str = field(default="", repr=False)
+    rocketmq_signatures: bool = True
 
     def __post_init__(self) -> None:
         if not self.user or not self.secret:
@@ -114,6 +118,31 @@ class Credentials:
         named = {**ext, **self.fields()}
         named[SIGNATURE] = self.signature(signed_content(named, version), *body)
         return named
+
+    def sign(self, header: Header, *body: Buffer) -> None:
+        """Add the user and its signature to a header."""
+        header.ext = self.signed(header.ext, *body, version=header.version)
+
+
+def knows_no_challenge(code: int, remark: str | None) -> bool:
+    """Return whether a refusal of SIGNATURE_CHALLENGE is that of a server that does not know the request.
+
+    RocketMQ's servers and older ones of Reput do not. With users they refuse it because it is not signed.
+    """
+    error = error_from_response(code, remark, {}).error
+    return error in _OF_OLD_SERVERS or "AclException" in (remark or "")
+
+
+def rocketmq_user(credentials: Credentials, code: int, remark: str | None) -> Credentials | str:
+    """Return who signs in RocketMQ's form after this refusal of SIGNATURE_CHALLENGE, or why no request is signed."""
+    if not knows_no_challenge(code, remark):
+        return f"it refused a challenge for signatures: {remark or f'code {code}'}"
+    if not credentials.rocketmq_signatures:
+        return (
+            "it does not know signatures in Reput's form, and the client may not use RocketMQ's "
+            "(rocketmq_signatures, access.send_rocketmq_signatures); upgrade it, or permit RocketMQ's form"
+        )
+    return credentials
 
 
 def derived_key(secret: bytes, purpose: str, *parts: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The real broker as `make cluster-faults` starts it: with a wall clock that can be set, and records of its tenures.
+"""The real broker as `make soak KIND=cluster-faults` starts it: its wall clock can be set, and it records its tenures.
 
 Usage: `python broker_entry.py --name b0 --history FILE --clock FILE serve --data-dir DIR`; `--clock` is 8 bytes, the
 nanoseconds by which the broker's wall clock is ahead, read at every look at it.

@@ -87,7 +87,7 @@ def _run(seed: int, seconds: float, weights: dict[str, int], arguments: argparse
 
 def _again(seed: int, plan: Plan, arguments: argparse.Namespace) -> str:
     kind = f" ARGS='--kind {arguments.kind}'" if arguments.kind else ""
-    return f"    the same schedule: make cluster-faults MINUTES={plan.duration_s / 60:g} SEED={seed}{kind}"
+    return f"    the same schedule: make soak KIND=cluster-faults MINUTES={plan.duration_s / 60:g} SEED={seed}{kind}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The parts of `make cluster-faults` that need no namespaces: schedule, comparison of logs, view of the judges."""
+"""Parts of `make soak KIND=cluster-faults` without namespaces: schedule, comparison of logs, view of the judges."""
 
 from __future__ import annotations
 

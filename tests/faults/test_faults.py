@@ -1,4 +1,4 @@
-"""Every kind of fault, a little of each; `make faults` tries a lot of each. A failure names its seed."""
+"""Every kind of fault, a little of each; `make soak KIND=faults` tries a lot of each. A failure names its seed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from faults.kinds import KINDS
 
 pytestmark = pytest.mark.fault
 
-# One seed, so that the tests say the same every time; `make faults` takes another each time and looks at far more.
+# One seed, so that the tests say the same every time; `make soak KIND=faults` takes another each time, and more.
 _SEED = 20261121
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_fault_breaks_no_promise(name: str) -> None:
     seed = int(os.environ.get("FAULTS_SEED", _SEED))
-    print(f"{name}: seed {seed}; repeat it with: make faults KIND='{name}' SEED={seed}")
+    print(f"""{name}: seed {seed}; make soak KIND=faults SEED={seed} ARGS="--kind '{name}'" repeats it""")
     tried = KINDS[name]
     outcome = tried.kind(seed, tried.short)
     assert outcome.images >= tried.short

@@ -1,4 +1,4 @@
-"""Each fault checker notices a planted bug; `make planted` tries them all and prints which checker caught which."""
+"""Each fault checker notices a planted bug; `make soak KIND=faults PLANTED=1` prints which caught which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from faults.planted import BUGS, Bug, images_until_caught
 
 pytestmark = pytest.mark.fault
 
-# One seed, so that the tests say the same every time; `make faults` takes another each time and looks at far more.
+# One seed, so that the tests say the same every time; `make soak KIND=faults` takes another each time, and more.
 _SEED = 20261121
 
 # One for each checker: all of them take minutes.

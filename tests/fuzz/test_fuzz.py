@@ -1,4 +1,4 @@
-"""A little of every kind of fuzzing; `make fuzz` tries a lot. A failure names its seed."""
+"""A little of every kind of fuzzing; `make soak KIND=fuzz` tries a lot. A failure names its seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from fuzz.kinds import KINDS
 from reput_protocol import kernel
 
-# One seed, so that the tests say the same every time; `make fuzz` takes another each time.
+# One seed, so that the tests say the same every time; `make soak KIND=fuzz` takes another each time.
 _SEED = 20261122
 
 
@@ -22,7 +22,8 @@ def test_no_input_breaks_the_broker(name: str) -> None:
     assert outcome.cases >= tried.short
     assert not outcome.violations, "\n".join(
         [
-            f"repeat it with: make fuzz KIND={name} CASES={round(tried.short / tried.share)} SEED={_SEED}",
+            f"repeat it with: make soak KIND=fuzz CASES={round(tried.short / tried.share)} SEED={_SEED}"
+            f" ARGS='--kind {name}'",
             *outcome.violations[:10],
         ]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuzz.captured import USER, captured
-from reput_client.transport.channel import Channel, Peer, RequestTemplate
+from reput_client.transport.channel import ClientChannel, RequestTemplate
 from reput_protocol.signature import (
     ACCESS_KEY,
     SIGNATURE,
@@ -14,6 +14,7 @@ from reput_protocol.signature import (
     signature_of,
     signed_content,
 )
+from reput_protocol.wire.channel import Peer
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType, Value
 
@@ -64,7 +65,7 @@ def test_old_clients_leave_one_field_out(version: int, is_signed: bool) -> None:
 
 @pytest.mark.parametrize("peer", list(Peer))
 def test_a_server_that_knows_no_other_form_gets_rocketmqs(peer: Peer) -> None:
-    channel = Channel(peer=peer)
+    channel = ClientChannel(peer=peer)
     channel.rocketmq_user = ALICE
     template = RequestTemplate(14, {"topic": "t", "queueId": 3, "none": None})
     for opaque, pieces in ((7, (b"one", b"two")), (0x7FFF_FFFF, ())):

@@ -1,12 +1,12 @@
 """A short history without a violation, and histories with a planted bug that the judges catch.
 
-`make histories` records for minutes, `make histories-planted` tries every bug. A failure names its seed.
+`make soak KIND=histories` records for minutes, with `PLANTED=1` tries every bug. A failure names its seed.
 """
 
 from __future__ import annotations
 
 import os
-import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +18,11 @@ from histories.history import Tail, read
 from histories.recording import outcome_of, record
 from histories.scene import Scene
 from histories.trying import try_bug
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-# One seed, so that the tests say the same every time; `make histories` takes another each time.
+# One seed, so that the tests say the same every time; `make soak KIND=histories` takes another each time.
 _SEED = int(os.environ.get("HISTORIES_SEED", "20261121"))
 _SHORT = Plan(5.0, pause_s=(0.2, 0.8), first=("kill-broker", "kill", "join", "stop", "kill", "leave"))
 _KINDS = "ok=80,fails1=10,poison=10"
@@ -119,8 +120,10 @@ def test_a_history_can_be_judged_although_its_recorder_was_killed(tmp_path: Path
 
 
 def _until_handled(scene: Scene, count: int) -> None:
-    tail, deadline = Tail(scene.events), time.monotonic() + 60.0
-    while count > 0:
-        count -= sum(event.what == "handled" for event in tail.new())
-        assert time.monotonic() < deadline, "nothing is handled"
-        time.sleep(0.05)
+    tail, handled = Tail(scene.events), Counter[str]()
+
+    def enough() -> bool:
+        handled.update(event.what for event in tail.new())
+        return handled["handled"] >= count
+
+    wait_until(enough, what="nothing is handled")

@@ -1,4 +1,4 @@
-"""`make ops-check`: rules, alerts, dashboard and console with a real Prometheus and a real browser.
+"""`make soak KIND=ops`: rules, alerts, dashboard and console with a real Prometheus and a real browser.
 
 1. promtool checks the shipped rules, and runs their unit tests (rules_test.yml).
 2. Each alert is fired by its real cause at a real broker, and cleared; the rules' waits and windows are shortened.

@@ -1,4 +1,4 @@
-"""One real driver that is killed, and started again; `make pipeline-faults` kills many, and brokers as well."""
+"""One real driver that is killed, and started again; `make soak KIND=pipeline-faults` kills many, and brokers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SEED = 20261121
 def test_an_archive_whose_driver_was_killed_before_its_manifest_is_whole() -> None:
     seed = int(os.environ.get("FAULTS_SEED", _SEED))
     name = "archive: driver killed"
-    print(f"seed {seed}; repeat it with: make pipeline-faults KIND='{name}' SEED={seed}")
+    print(f"""seed {seed}; make soak KIND=pipeline-faults SEED={seed} ARGS="--kind '{name}'" repeats it""")
     outcome = KINDS[name](Trial(random.Random(f"{seed} {name}"), ("before-manifest",)))
     assert outcome.rounds == 1
     assert not outcome.violations, "\n".join(outcome.violations)

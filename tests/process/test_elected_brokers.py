@@ -14,6 +14,8 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha import synchronize
+from reput_broker.ha.election import table_copies
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader
 from reput_broker.ha.election.member_file import MemberFile
@@ -51,6 +53,7 @@ from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig, TopicConfigTable
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.channel import Peer
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import free_port
 from support.election_engine import EngineState, FakeEngine
@@ -139,7 +142,7 @@ def confirm_offset(broker: Broker) -> int | None:
 
 
 async def ask(broker: Broker, code: RequestCode, ext: Any, body: bytes = b"") -> ClientAnswer:
-    client = RemotingClient(broker.address, header_type=HeaderType.MSGPACK)
+    client = RemotingClient(broker.address, peer=Peer.REPUT)
     try:
         return await client.call(code, ext, body, timeout_s=10.0)
     finally:
@@ -268,7 +271,7 @@ async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) 
         await group.in_sync(0, 1)
         assert (await put(first, b"without member 2")).code == 0
         end = first.store.max_physical_offset
-        await until(lambda: second._base.elector and second._base.elector.confirmed == end)
+        await until(lambda: second._base.elector and second._base.elector.confirmed([], end) == end)
     group.state.keep(replace(copy, leader=None))
     async with group.member(2), group.member(1) as second:
         await group.in_sync(2)
@@ -435,6 +438,33 @@ async def test_a_change_is_answered_once_the_set_has_it(
 
 
 @pytest.mark.trio
+async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name, longest in (
+        (synchronize, "_WAIT_MS", 60_000),
+        (synchronize, "_TIMEOUT_S", 60.0),
+        (table_copies, "_HELD_S", 60.0),
+    ):
+        monkeypatch.setattr(module, name, longest)
+    close_all, are_busy = Server.close_all, list[bool]()
+
+    def note(self: Server, reason: str) -> None:
+        are_busy.append(self.is_busy)
+        close_all(self, reason)
+
+    monkeypatch.setattr(Server, "close_all", note)
+    group = Group(tmp_path, in_sync_replicas=2)
+    async with group.member(1):
+        async with group.member(0):
+            await group.in_sync(0, 1)
+            await trio.sleep(0.5)
+            are_busy.clear()
+        assert are_busy
+        assert not any(are_busy), "it has waited for answers, and in vain"
+
+
+@pytest.mark.trio
 async def test_a_master_that_has_lost_its_slaves_or_its_engine_answers_no_change(tmp_path: Path) -> None:
     group = Group(tmp_path, in_sync_replicas=2, slave_timeout="300ms")
     async with group.member(0, in_sync_timeout_s=1.0) as first:
@@ -512,7 +542,7 @@ async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path)
     clients = []
 
     def connect(broker: Broker) -> RemotingClient:
-        clients.append(RemotingClient(broker.address, header_type=HeaderType.MSGPACK))
+        clients.append(RemotingClient(broker.address, peer=Peer.REPUT))
         return clients[-1]
 
     async with group.member(0) as first, group.member(1) as second:

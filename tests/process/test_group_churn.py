@@ -186,7 +186,7 @@ def test_handlers_that_fail_now_and_then(
 
 
 def test_churn(tmp_path: Path) -> None:
-    """Once; `make histories` does it for minutes, and with other kinds of groups."""
+    """Once; `make soak KIND=histories` does it for minutes, and with other kinds of groups."""
     chance = random.Random(0)
     concurrency = chance.choice("124")
     with (

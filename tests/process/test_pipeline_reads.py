@@ -23,7 +23,7 @@ from support.raw_client import RawClient
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-schemas = pytest.importorskip("pipeline_schemas")
+schemas = pytest.importorskip("support.pipeline_schemas")
 live_plan = pytest.importorskip("reput_pipeline.source.live_plan")
 tasks = pytest.importorskip("reput_pipeline.source.tasks")
 

@@ -1,4 +1,4 @@
-"""Filters match an independent evaluation; `make filters` does the same ten thousand times."""
+"""Filters match an independent evaluation; `make soak KIND=filters` does the same ten thousand times."""
 
 from pathlib import Path
 

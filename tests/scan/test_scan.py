@@ -1,4 +1,4 @@
-"""The quick form of `make scan`, and that it notices a broker that answers."""
+"""The quick form of `make soak KIND=scan`, and that it notices a broker that answers."""
 
 from __future__ import annotations
 

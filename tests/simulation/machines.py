@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 PORT: Final = 10911
+HA_PORT: Final = 10912
 NAMES_PORT: Final = 9876
 _STORE: Final = {
     "commit_log_file_size": 1 << 16,
@@ -176,7 +177,8 @@ class BrokerMachine(Machine):
         served = None if self.broker is None else self.broker._served
         if elector is None or served is None or served.storage is None:
             return None
-        return elector.confirmed, served.storage.store.max_physical_offset
+        storage, end = served.storage, served.storage.store.max_physical_offset
+        return elector.confirmed(storage.epochs.entries, end), end
 
     def promote(self) -> None:
         """Make its broker the master by force, as an operator does."""

@@ -42,12 +42,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Simulate brokers, clients, network and disks; judge the history."
     )
-    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds")
-    parser.add_argument("--first", type=int, default=None, help="the first of them; random by default")
-    parser.add_argument("--seed", type=int, default=None, help="one seed only, with its history")
-    parser.add_argument(
-        "--history", type=Path, help="with --seed: a directory to write the history and the log to"
-    )
+    parser.add_argument("--seeds", type=int, help="how many (1 if the first is given, or 1000)")
+    parser.add_argument("--seed", type=int, help="the first of them; random by default")
+    parser.add_argument("--history", type=Path, help="of one seed: a directory for its history and log")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
     parser.add_argument("--bug", help="a planted bug, or `only`: all of them, each until it is caught")
     parser.add_argument("--duration", type=float, default=9.0, help="virtual seconds of faults")
@@ -60,12 +57,16 @@ def main() -> int:
 
     if arguments.bug == "only":
         return _run_planted(platform, arguments)
-    if arguments.seed is not None:
+    if arguments.seed is not None and arguments.seeds is None:
         outcome = _fork(platform, arguments.seed, arguments).wait()
         print(json.dumps(outcome, indent=1))
         return 1 if outcome["violations"] else 0
-    first = arguments.first if arguments.first is not None else secrets.randbelow(1 << 30)
-    return _run_many(platform, range(first, first + arguments.seeds), arguments)
+    first = _first(arguments)
+    return _run_many(platform, range(first, first + (arguments.seeds or 1000)), arguments)
+
+
+def _first(arguments: argparse.Namespace) -> int:
+    return secrets.randbelow(1 << 30) if arguments.seed is None else int(arguments.seed)
 
 
 class _Child:
@@ -141,7 +142,7 @@ def _run_planted(platform: Platform, arguments: argparse.Namespace) -> int:
     """Simulate with each bug until a rule that should has noticed it."""
     from simulation.planted import BUGS
 
-    first = arguments.first if arguments.first is not None else secrets.randbelow(1 << 30)
+    first = _first(arguments)
     caught = 0
     print(f"{'planted bug':30} {'seed':>11}  {'of seeds':>8}  found as")
     for name, bug in BUGS.items():

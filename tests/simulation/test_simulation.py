@@ -1,6 +1,6 @@
 """A short failover story without a violation, and the same history twice.
 
-`make simulate` takes many seeds. A failure names its seed.
+`make soak KIND=simulation` takes many seeds. A failure names its seed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 collect_ignore = [] if os.environ.get("CLUSTERS") else ["test_clusters.py"]
-"""Which `make pipeline-clusters` runs."""
+"""Those that run with `CLUSTERS=all`."""
 
 pyspark = pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")

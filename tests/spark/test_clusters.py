@@ -1,8 +1,8 @@
 """The same streaming query on every kind of cluster that one machine can run.
 
-`make pipeline-clusters` runs it, with `CLUSTERS=all`: on `local[2]`, `local-cluster` and a standalone master with two
-workers, with a streaming aggregate at the same time. `CLUSTERS=standalone` runs that one alone, without the aggregate.
-Two Spark clusters take too long to start for `make test`.
+`make test CLUSTERS=all ARGS=tests/spark/test_clusters.py` runs it: on `local[2]`, `local-cluster` and a standalone
+master with two workers, with a streaming aggregate at the same time. `CLUSTERS=standalone` runs that alone, without
+the aggregate. Two Spark clusters take too long to start for `make test`.
 """
 
 from __future__ import annotations

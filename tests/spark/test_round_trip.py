@@ -1,4 +1,4 @@
-"""archive, replay, archive again: what `make pipeline-roundtrip` does with a million messages."""
+"""archive, replay, archive again: what `make soak KIND=round-trip` does with a million messages."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from reput_broker.request import (
 from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.dispatch import Access, RequestDispatcher
 from reput_broker.server.memory import HeldBytes
+from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import Strangers
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
@@ -137,6 +138,7 @@ class Bench:
         self.limits: LimitsConfig = beside.limits if beside else LimitsConfig(**limits)
         self.memory: HeldBytes = beside.memory if beside else HeldBytes(self.counters, self.limits)
         self.next_turn: trio.Lock = beside.next_turn if beside else trio.Lock()
+        self.refusals: RefusalLog = beside.refusals if beside else RefusalLog()
         self.strangers: Strangers | None = beside.strangers if beside else None
         if access is not None and self.strangers is None:
             config = BrokerConfig(limits=limits, access={"enabled": True})
@@ -173,6 +175,7 @@ class Bench:
                 self.counters,
                 self.memory,
                 self.next_turn,
+                self.refusals,
                 self.strangers,
             ),
             self.traffic,

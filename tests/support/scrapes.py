@@ -16,11 +16,10 @@ from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.catalogue import MetricSpec
 from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic
-from reput_broker.observe.delivery_metrics import DelaySources, GroupSources, PopSources
+from reput_broker.observe.exposition import MetricSpec
 from reput_broker.observe.health import Health
-from reput_broker.observe.metrics import MetricsSources
+from reput_broker.observe.metrics import DelaySources, GroupSources, MetricsSources, PopSources
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager

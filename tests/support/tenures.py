@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
-from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures, SlaveFigures
+from reput_broker.observe.metrics import MasterFigures, ReplicationFigures, SlaveFigures
 from reput_broker.roles import Role, Tenure
 
 REPLICATION = ReplicationFigures(
@@ -29,7 +31,8 @@ class SetTenures:
         while self.current == tenure:
             await self._change.wait()
 
-    confirmed = 0
+    def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:
+        return 0
 
-    def note_confirmed(self, epoch: int, offset: int) -> None:
+    def note_confirmed(self, epoch: int, offset: int, epochs: Sequence[tuple[int, int]], end: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The quick form of `make sweep`, and that it notices a request that nothing checks."""
+"""The quick form of `make soak KIND=sweep`, and that it notices a request that nothing checks."""
 
 from __future__ import annotations
 

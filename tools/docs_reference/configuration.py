@@ -1,10 +1,10 @@
-"""The page of options: their names, defaults and limits from the models, their text from the shipped files."""
+"""The page of options, from their rows."""
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,9 +12,17 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from docs_reference.markdown import cell, escaped
-from reput_broker.config.description import flatten, is_live, option_fields, written
 from reput_broker.config.environment import OTHER_VARIABLES, variable_of
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import (
+    flatten,
+    is_live,
+    option_fields,
+    option_texts,
+    rocketmq_name,
+    section_of,
+    written,
+)
 from reput_broker.config.units import is_duration, is_size
 from reput_protocol.units import format_duration, format_size
 
@@ -37,7 +45,7 @@ every option at its default, `reput config check -c FILE` names every mistake in
 
 def page() -> str:
     """Return the page."""
-    return "".join((HEAD, *_variables(), *_options(BrokerConfig, CONF / "broker.toml"), *_name_server()))
+    return "".join((HEAD, *_variables(), "\n## At the top\n", *_options(BrokerConfig), *_name_server()))
 
 
 def _variables() -> Iterator[str]:
@@ -56,18 +64,22 @@ def _name_server() -> Iterator[str]:
     )
 
 
-def _options(model: type[BaseModel], shipped: Path) -> Iterator[str]:
-    texts = _texts(shipped.read_text(encoding="utf-8"))
-    section = None
+def _options(model: type[BaseModel]) -> Iterator[str]:
+    texts, section = option_texts(model), ""
     for key, field in option_fields(model).items():
         prefix = key.rpartition(".")[0]
         if prefix != section:
             section = prefix
-            yield f"\n## [{prefix}]\n\n{texts[f'[{prefix}]']}\n" if prefix else "\n## At the top\n"
+            yield f"\n## [{prefix}]\n\n{_line(section_of(model, prefix).__doc__ or '')}\n"
         facts = [f"Default `{written(field, field.default)}`", *_limits(field)]
         facts += ["live"] if is_live(field) else []
         facts += [f"`{variable_of(key)}`"]
-        yield f"\n### {key} {{ #{key} }}\n\n{texts[key]}\n\n{'; '.join(facts)}\n"
+        facts += [f"RocketMQ: `{name}`"] if (name := rocketmq_name(field)) else []
+        yield f"\n### {key} {{ #{key} }}\n\n{_line(texts[key])}\n\n{'; '.join(facts)}\n"
+
+
+def _line(text: str) -> str:
+    return escaped(" ".join(text.split()))
 
 
 def _limits(field: FieldInfo) -> Iterator[str]:
@@ -83,24 +95,3 @@ def _in_its_unit(field: FieldInfo, value: float) -> str:
     if is_duration(field):
         return format_duration(value)
     return format_size(int(value)) if is_size(field) else str(value)
-
-
-def _texts(text: str) -> Mapping[str, str]:
-    """Return the comment above each option by its key, and that of each section by its header."""
-    keys = iter(flatten(tomllib.loads(text)))
-    found: dict[str, str] = {}
-    comment: list[str] = []
-    header = ""
-    for line in text.splitlines():
-        if line.startswith("#"):
-            comment.append(line.removeprefix("#").strip())
-            continue
-        if not line and header and comment:
-            found[header] = escaped(" ".join(comment))
-            header = ""
-        elif line.startswith("["):
-            header = line
-        elif line and not line.startswith((" ", "]")):
-            found[next(keys)] = escaped(" ".join(comment).removeprefix("[live] "))
-        comment = []
-    return found

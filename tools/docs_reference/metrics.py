@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from reput_broker.observe.catalogue import METRICS, MetricSpec
+from reput_broker.observe.catalogue import METRICS
+from reput_broker.observe.exposition import MetricSpec
 from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
 
 HEAD = """\
@@ -18,7 +19,7 @@ values exist from the start with 0. Retry and dead-letter topics have their real
 Series of topics, groups and queues are limited to `metrics.max_series`. Beyond it, series of queues
 are left out first, then the histograms of topics; `reput_metrics_dropped_series` counts them. A
 page of 20,000 series takes about 50 ms of the event loop, in pieces of about a millisecond
-(`make bench-memory`).
+(`make bench KIND=memory`).
 
 `reput generate alerts` and `reput generate grafana` print alerts and a dashboard that use them; the
 alerts are explained in the [runbook](../runbook.md). The page also has the standard series `process_*`

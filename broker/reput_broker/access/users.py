@@ -188,7 +188,6 @@ def _invalid(text: str) -> Refusal:
 
 
 def _check_admin(request: Request) -> None:
-    request.client.note_role("admin")
     user = request.principal
     if user is None or not user.is_admin:
         raise Refusal(

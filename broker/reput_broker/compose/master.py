@@ -15,7 +15,7 @@ from reput_broker.compose.parts import CommonParts, HasHandlers, build_core, han
 from reput_broker.compose.storage import Storage
 from reput_broker.core import RoleDuties
 from reput_broker.delay.feature import DelayFeature
-from reput_broker.groups.awaited_members import members_before
+from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.copies import Copies
@@ -30,7 +30,7 @@ from reput_broker.ha.slave_refusals import fenced, once_confirmed
 from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.replication_metrics import MasterFigures, ReplicationFigures
+from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
 from reput_broker.processors.put import PutProcessor
 from reput_broker.processors.send import SendProcessor
@@ -43,7 +43,6 @@ from reput_broker.retry.put_once import PutOnce
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of
 from reput_broker.staging.feature import StagingFeature
-from reput_broker.tables.config_file import ConfigFile
 from reput_broker.transactions.feature import TransactionFeature
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
@@ -304,7 +303,9 @@ class MasterParts(RoleDuties):
         )
         once = PutOnce(deduplication, puts.appender)
         return (
-            PutProcessor(core.store, core.topic_access, core.counters, once, puts.transfer),
+            PutProcessor(
+                core.store, core.topic_access, core.counters, once, puts.transfer, core.groups.requesters
+            ),
             SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
             ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
         )
@@ -326,8 +327,16 @@ class MasterParts(RoleDuties):
     async def before_serving(self) -> None:
         """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
-        file = ConfigFile(self._core.store.options.data_dir / "config" / "groupMembers.json")
-        self.groups.membership.expect(await trio.to_thread.run_sync(members_before, file))
+        core = self._core
+        file = GroupMembersFile(core.store.options.data_dir / "config", core.clock_ms)
+        # One that is silent for longer is no member.
+        age_max_s = core.config.groups.heartbeat_timeout
+        self.groups.membership.expect(await trio.to_thread.run_sync(file.take, age_max_s))
+
+    def release(self) -> None:
+        """Answer members that wait for changes of tables, because the tenure ends."""
+        if self._table_copies is not None:
+            self._table_copies.stop()
 
     @property
     def begun(self) -> str | None:

@@ -18,8 +18,8 @@ from reput_broker.groups.group_state import GroupState
 from reput_broker.ha.promotion import PromotionProcessor
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.processor import NameServerProcessor
-from reput_broker.observe.delivery_metrics import GroupSources
 from reput_broker.observe.health import StoreHealth
+from reput_broker.observe.metrics import GroupSources
 from reput_broker.observe.statistics import Statistics
 from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.client import ClientProcessor

@@ -181,7 +181,8 @@ class ServedTenure:
         if self.tenure.is_master and (base.ha_listener is not None or storage.epochs.exists):
             self._epoch = await storage.begin_epoch(self.tenure.epoch)
         if self._is_elected and base.elector is not None:
-            fence, in_sync = base.elector.lead(self.tenure.epoch, storage.store.max_physical_offset)
+            end = storage.store.max_physical_offset
+            fence, in_sync = base.elector.lead(self.tenure.epoch, storage.epochs.entries, end)
             self._leadership = Leadership(base.elector, fence, in_sync)
         base.sources.recovery_duration_s = report.duration_s
         base.sources.recovery_truncated_bytes = report.truncated_bytes
@@ -277,6 +278,7 @@ class ServedTenure:
         base.health.state = BrokerState.DRAINING
         server.stop_accepting(keep_listening=self._next_follows)
         self._opened.hold.release_all()
+        parts.release()
         with base.routes.kept_without_connections():
             await server.drain(_CHANGE_GRACE_S if self._next_follows else base.config.shutdown_grace)
         if not self._next_follows:

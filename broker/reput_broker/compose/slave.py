@@ -23,7 +23,7 @@ from reput_broker.ha.slave_refusals import SlaveRefusals
 from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
-from reput_broker.observe.replication_metrics import ReplicationFigures, SlaveFigures
+from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
@@ -147,6 +147,9 @@ class SlaveParts(RoleDuties):
 
     async def before_serving(self) -> None:
         """Nothing has to be read."""
+
+    def release(self) -> None:
+        """No member waits for changes of a slave's tables."""
 
     async def complete(self) -> None:
         """Nothing has to be completed."""

@@ -16,6 +16,7 @@ OTHER_VARIABLES: Final = {
     "REPUT_USER": "the user that clients and commands sign their requests as",
     "REPUT_SECRET": "the secret of that user",
     "REPUT_SECRET_FILE": "a file with the secret of that user",
+    "REPUT_ROCKETMQ_SIGNATURES": "`false`: clients and commands use no server that knows only RocketMQ's signatures",
     "REPUT_CONTEXT": "the context of `reput context` that the commands use",
     "REPUT_OFFSETS_DIR": "where a client that broadcasts keeps its offsets",
     "REPUT_KERNEL": "whether an installation compiles the kernel: `compiled` or `interpreted`",

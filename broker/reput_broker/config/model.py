@@ -1,7 +1,7 @@
 """`BrokerConfig`: the whole configuration, and the checks that concern several options.
 
-The top-level options are declared here, the others in `sections.py`; `conf/broker.toml` and the error messages follow
-both. `load_config` in `loading.py` reads a file, the environment and flags; code builds a configuration directly:
+The top-level options are declared here, the others in `sections.py`; `conf/broker.toml` is made from both.
+`load_config` in `loading.py` reads a file, the environment and flags; code builds a configuration directly:
 
     BrokerConfig(data_dir=path, port=0, store={"flush": "async", "commit_log_file_size": "16MiB"})
 
@@ -25,8 +25,8 @@ from pydantic import (
     field_validator,
 )
 
-from reput_broker.config.description import flatten, option_fields
 from reput_broker.config.errors import ConfigError, ConfigProblem, problems_of
+from reput_broker.config.options import flatten, option_fields
 from reput_broker.config.sections import (
     AccessConfig,
     ConsoleConfig,
@@ -81,57 +81,68 @@ def _empty_to_none(value: object) -> object:
 class BrokerConfig(Section):
     """The whole configuration; the constructor raises ConfigError with all mistakes at once."""
 
-    data_dir: DataPath = option(Path("reput-data"), "the store directory; one broker at a time uses it")
-    allow_insecure: bool = option(
-        False,
-        "permit listening beyond loopback without access control; any client that can connect may read and write "
-        "everything",
-    )
-    host: str = option("127.0.0.1", "address that the broker's ports listen on")
-    port: Port = option(DEFAULT_PORT, "port for clients; 0 picks a free one")
-    name_port: PortChoice = option(
-        "auto", "the same under the name server's port; auto: port - 1035 (9876 with 10911), off with port 0"
-    )
-    fast_port: PortChoice = option(
-        "auto",
-        "the same under the port that RocketMQ's clients with the VIP channel and its slaves use; "
-        "auto: port - 2, off with port 0",
-    )
-    ha_port: PortChoice = option(
-        "auto", "port that slaves connect to; auto: port + 1, off with port 0; 0 picks a free one"
-    )
-    http_host: str = option("127.0.0.1", "address that metrics, health and status are served on")
-    http_port: PortChoice = option(
-        "auto",
-        "port of metrics, health and status; auto: port + 2, a free one with port 0 (embedded: off)",
-    )
-    http_allowed_hosts: HostNames = option(
-        (),
-        "further names that browsers may give in Host; addresses, names without a dot and advertise always pass",
-    )
-    proxy_protocol_from: Networks = option(
-        (),
-        "proxies in front of port, name_port and fast_port; each of their connections begins with a PROXY header",
-    )
-    advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = option(
-        None, 'host:port that routes name; "" names the address that the client dialled'
-    )
-    cluster: str = option("DefaultCluster", "name of the cluster in routes")
-    broker_name: str = option(
-        "broker-a", "name of this broker in routes; a master and its slaves have the same one"
-    )
-    broker_id: int = option(
-        0, "0 for a master; 1 and above for its slaves, each its own", ge=0, le=(1 << 31) - 1
-    )
-    name_servers: Addresses = option(
-        (), 'name servers that this broker registers with; a list, or "names1:9876;names2:9876"'
-    )
+    data_dir: DataPath = option(Path("reput-data"), rocketmq="storePathRootDir")
+    """The store directory; one broker at a time uses it. Relative to the directory the broker is started in; give an
+    absolute path in production."""
+    allow_insecure: bool = option(False)
+    """Permit listening beyond loopback without access control; every client that can connect may read and write
+    everything. Off, so that such a broker is not reachable by accident. Administrative requests are then taken from
+    this machine only."""
+    host: str = option("127.0.0.1", rocketmq="bindAddress")
+    """Address that the broker's ports listen on. Loopback, so that a first start is safe."""
+    port: Port = option(DEFAULT_PORT, rocketmq="listenPort")
+    """Port for clients; 0 picks a free one. RocketMQ's port, so that its clients need no configuration."""
+    name_port: PortChoice = option("auto")
+    """The same under the name server's port; auto: port - 1035, which is 9876 with port 10911; off with port 0.
+    RocketMQ's clients ask a name server first; this port answers them with this broker's routes.
+
+    This and the next three ports follow from port, if they are auto. Beside port 10911 each of them must be free;
+    beside another, one that is taken is left out and logged (port_taken; http_port: a free one), unless copies need it.
+    Brokers on one machine whose ports differ by 10 share none."""
+    fast_port: PortChoice = option("auto")
+    """The same under port - 2 (RocketMQ: fastListenPort, the "VIP channel"); auto: port - 2; off with port 0. Needed
+    only by RocketMQ's Java clients with vipChannelEnabled, and by an Apache slave of this broker."""
+    ha_port: PortChoice = option("auto", rocketmq="haListenPort")
+    """Port that slaves connect to for the log; auto: port + 1; off with port 0. 0 picks a free one."""
+    http_host: str = option("127.0.0.1")
+    """Address that metrics, health and status are served on. Separate from host: clients may come from outside while
+    the metrics stay inside."""
+    http_port: PortChoice = option("auto")
+    """Port of metrics, health and status; auto: port + 2, a free one with port 0 (embedded: off). Different from
+    RocketMQ's own 5557, so that both fit on one host."""
+    http_allowed_hosts: HostNames = option(())
+    """Further host names that browsers may use; addresses, names without a dot and advertise always pass. Other names
+    are refused with 421, so that no web page can read the broker by a name of its own that resolves to this machine.
+    Prometheus, curl and probes may use any name. Example: ["metrics.example.com"]."""
+    proxy_protocol_from: Networks = option(())
+    """Addresses or networks of proxies in front of port, name_port and fast_port: each of their connections begins with
+    the header of the PROXY protocol, version 1 or 2, and the address in it is used in logs, metrics and born hosts.
+    From any other address such a header is refused, so that no client can choose its address. Example: ["10.0.0.7",
+    "10.1.0.0/16"]."""
+    advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = option(None)
+    """Host:port that routes name; "" names the address that the client connected to. Needed if RocketMQ's clients
+    connect to an address that the broker cannot know, such as a published container port, and with name servers on
+    other machines unless host is an address that clients reach. Reput's own clients keep the address that they were
+    given."""
+    cluster: str = option("DefaultCluster", rocketmq="brokerClusterName")
+    """Name of the cluster in routes. RocketMQ's default, so that its tools find the cluster."""
+    broker_name: str = option("broker-a", rocketmq="brokerName")
+    """Name of this broker in routes. RocketMQ's usual first name; clients keep offsets by it, so keep it for the life
+    of a store. A master and its slaves have the same one."""
+    broker_id: int = option(0, rocketmq="brokerId", ge=0, le=(1 << 31) - 1)
+    """0 for a master; 1 and above for its slaves, each its own. RocketMQ's clients write to id 0."""
+    name_servers: Addresses = option((), rocketmq="namesrvAddr")
+    """Name servers that this broker registers with: a list, or "names1:9876;names2:9876".
+    Needed where topics are on several brokers, or a slave is to find its master. Empty: clients ask this broker
+    alone."""
     register_interval: Duration = option(
-        30.0, "interval at which the broker registers with its name servers", live=True, ge=0.1, le=60.0
+        30.0, rocketmq="registerNameServerPeriod", live=True, ge=0.1, le=60.0
     )
-    shutdown_grace: Duration = option(
-        20.0, "time that running requests get at shutdown", live=True, ge=0.0, le=3600.0
-    )
+    """Interval at which the broker registers with its name servers. In between it sends a heartbeat every 5 s; a name
+    server drops it when its connection ends, or after 30 s of silence."""
+    shutdown_grace: Duration = option(20.0, live=True, ge=0.0, le=3600.0)
+    """Time that running requests get at shutdown. Longer than any ordinary request; keep the supervisor's kill timeout
+    10 s above it."""
     # Each configuration has its own sections, because a reload sets their live options.
     access: AccessConfig = Field(default_factory=AccessConfig)
     store: StoreConfig = Field(default_factory=StoreConfig)

@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from reput_broker.config.description import option_fields, option_value, shown
+from pydantic.fields import FieldInfo
+
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import option_fields, option_value, rocketmq_name, shown
+from reput_broker.config.units import is_duration, is_size
 from reput_protocol.names import TRACE_TOPIC
 
 _ORIGIN: Final = "update of the configuration"
@@ -59,91 +62,28 @@ _PERCENT: Final = _Form(lambda value: f"{round(100 * value)}", lambda text: f"{_
 _UNITS: Final = _Form(
     lambda value: str(value * _QUEUE_UNIT_BYTES), lambda text: str(_number(text) // _QUEUE_UNIT_BYTES)
 )
-_FLUSH: Final = _Form(lambda value: f"{value.upper()}_FLUSH", _flush)
-_INVERSE: Final = _Form(lambda value: "false" if value else "true", _inverse)
+_FORMS: Final = {
+    "deleteWhen": _PLAIN,
+    "diskMaxUsedSpaceRatio": _PERCENT,
+    "diskSpaceCleanForciblyRatio": _PERCENT,
+    "diskSpaceWarningLevelRatio": _PERCENT,
+    "fileReservedTime": _HOURS,
+    "flushDiskType": _Form(lambda value: f"{value.upper()}_FLUSH", _flush),
+    "mappedFileSizeConsumeQueue": _UNITS,
+    "namesrvAddr": _joined(";"),
+    "readOnlyCommitLogStorePaths": _joined(","),
+    "serverChannelMaxIdleTimeSeconds": _SECONDS,
+    "timerMaxDelaySec": _SECONDS,
+    "useServerSideResetOffset": _Form(lambda value: "false" if value else "true", _inverse),
+}
+"""Of other options: durations in milliseconds, sizes in bytes."""
+_OF_NAME_SERVER: Final = ("listenPort", "bindAddress", "serverChannelMaxIdleTimeSeconds")
 
-_OF_ANY: Final = {
-    "listenPort": ("port", _PLAIN),
-    "bindAddress": ("host", _PLAIN),
-    "serverChannelMaxIdleTimeSeconds": ("limits.idle_timeout", _SECONDS),
-}
-_OF_BROKER: Final = {
-    **_OF_ANY,
-    "brokerClusterName": ("cluster", _PLAIN),
-    "brokerName": ("broker_name", _PLAIN),
-    "brokerId": ("broker_id", _PLAIN),
-    "namesrvAddr": ("name_servers", _joined(";")),
-    "registerNameServerPeriod": ("register_interval", _MS),
-    "haListenPort": ("ha_port", _PLAIN),
-    "haMasterAddress": ("ha.master_ha_address", _PLAIN),
-    "brokerRole": ("ha.role", _PLAIN),
-    "inSyncReplicas": ("ha.in_sync_replicas", _PLAIN),
-    "haMaxGapNotInSync": ("ha.max_gap_not_in_sync", _BYTES),
-    "slaveTimeout": ("ha.slave_timeout", _MS),
-    "haSendHeartbeatInterval": ("ha.send_heartbeat_interval", _MS),
-    "haHousekeepingInterval": ("ha.housekeeping_interval", _MS),
-    "haTransferBatchSize": ("ha.transfer_batch_size", _BYTES),
-    "slaveReadEnable": ("ha.slave_read_enabled", _PLAIN),
-    "autoCreateTopicEnable": ("topics.auto_create", _PLAIN),
-    "defaultTopicQueueNums": ("topics.default_queues", _PLAIN),
-    "autoCreateSubscriptionGroup": ("groups.auto_create", _PLAIN),
-    "channelExpiredTimeout": ("groups.heartbeat_timeout", _MS),
-    "useServerSideResetOffset": ("groups.reset_tells_members", _INVERSE),
-    "enablePropertyFilter": ("filters.sql", _PLAIN),
-    "storeReplyMessageEnable": ("replies.store", _PLAIN),
-    "rejectTransactionMessage": ("transactions.reject", _PLAIN),
-    "transactionTimeOut": ("transactions.timeout", _MS),
-    "transactionCheckMax": ("transactions.check_max", _PLAIN),
-    "transactionCheckInterval": ("transactions.check_interval", _MS),
-    "transactionOpMsgMaxSize": ("transactions.op_message_size", _BYTES),
-    "transactionOpBatchInterval": ("transactions.op_interval", _MS),
-    "timerWheelEnable": ("delay.timer_wheel", _PLAIN),
-    "timerMaxDelaySec": ("delay.timer_max_delay", _SECONDS),
-    "mappedFileSizeTimerLog": ("delay.timer_log_file_size", _BYTES),
-    "timerFlushIntervalMs": ("delay.flush_interval", _MS),
-    "maxTransferBytesOnMessageInMemory": ("limits.pull_bytes", _BYTES),
-    "maxTransferCountOnMessageInMemory": ("limits.pull_messages", _PLAIN),
-    "storePathRootDir": ("data_dir", _PLAIN),
-    "readOnlyCommitLogStorePaths": ("store.read_only_commit_log_dirs", _joined(",")),
-    "flushDiskType": ("store.flush", _FLUSH),
-    "syncFlushTimeout": ("store.sync_timeout", _MS),
-    "flushIntervalCommitLog": ("store.flush_interval", _MS),
-    "flushCommitLogLeastPages": ("store.flush_least_pages", _PLAIN),
-    "flushCommitLogThoroughInterval": ("store.flush_thorough_interval", _MS),
-    "commitIntervalCommitLog": ("store.commit_interval", _MS),
-    "commitCommitLogLeastPages": ("store.commit_least_pages", _PLAIN),
-    "commitCommitLogThoroughInterval": ("store.commit_thorough_interval", _MS),
-    "flushIntervalConsumeQueue": ("store.consume_queue_flush_interval", _MS),
-    "flushConsumeQueueLeastPages": ("store.consume_queue_flush_least_pages", _PLAIN),
-    "flushConsumeQueueThoroughInterval": ("store.consume_queue_flush_thorough_interval", _MS),
-    "mappedFileSizeCommitLog": ("store.commit_log_file_size", _BYTES),
-    "mappedFileSizeConsumeQueue": ("store.consume_queue_entries", _UNITS),
-    "enableConsumeQueueExt": ("store.consume_queue_ext", _PLAIN),
-    "mappedFileSizeConsumeQueueExt": ("store.consume_queue_ext_file_size", _BYTES),
-    "messageIndexEnable": ("store.index", _PLAIN),
-    "maxHashSlotNum": ("store.index_slots", _PLAIN),
-    "maxIndexNum": ("store.index_entries", _PLAIN),
-    "maxMessageSize": ("store.message_size_max", _BYTES),
-    "enabledAppendPropCRC": ("store.record_crc", _PLAIN),
-    "transientStorePoolEnable": ("store.transient_store_pool", _PLAIN),
-    "transientStorePoolSize": ("store.transient_store_pool_size", _PLAIN),
-    "fastFailIfNoBufferInStorePool": ("store.fast_fail_if_no_buffer", _PLAIN),
-    "osPageCacheBusyTimeOutMills": ("store.os_page_cache_busy_timeout", _MS),
-    "warmMapedFileEnable": ("store.warm_mapped_file", _PLAIN),
-    "dataReadAheadEnable": ("store.read_ahead", _PLAIN),
-    "fileReservedTime": ("store.file_reserved_time", _HOURS),
-    "deleteWhen": ("store.delete_when", _PLAIN),
-    "cleanResourceInterval": ("store.clean_interval", _MS),
-    "deleteCommitLogFilesInterval": ("store.delete_files_interval", _MS),
-    "destroyMapedFileIntervalForcibly": ("store.destroy_forcibly_interval", _MS),
-    "redeleteHangedFileInterval": ("store.redelete_hanged_interval", _MS),
-    "deleteFileBatchMax": ("store.delete_files_batch", _PLAIN),
-    "cleanFileForciblyEnable": ("store.clean_file_forcibly", _PLAIN),
-    "diskMaxUsedSpaceRatio": ("store.disk_max_used_ratio", _PERCENT),
-    "diskSpaceCleanForciblyRatio": ("store.disk_clean_forcibly_ratio", _PERCENT),
-    "diskSpaceWarningLevelRatio": ("store.disk_warning_ratio", _PERCENT),
-}
-"""RocketMQ's name; Reput's key; the form of the value."""
+
+def _form(name: str, field: FieldInfo) -> _Form:
+    return _FORMS.get(name) or (_MS if is_duration(field) else _BYTES if is_size(field) else _PLAIN)
+
+
 _FACTS_OF_BROKER: Final = {
     "messageDelayLevel": "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
     "msgTraceTopicName": TRACE_TOPIC,
@@ -166,24 +106,29 @@ class Properties:
     def __init__(self, config: BrokerConfig, is_option: Callable[[str], bool] | None = None) -> None:
         self._config = config
         self._is_option = is_option or (lambda _: True)
-        self._names = _OF_BROKER if is_option is None else _OF_ANY
-        self._facts = _FACTS_OF_BROKER if is_option is None else {}
+        self._is_broker = is_option is None
+        self._fields = option_fields(type(config))
+        self._names = {
+            name: key
+            for key, field in self._fields.items()
+            if (name := rocketmq_name(field)) and (self._is_broker or name in _OF_NAME_SERVER)
+        }
 
     def all(self) -> dict[str, str]:
         """Return every property; secrets are stars."""
         config = self._config
-        found = dict(self._facts)
-        for name, (key, form) in self._names.items():
-            found[name] = form.written(option_value(config, key))
-        if self._names is _OF_BROKER:
+        found = dict(_FACTS_OF_BROKER) if self._is_broker else {}
+        for name, key in self._names.items():
+            found[name] = _form(name, self._fields[key]).written(option_value(config, key))
+        if self._is_broker:
             own_dirs = config.store.commit_log_dirs or (Path(config.data_dir) / "commitlog",)
             found["storePathCommitLog"] = ",".join(map(str, own_dirs))
             if config.advertise:
                 found["brokerIP1"] = config.advertise.rpartition(":")[0]
         else:
             found["kvConfigPath"] = str(Path(config.data_dir) / "config" / "kvConfig.json")
-        named = {key for key, _ in self._names.values()}
-        for key, field in option_fields(type(config)).items():
+        named = {*self._names.values()}
+        for key, field in self._fields.items():
             if key not in named and self._is_option(key):
                 found[key] = shown(field, option_value(config, key)).strip('"')
         return dict(sorted(found.items()))
@@ -194,13 +139,13 @@ class Properties:
         Raises:
             ConfigError: a name is not that of an option, or a value is not one of RocketMQ's form.
         """
-        fields = option_fields(type(self._config))
+        fields = self._fields
         options, problems = {}, []
         for name, value in properties.items():
             if name in self._names:
-                key, form = self._names[name]
+                key = self._names[name]
                 try:
-                    options[key] = form.text(value)
+                    options[key] = _form(name, fields[key]).text(value)
                 except ValueError as error:
                     problems.append(ConfigProblem(name, _ORIGIN, str(error)))
             elif name in fields and self._is_option(name):
@@ -217,7 +162,7 @@ class Properties:
 
     def name_of(self, key: str) -> str:
         """Return RocketMQ's name of an option with Reput's key, or just that key."""
-        return next((f"{name} ({key})" for name, (own, _) in self._names.items() if own == key), key)
+        return next((f"{name} ({key})" for name, own in self._names.items() if own == key), key)
 
 
 def written_properties(properties: Mapping[str, str]) -> bytes:

@@ -13,11 +13,12 @@ import trio
 
 from reput_broker.request import Response
 from reput_client.admin import Admin
+from reput_client.credentials import Credentials
 from reput_client.transport.address import Address
 from reput_client.transport.aio import AnyioRuntime
-from reput_client.transport.backoff import Backoff
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import Connection
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import MASTER_ID, Route
 from reput_client.transport.session import Session, raise_refusal, route_ext
 from reput_protocol.buffers import Buffer
@@ -25,6 +26,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, TopicRoute
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import HeaderType, Value
 
 log = structlog.get_logger(__name__)
@@ -34,20 +36,20 @@ Ask = Callable[[int, Mapping[str, Value], bytes], Awaitable[Response]]
 
 _ADDRESS: Final = "127.0.0.1:1"
 """Stands for this broker; nothing connects to it."""
-_TIMEOUT_S: Final = 60.0
-"""More than a page may take."""
+_OPTIONS: Final = ClientOptions(_ADDRESS, timeout_s=60.0, credentials=Credentials("console", "is not signed"))
+"""More time than a page may take; and no user of the broker's environment."""
 
 
 def own_admin(ask: Ask, broker_name: str) -> Admin:
     """Return a client whose only broker is this one. It needs no connecting and no closing."""
-    return Admin(_OwnSession(ask, broker_name))
+    return Admin(_OwnSession(ask, broker_name), credentials=_OPTIONS.credentials)
 
 
 class _OwnSession(Session):
     """A session whose only broker is this one, whatever its role."""
 
     def __init__(self, ask: Ask, broker_name: str) -> None:
-        super().__init__(_ADDRESS, AnyioRuntime(), timeout_s=_TIMEOUT_S)
+        super().__init__(_OPTIONS, AnyioRuntime())
         self._own = BrokerData("", broker_name, {MASTER_ID: _ADDRESS})
         self._own_connection = _OwnConnection(self, ask)
         self.brokers.learn(self._own, self.home)
@@ -96,7 +98,12 @@ class _OwnConnection(Connection):
 
     def __init__(self, session: Session, ask: Ask) -> None:
         super().__init__(
-            session.runtime, session.pump, session.home, Backoff(), lambda _request: None, lambda _lost: None
+            session.runtime,
+            session.pump,
+            session.home,
+            _OPTIONS,
+            lambda _request: None,
+            lambda _lost: None,
         )
         self._ask_broker = ask
         self._tasks: dict[Call, trio.CancelScope] = {}

@@ -16,7 +16,7 @@ from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.service import DelayService
 from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.waiting_messages import WaitingMessages
-from reput_broker.observe.delivery_metrics import DelaySources
+from reput_broker.observe.metrics import DelaySources
 from reput_broker.request import Handler
 from reput_broker.tables.config_file import encode
 

@@ -175,6 +175,16 @@ class ConsumerGroup:
                     return Conflict(other, *wanted.difference(request.wanted))
         return None
 
+    def earlier_connections(self, channel: ClientChannel, wanted: Wanted) -> list[ClientChannel]:
+        """Return the other connections of a client that ask for something else than it does now."""
+        return [
+            member
+            for request in self._requests.values()
+            if request.wanted != wanted
+            for member in request.members
+            if member is not channel and member.client_id == channel.client_id
+        ]
+
     def record_request(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
         """Record what a member asks for; adds the member if it is new."""
         member = self.members.get(channel)
@@ -233,6 +243,8 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self.held_bytes = 0
         """Approximate size of all members and subscription tables."""
+        self.changes = 0
+        """How often members have joined or left, or a group's message model has changed."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -273,10 +285,14 @@ class ConsumerGroups:
         """Record a heartbeat for one group.
 
         With `refuse_conflicts` a client that asks for something else than another member is not
-        registered, and removed if it was a member.
+        registered, and removed if it was a member. Earlier connections of the client itself that ask for something
+        else, such as one whose machine lost power, are members no longer.
         """
         group = self._groups.get(data.group_name)
         wanted = Wanted.of(data)
+        for earlier in () if group is None else group.earlier_connections(channel, wanted):
+            self.unregister(data.group_name, earlier)
+        group = self._groups.get(data.group_name)
         conflict = None if group is None else group.conflict_of(wanted, channel)
         if conflict is not None and refuse_conflicts:
             self.unregister(data.group_name, channel)
@@ -284,6 +300,7 @@ class ConsumerGroups:
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
         is_new = channel not in group.members
+        self.changes += is_new or data.message_model is not group.message_model
         group.record_request(channel, wanted, now)
         size = size_of(data)
         self.held_bytes += size - channel.consumer_groups.get(group.name, 0)
@@ -306,6 +323,7 @@ class ConsumerGroups:
         found = self._groups.get(group)
         if found is None or not found.drop(channel):
             return False
+        self.changes += 1
         self.held_bytes -= channel.consumer_groups.pop(group)
         if not found.members:
             self.held_bytes -= found.table_bytes

@@ -244,7 +244,7 @@ class HAClient:
             store.min_physical_offset,
             store.max_physical_offset,
             config.store.commit_log_file_size,
-            self._tenures.confirmed,
+            self._tenures.confirmed(self._epochs.entries, store.max_physical_offset),
         )
         decision = decide(own, state)
         self._master_log.note_end(state.max_offset)
@@ -404,7 +404,7 @@ class HAClient:
 
     def note_confirmed(self, epoch: int, offset: int) -> None:
         """Note how far the log of the master of an epoch is confirmed, whose history is that of this log."""
-        self._tenures.note_confirmed(epoch, min(offset, self._store.max_physical_offset))
+        self._tenures.note_confirmed(epoch, offset, self._epochs.entries, self._store.max_physical_offset)
         known = self._store.confirm_offset
         if known is None or offset > known:
             self._store.confirm_offset = offset

@@ -25,7 +25,6 @@ class PromotionProcessor:
 
     async def promote(self, request: Request) -> Response:
         """Make the named member the master; see `Elector.hand_over`."""
-        request.client.note_role("admin")
         header = PromoteBrokerHeader.from_ext(request.ext)
         if self._elector is None:
             raise Refusal(

@@ -17,7 +17,7 @@ from reput_broker.delay.schedule import Schedule
 from reput_broker.groups.membership import Membership
 from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.config_file import DataVersion, encode
+from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.table_parts import TableParts
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
@@ -69,7 +69,7 @@ class TableSyncProcessor:
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda: _text(tables.topics.version),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: _text(tables.groups.version),
             RequestCode.GET_SINK_BATCHES: lambda: _text(batches_version()),
-            RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(encode(schedule.offset_members())):x}",
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(schedule.offsets_version().encode()):x}",
         }
         self._handlers = {
             code: partial(self._answer, version, handlers[code]) for code, version in versions.items()
@@ -121,14 +121,13 @@ class TableSyncProcessor:
         return ".".join([f"{crc32(version().encode()):x}" for version in self._announced])
 
     def _modes_version(self) -> str:
-        return f"{crc32(encode_json(self._request_modes.members())):x}"
+        return f"{self._run}-{self._request_modes.changes}"
 
     def _members_version(self) -> str:
-        return f"{crc32(encode_json(self._membership.to_await())):x}"
+        return f"{self._run}-{self._membership.consumers.changes}"
 
-    def group_members(self, request: Request) -> Response:
+    def group_members(self, _request: Request) -> Response:
         """Answer with the members of groups, for the list of a slave that becomes the master."""
-        request.client.note_role("admin")
         return Response(0, body=encode_json({"members": self._membership.to_await()}))
 
     def _timer_version(self) -> str:
@@ -140,7 +139,6 @@ class TableSyncProcessor:
 
         A slave of Reput also gets the log offset before which the check points of pops are part of these offsets.
         """
-        request.client.note_role("admin")
         known = SyncTableHeader.from_ext(request.ext).table_version
         known_offsets, _, _ = (known or "").partition(_POPS_SEPARATOR)
         changes = self._offsets.changes_since(known_offsets)
@@ -166,9 +164,8 @@ class TableSyncProcessor:
             self._offsets_version, self._until = version, self._store.dispatched_offset
         return self._until
 
-    def request_modes(self, request: Request) -> Response:
+    def request_modes(self, _request: Request) -> Response:
         """Answer with how groups consume topics, if that was set."""
-        request.client.note_role("admin")
         return Response(0, body=encode_json(self._request_modes.members()))
 
     def timer_checkpoint(self, request: Request) -> Response:
@@ -176,16 +173,14 @@ class TableSyncProcessor:
 
         They get no body while that is not known.
         """
-        request.client.note_role("admin")
         body = self._schedule.timer_checkpoint()
         if SyncTableHeader.from_ext(request.ext).table_version is not None:
             finished = self._schedule.finished_timers()
             body = body + finished if finished else b""
         return Response(0, body=body)
 
-    def timer_metrics(self, request: Request) -> Response:
+    def timer_metrics(self, _request: Request) -> Response:
         """Answer with the number of delayed messages by topic."""
-        request.client.note_role("admin")
         now_ms = self._clock_ms()
         counts = {
             topic: {"count": count, "timeStamp": now_ms}

@@ -229,7 +229,6 @@ class NameServerProcessor:
             answer = self._routes.register(header, body.table, request.client, self._address(request))
         except BrokerIdTaken as error:
             raise Refusal(ErrorCode.DUPLICATE, str(error), response_code=ResponseCode.SYSTEM_ERROR) from None
-        request.client.note_role("broker")
         ordered = self._kv_config.namespace(ORDER_TOPIC_NAMESPACE)
         return Response(
             0,
@@ -263,27 +262,23 @@ class NameServerProcessor:
 
     def delete_topic(self, request: Request) -> Response:
         """Forget a topic of registered brokers; the broker around this name service deletes its own with 215."""
-        request.client.note_role("admin")
         header = DeleteTopicHeader.from_ext(request.ext)
         self._routes.delete_topic(header.topic, header.cluster_name)
         return Response()
 
     def register_topic(self, request: Request) -> Response:
         """Note a topic of registered brokers."""
-        request.client.note_role("admin")
         topic = RegisterTopicHeader.from_ext(request.ext).topic
         self._routes.register_topic(topic, TopicRoute.from_json(request.body, is_trusted=False).queue_datas)
         return Response()
 
     def wipe_write_perm(self, request: Request) -> Response:
         """Take write permission from all topics of a broker, in routes."""
-        request.client.note_role("admin")
         count = self._routes.wipe_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
         return Response(0, {"wipeTopicCount": count if request.is_native else str(count)})
 
     def add_write_perm(self, request: Request) -> Response:
         """Give write permission back to all topics of a broker, in routes."""
-        request.client.note_role("admin")
         count = self._routes.add_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
         return Response(0, {"addTopicCount": count if request.is_native else str(count)})
 
@@ -291,7 +286,6 @@ class NameServerProcessor:
 
     async def put_kv_config(self, request: Request) -> Response:
         """Set a value; it is on disk when this is answered."""
-        request.client.note_role("admin")
         header = PutKVConfigHeader.from_ext(request.ext)
         self._kv_config.put(header.namespace, header.key, header.value)
         await self._kv_saver.save()
@@ -308,7 +302,6 @@ class NameServerProcessor:
 
     async def delete_kv_config(self, request: Request) -> Response:
         """Delete a value, if there is one; it is gone from the disk when this is answered."""
-        request.client.note_role("admin")
         header = KVConfigHeader.from_ext(request.ext)
         self._kv_config.delete(header.namespace, header.key)
         await self._kv_saver.save()

@@ -1,6 +1,6 @@
-"""Metrics, health, pages and the log.
+"""What an operator sees: metrics, health, pages, spans and the log.
 
-`counters` are added to where the work happens; `figures` are looked up at intervals; `metrics`, with
-`delivery_metrics`, turns both into the series of `families`. `pages` are the pages of the HTTP port, `health` the
-checks behind readiness, `log` the log, which `log_writer` writes.
+`counters` are added to where the work happens; `catalogue` and `rocketmq_catalogue` have a row for each metric of the
+two pages, `metrics` is where their values come from, `exposition` writes them. `pages` are the pages of the HTTP port,
+`health` the state behind its probes, `figures` what tasks look up in files.
 """

@@ -1,4 +1,4 @@
-"""Writing metrics in the text formats of Prometheus and OpenMetrics.
+"""A metric's row, and writing metrics in the text formats of Prometheus and OpenMetrics.
 
 prometheus_client's encoder takes seven times as long a series, and writes the whole page at once; this one writes it in
 pieces, so that other tasks run in between (docs/decisions/0010-the-metrics-page-is-ours.md).
@@ -6,22 +6,25 @@ pieces, so that other tasks run in between (docs/decisions/0010-the-metrics-page
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from reput_broker.observe.catalogue import MetricSpec
 from reput_broker.observe.counters import Histogram
+from reput_broker.observe.metrics import Labels, Scrape, Value
 
-Labels: TypeAlias = tuple[str, ...]
-Value: TypeAlias = int | float | Histogram
-Family: TypeAlias = tuple[str, Iterable[tuple[Labels, Value]]]
-"""A name of the catalogue, and the values by their labels' values."""
+LabelValues: TypeAlias = tuple[str, ...]
+ANY: LabelValues = ()
+"""The values are names, or too many to list."""
+Found: TypeAlias = (
+    Value | Mapping[str, Value] | Mapping[Labels, Value] | Iterable[tuple[Labels, Value]] | None
+)
+"""The value of a metric without labels, those by its one label or by its labels; None: it has none now."""
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -30,32 +33,51 @@ EOF = b"# EOF\n"
 
 _PIECE_LINES = 256
 _text_of: Callable[[Any], str] = floatToGoString
-_T = TypeVar("_T")
 
 
-class Budget:
-    """How many more series of topics, groups and queues the page may have."""
+class MetricSpec(NamedTuple):
+    """One metric family. `labels` has each label's values, `buckets` the upper bounds of a histogram's."""
 
-    def __init__(self, series_max: int) -> None:
-        self.left = series_max
-        self.dropped = 0
-
-    def fit(self, items: Sequence[_T], series: int) -> Sequence[_T]:
-        """Return the first items that fit, with `series` series each; the series of the others count as dropped."""
-        fitting = min(len(items), self.left // series)
-        self.left -= fitting * series
-        self.dropped += (len(items) - fitting) * series
-        return items[:fitting]
+    section: str
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    labels: Mapping[str, LabelValues]
+    help: str
+    read: Callable[[Scrape], Found]
+    """Returns its values at a scrape."""
+    buckets: tuple[float, ...] = ()
 
 
-def one(name: str, value: Value, labels: Labels = ()) -> Family:
-    """Return a family with one series."""
-    return name, ((labels, value),)
+class Section:
+    """Collects the metrics of a section of a catalogue."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.specs: list[MetricSpec] = []
+
+    def gauge(self, name: str, text: str, read: Callable[[Scrape], Found], **labels: LabelValues) -> None:
+        """Add a gauge."""
+        self.specs.append(MetricSpec(self._name, name, "gauge", labels, text, read))
+
+    def counter(self, name: str, text: str, read: Callable[[Scrape], Found], **labels: LabelValues) -> None:
+        """Add a counter."""
+        self.specs.append(MetricSpec(self._name, name, "counter", labels, text, read))
+
+    def histogram(
+        self,
+        name: str,
+        text: str,
+        buckets: tuple[float, ...],
+        read: Callable[[Scrape], Found],
+        **labels: LabelValues,
+    ) -> None:
+        """Add a histogram."""
+        self.specs.append(MetricSpec(self._name, name, "histogram", labels, text, read, buckets))
 
 
-def by_label(name: str, values: Mapping[str, Value]) -> Family:
-    """Return a family with one label, from the values by that label."""
-    return name, (((label,), value) for label, value in values.items())
+def by_name(sections: Iterable[Section]) -> dict[str, MetricSpec]:
+    """Return the metrics of the sections by name."""
+    return {spec.name: spec for section in sections for spec in section.specs}
 
 
 def accepted_format(accept: str) -> str:
@@ -68,15 +90,27 @@ def accepted_format(accept: str) -> str:
     return TEXT
 
 
-def write_family(
-    spec: MetricSpec, values: Iterable[tuple[Labels, Value]], content_type: str
-) -> Iterator[bytes]:
-    """Yield the text of a family in pieces."""
+def write_family(spec: MetricSpec, scrape: Scrape, content_type: str) -> Iterator[bytes]:
+    """Yield the text of a family in pieces; none if it has no values now."""
+    values = _rows(spec.read(scrape))
+    if values is None:
+        return
+    shared = tuple(name for name in spec.labels if name in scrape.common)
+    own = tuple(name for name in spec.labels if name not in scrape.common)
+    prefix = _pairs(shared, tuple(scrape.common[name] for name in shared))
     write = _histograms if spec.type == "histogram" else _numbers
-    pieces = write(spec, iter(values))
+    pieces = write(spec, prefix, own, iter(values))
     yield (_head(spec, content_type) + next(pieces, "")).encode()
     for piece in pieces:
         yield piece.encode()
+
+
+def _rows(found: Found) -> Iterable[tuple[Labels, Value]] | None:
+    if isinstance(found, (int, float, Histogram)):
+        return (((), found),)
+    if isinstance(found, Mapping):
+        return ((key if isinstance(key, tuple) else (key,), value) for key, value in found.items())
+    return found
 
 
 def write_standard(collector: Collector, content_type: str) -> bytes:
@@ -91,9 +125,11 @@ def _head(spec: MetricSpec, content_type: str) -> str:
     return f"# HELP {name} {spec.help}\n# TYPE {name} {spec.type}\n"
 
 
-def _numbers(spec: MetricSpec, values: Iterator[tuple[Labels, Value]]) -> Iterator[str]:
-    names = tuple(spec.labels)
-    line = f"{spec.name}{{{_pairs(names, ('%s',) * len(names))}}} %s\n" if names else f"{spec.name} %s\n"
+def _numbers(
+    spec: MetricSpec, prefix: str, own: Labels, values: Iterator[tuple[Labels, Value]]
+) -> Iterator[str]:
+    pairs = _joined(prefix.replace("%", "%%"), ",".join(f'{name}="%s"' for name in own))
+    line = f"{spec.name}{{{pairs}}} %s\n" if pairs else f"{spec.name} %s\n"
     while piece := list(islice(values, _PIECE_LINES)):
         yield "".join(
             [
@@ -103,11 +139,16 @@ def _numbers(spec: MetricSpec, values: Iterator[tuple[Labels, Value]]) -> Iterat
         )
 
 
-def _histograms(spec: MetricSpec, values: Iterator[tuple[Labels, Value]]) -> Iterator[str]:
-    names = tuple(spec.labels)
+def _histograms(
+    spec: MetricSpec, prefix: str, own: Labels, values: Iterator[tuple[Labels, Value]]
+) -> Iterator[str]:
     while piece := list(islice(values, _PIECE_LINES // len(spec.buckets))):
         yield "".join(
-            [line for labels, value in piece for line in _histogram(spec, _pairs(names, labels), value)]
+            [
+                line
+                for labels, value in piece
+                for line in _histogram(spec, _joined(prefix, _pairs(own, labels)), value)
+            ]
         )
 
 
@@ -123,6 +164,10 @@ def _histogram(spec: MetricSpec, pairs: str, histogram: Value) -> Iterator[str]:
 
 def _pairs(names: Labels, values: Labels) -> str:
     return ",".join(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+
+
+def _joined(*pairs: str) -> str:
+    return ",".join(filter(None, pairs))
 
 
 @lru_cache(maxsize=4096)  # names come several times on a page, and again on the next

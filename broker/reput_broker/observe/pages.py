@@ -7,7 +7,7 @@ Starlette is imported when the port opens, so that an embedded broker without HT
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,18 +18,17 @@ from prometheus_client import GC_COLLECTOR
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from reput_broker.observe.catalogue import METRICS, MetricSpec
+from reput_broker.observe.catalogue import METRICS
 from reput_broker.observe.exposition import (
     EOF,
     OPENMETRICS,
-    Family,
+    MetricSpec,
     accepted_format,
     write_family,
     write_standard,
 )
-from reput_broker.observe.metrics import BrokerMetrics, MetricsSources
-from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS
-from reput_broker.observe.rocketmq_metrics import RocketMQMetrics
+from reput_broker.observe.metrics import MetricsSources, Scrape
+from reput_broker.observe.rocketmq_catalogue import ROCKETMQ_METRICS, common_labels
 from reput_broker.observe.status import status_of
 
 if TYPE_CHECKING:
@@ -60,8 +59,8 @@ def make_app(
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
-    metrics_pages = MetricsPages(METRICS, BrokerMetrics(sources).families, _STANDARD)
-    rocketmq_pages = MetricsPages(ROCKETMQ_METRICS, RocketMQMetrics(sources).families)
+    metrics_pages = MetricsPages(METRICS, sources, standard=_STANDARD)
+    rocketmq_pages = MetricsPages(ROCKETMQ_METRICS, sources, common_labels(sources.config))
 
     async def livez(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -118,18 +117,19 @@ class MetricsPages:
 
     Args:
         catalogue: the metrics by name.
-        families: returns them with their values, at each page.
+        common: the value of each label that all series with it share.
         standard: collectors of prometheus_client, whose series come first.
     """
 
     def __init__(
         self,
         catalogue: Mapping[str, MetricSpec],
-        families: Callable[[], Iterator[Family]],
+        sources: MetricsSources,
+        common: Mapping[str, str] | None = None,
         standard: Sequence[Collector] = (),
     ) -> None:
         self._catalogue = catalogue
-        self._families = families
+        self._new_scrape = partial(Scrape, sources, common or {})
         self._standard = standard
         self._rendering = trio.Lock()
         self._pages: list[_Page] = []
@@ -154,10 +154,14 @@ class MetricsPages:
                 self._pages.remove(page)
 
     async def render(self, content_type: str) -> bytes:
-        """Return a new page in a format: TEXT or OPENMETRICS."""
+        """Return a new page in a format: TEXT or OPENMETRICS.
+
+        Other tasks run between its pieces; their changes may or may not be included.
+        """
+        scrape = self._new_scrape()
         page = [write_standard(collector, content_type) for collector in self._standard]
-        for name, values in self._families():
-            for piece in write_family(self._catalogue[name], values, content_type):
+        for spec in self._catalogue.values():
+            for piece in write_family(spec, scrape, content_type):
                 page.append(piece)
                 await trio.lowlevel.checkpoint()
         if content_type == OPENMETRICS:

@@ -59,7 +59,6 @@ class AckProcessor:
         handle = self._handle(header.extra_info)
         place = Place(header.consumer_group, header.topic, header.queue_id)
         self._check(place, header.offset, can_be_end=True)
-        request.client.note_role("consumer")
         if handle.is_ordered:
             self._ack_ordered(place, header.offset, handle.pop_time)
             return Response()
@@ -74,7 +73,6 @@ class AckProcessor:
         body = request.content(BatchAckBody)
         if not body.acks:
             return Response(_NO_MESSAGE, remark="the request names no message")
-        request.client.note_role("consumer")
         records: list[Record] = []
         counts: list[tuple[CheckPointKey, int]] = []
         for one in body.acks:
@@ -141,7 +139,6 @@ class AckProcessor:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"an invisible time of {header.invisible_time} ms is in the past"
             )
-        request.client.note_role("consumer")
         now_ms = self._core.clock_ms()
         if handle.is_ordered:
             return self._change_ordered(request, header, handle, place, now_ms)

@@ -131,7 +131,6 @@ class AssignmentProcessor:
     async def query(self, request: Request) -> Response:
         """Answer with the queues of a member; with none at all if the member should keep what it has."""
         body = request.content(QueryAssignmentBody)
-        request.client.note_role("consumer")
         mode = self._modes.get(body.topic, body.consumer_group)
         if mode is None or body.topic.startswith(RETRY_PREFIX):
             mode = MessageRequestMode(body.topic, body.consumer_group)
@@ -165,7 +164,6 @@ class AssignmentProcessor:
     async def set_mode(self, request: Request) -> Response:
         """Set how a group consumes a topic, which may both be created later; it is saved before the answer."""
         mode = request.content(MessageRequestMode)
-        request.client.note_role("admin")
         if mode.topic.startswith(RETRY_PREFIX):
             raise Refusal(
                 ErrorCode.NO_PERMISSION, "a retry topic is always pulled; set the mode of its topic"

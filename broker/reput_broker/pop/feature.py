@@ -12,7 +12,7 @@ from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.schedule import Schedule
-from reput_broker.observe.delivery_metrics import PopSources
+from reput_broker.observe.metrics import PopSources
 from reput_broker.pop.ack import AckProcessor
 from reput_broker.pop.assignment import AssignmentProcessor, TopicQueues
 from reput_broker.pop.free_queues import FreeQueues

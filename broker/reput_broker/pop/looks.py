@@ -51,7 +51,6 @@ class PopLookProcessor:
         """Answer with the messages that a pop would take now; nothing changes."""
         header = PeekMessageHeader.from_ext(request.ext)
         self._state.queues.check(header, creates=False)
-        request.client.note_role("consumer")
         wanted = min(max(1, header.max_msg_nums), POP_MESSAGES_MAX)
         size = min(self._core.config.limits.pull_bytes, request.client.share)
         bodies, rest = [], 0
@@ -80,7 +79,6 @@ class PopLookProcessor:
         """Answer once there is something to pop, or the time is up."""
         header = NotificationHeader.from_ext(request.ext)
         self._state.queues.check(header, creates=True)
-        request.client.note_role("consumer")
         deadline = trio.current_time() + max(0, header.poll_time) / 1000
         return self._notify(request, header, request.header_type, deadline)
 
@@ -128,6 +126,5 @@ class PopLookProcessor:
         header = PollingInfoHeader.from_ext(request.ext)
         self._core.group_access.existing(header.consumer_group)
         self._state.queues.check(header, creates=False)
-        request.client.note_role("admin")
         count = self._state.polling.count(PollingKey(header.topic, header.consumer_group, header.queue_id))
         return Response(0, PollingInfoResult(count).to_ext(request.header_type))

@@ -142,7 +142,6 @@ class PopProcessor:
         message_filter = (
             self._core.filter_check.filter_of(header.exp_type, header.exp) if header.exp else None
         )
-        request.client.note_role("consumer")
         if not self._state.revive_log.is_ready:
             await self._state.revive_log.make_topic()
         deadline = trio.current_time() + max(0, header.poll_time) / 1000

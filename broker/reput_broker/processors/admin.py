@@ -14,7 +14,7 @@ import trio
 from reput_broker.core import Core, RoleDuties
 from reput_broker.observe.counters import Histogram, merged
 from reput_broker.observe.metrics import broker_version
-from reput_broker.observe.processor_load import waiting_requests
+from reput_broker.observe.rocketmq_catalogue import waiting_requests
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
@@ -80,33 +80,28 @@ class AdminProcessor:
             )
         return Response(0, body=found.to_json())
 
-    def clean_expired_consume_queues(self, request: Request) -> Response:
+    def clean_expired_consume_queues(self, _request: Request) -> Response:
         """Delete files of queues and index that refer only to deleted messages; does not wait for the deletion."""
-        request.client.note_role("admin")
         self._clean.clean_now()
         return Response()
 
-    def delete_expired_commit_log(self, request: Request) -> Response:
+    def delete_expired_commit_log(self, _request: Request) -> Response:
         """Delete expired files of the log now, at any hour; does not wait for the deletion."""
-        request.client.note_role("admin")
         self._clean.delete_now()
         return Response()
 
-    def check_rocksdb(self, request: Request) -> Response:
+    def check_rocksdb(self, _request: Request) -> Response:
         """Answer, and log, that no queues are in RocksDB; RocketMQ's tool refers to the log for the result."""
-        request.client.note_role("admin")
         result = "queues are files only, and there are none in RocksDB to compare them with"
         log.info("rocksdb_checked", result=result)
         return Response(0, body=encode_json({"checkResult": result, "checkStatus": _CHECK_OK}))
 
-    def export_pop_records(self, request: Request) -> Response:
+    def export_pop_records(self, _request: Request) -> Response:
         """Move records of POP from RocksDB to the log: all of them are there always."""
-        request.client.note_role("admin")
         return Response()
 
-    async def runtime_info(self, request: Request) -> Response:
+    async def runtime_info(self, _request: Request) -> Response:
         """Answer with the runtime figures, all as text, under RocketMQ's names."""
-        request.client.note_role("admin")
         store, stats = self._core.store, self._core.store.stats
         disks = await trio.to_thread.run_sync(_look_at_disks, store)
         logs = disks.used_by_logs

@@ -60,7 +60,6 @@ class FetchProcessor:
                 f"[{header.start_offset}, {header.end_offset}) is not a valid range of queue offsets",
             )
         tag_filter = TagFilter.parse(header.subscription)
-        request.client.note_role("consumer")
         while True:
             high = self._core.store.durable_max_offset_in_queue(header.topic, header.queue_id)
             low = self._core.store.min_offset_in_queue(header.topic, header.queue_id)

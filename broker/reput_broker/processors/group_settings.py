@@ -51,14 +51,13 @@ class GroupSettingsProcessor:
 
     async def create(self, request: Request) -> Response:
         """Create or change a group; it is on disk when this is answered."""
-        return await self._put(request, [request.content(SubscriptionGroupConfig)])
+        return await self._put([request.content(SubscriptionGroupConfig)])
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
-        return await self._put(request, request.content(SubscriptionGroupList).groups)
+        return await self._put(request.content(SubscriptionGroupList).groups)
 
-    async def _put(self, request: Request, configs: list[SubscriptionGroupConfig]) -> Response:
-        request.client.note_role("admin")
+    async def _put(self, configs: list[SubscriptionGroupConfig]) -> Response:
         changed = []
         for number, config in enumerate(configs, start=1):
             if number % _GROUPS_A_TURN == 0:
@@ -117,7 +116,6 @@ class GroupSettingsProcessor:
         """Delete a group, with its offsets if the request says so. An unknown group counts as deleted."""
         header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
         group = header.group_name
-        request.client.note_role("admin")
         if is_system_group(group):
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"{group!r} cannot be deleted: it belongs to the system"
@@ -136,7 +134,6 @@ class GroupSettingsProcessor:
         """Forbid a group to read a topic, permit it again, or only report the state."""
         header = GroupForbiddenHeader.from_ext(request.ext)
         group, topic = check_group(header.group), check_topic(header.topic)
-        request.client.note_role("admin")
         if header.readable is not None:
             self._core.group_access.existing(group)
             self._settings.set_readable(group, topic, header.readable)

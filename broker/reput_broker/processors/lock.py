@@ -62,7 +62,6 @@ class LockProcessor:
         check_label("client id", body.client_id)
         self._clients.check_owner(request.client, body.client_id)
         check_not_brokers(body.consumer_group)
-        request.client.note_role("consumer")
         return body
 
     def _has_queue(self, topic: str, queue_id: int) -> bool:

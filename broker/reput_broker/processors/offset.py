@@ -94,7 +94,6 @@ class OffsetProcessor:
         self._commits.commit(
             group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
         )
-        request.client.note_role("consumer")
         return Response()
 
     # In a queue

@@ -138,14 +138,12 @@ class OperationsProcessor:
         assert self._served is not None, "requests come after `attach`"
         return self._served
 
-    def describe_broker(self, request: Request) -> Response:
+    def describe_broker(self, _request: Request) -> Response:
         """Answer with the state of the broker and its checks."""
-        request.client.note_role("admin")
         return Response(0, body=BrokerDescription({**self._status(), **self._health.report()}).to_json())
 
-    async def list_clients(self, request: Request) -> Response:
+    async def list_clients(self, _request: Request) -> Response:
         """Answer with all connections, this one included."""
-        request.client.note_role("admin")
         now = trio.current_time()
         found = []
         for position, connection in enumerate(self._role.connections()):
@@ -169,21 +167,18 @@ class OperationsProcessor:
             int(1000 * max(0.0, now - connection.silent_since)),
         )
 
-    async def get_config(self, request: Request) -> Response:
+    async def get_config(self, _request: Request) -> Response:
         """Answer with every option, its value and its source."""
-        request.client.note_role("admin")
         body = ConfigOptions(config_options(self._config))
         return Response(0, body=await write_in_turns(body))
 
     def set_config(self, request: Request) -> Response:
         """Set live options until the next reload or restart."""
-        request.client.note_role("admin")
         values = SetConfigBody.from_json(request.body).values
         return self._changed(lambda: self._settings.set(values))
 
-    def reload_config(self, request: Request) -> Response:
+    def reload_config(self, _request: Request) -> Response:
         """Read the file and the environment again, as on SIGHUP."""
-        request.client.note_role("admin")
         return self._changed(self._settings.reload)
 
     def _changed(self, change: Callable[[], list[ConfigChange]]) -> Response:
@@ -196,7 +191,6 @@ class OperationsProcessor:
 
     async def set_intake(self, request: Request) -> Response:
         """Take or refuse messages of producers, and answer when those taken before are on disk."""
-        request.client.note_role("admin")
         was = self._set_intake(SetIntakeHeader.from_ext(request.ext).intake, request.client.peer)
         return await self._flushed(was)
 
@@ -221,9 +215,8 @@ class OperationsProcessor:
             log.info("intake_set", intake=str(intake), was=str(was), peer=peer)
         return was
 
-    async def flush_log(self, request: Request) -> Response:
+    async def flush_log(self, _request: Request) -> Response:
         """Sync the log and answer when that is done."""
-        request.client.note_role("admin")
         return await self._flushed(self._intake)
 
     async def _flushed(self, was: Intake) -> Response:

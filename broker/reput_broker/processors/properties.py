@@ -79,9 +79,8 @@ class PropertiesProcessor:
             RequestCode.SET_COMMITLOG_READ_MODE: self.set_read_ahead,
         }
 
-    def show(self, request: Request) -> Response:
+    def show(self, _request: Request) -> Response:
         """Answer with the configuration, a line `name=value` for each property."""
-        request.client.note_role("admin")
         found = self._properties.all()
         if self._permission is not None:
             found[_PERMISSION] = str(Perm.READ_WRITE if self._permission.is_writable else Perm.READ)
@@ -90,7 +89,6 @@ class PropertiesProcessor:
 
     def update(self, request: Request) -> Response:
         """Change live options, all that are named or none."""
-        request.client.note_role("admin")
         try:
             wanted = read_properties(bytes(request.body))
         except ValueError as error:
@@ -107,7 +105,6 @@ class PropertiesProcessor:
 
     def set_read_ahead(self, request: Request) -> Response:
         """Set whether the operating system reads ahead in the log."""
-        request.client.note_role("admin")
         mode = ReadAheadHeader.from_ext(request.ext).mode
         if mode not in _READS_AHEAD:
             raise Refusal(

@@ -96,7 +96,6 @@ class PullProcessor:
                 ErrorCode.INVALID_ARGUMENT,
                 f"queue offset {header.queue_offset} is negative; the first message has offset 0 or more",
             )
-        request.client.note_role("consumer")
         if header.sys_flag & _COMMIT:
             self._commit(request, header)
         return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))

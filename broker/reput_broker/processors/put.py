@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 
+from reput_broker.groups.reply_push import Requesters
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import StoredBefore
 from reput_broker.put.group_transfer import GroupTransfer
@@ -30,12 +31,14 @@ class PutProcessor:
         counters: Counters,
         once: PutOnce,
         transfer: GroupTransfer,
+        requesters: Requesters,
     ) -> None:
         self._store = store
         self._access = access
         self._counters = counters
         self._once = once
         self._transfer = transfer
+        self._requesters = requesters
         self._store_host = str(store.options.host)
 
     def handlers(self) -> dict[int, Handler]:
@@ -54,6 +57,7 @@ class PutProcessor:
                 ErrorCode.TOO_LARGE,
                 f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
             )
+        self._requesters.sent(request.client, request.body)
         if self._access.writable(header.topic, header.queue_id) is None:
             return self._create_and_put(request, header)
         return self._put_block(request, header)

@@ -67,7 +67,6 @@ class QueryProcessor:
     async def consume_queue(self, request: Request) -> Response:
         """Answer with entries of a queue, and with a group's subscription and filter."""
         header = QueryConsumeQueueHeader.from_ext(request.ext)
-        request.client.note_role("admin")
         store, topic, queue_id = self._store, header.topic, header.queue_id
         if (topic, queue_id) not in store.queues():
             raise Refusal(

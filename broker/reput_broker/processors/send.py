@@ -88,7 +88,6 @@ class SendProcessor:
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
         if header.ack is AckLevel.REPLICATED:
             self._core.puts.transfer.check()
-        self._core.groups.requesters.sent(request.client, header.topic, header.properties)
         if header.batch:
             return self._find_and_send(request, header, None)
         found = admitted_properties(header)
@@ -102,7 +101,8 @@ class SendProcessor:
     ) -> Outcome:
         """Store a message that a consumer sends to its retry topic itself."""
         claim = Claim(group, found, bytes(request.body), header.flag, header.sys_flag)
-        await self._claims.check(request, claim)
+        if not await self._claims.check(request, claim):
+            self._core.groups.requesters.drop_foreign(request.client, found)
         result = self._find_and_send(request, header, found)
         return await result if isinstance(result, Awaitable) else result
 
@@ -160,6 +160,8 @@ class SendProcessor:
             ack = self._core.puts.default_ack()
         block = parts.block(self._core.store)
         data = b"" if isinstance(block, PutResult) else block.data
+        if group is None:  # a consumer returns the requests of others
+            self._core.groups.requesters.sent(request.client, data)
 
         def answer(result: PutResult) -> Response:
             receipt = SendMessageResult(

@@ -84,14 +84,13 @@ class TopicProcessor:
             parse_changes(header.attributes),
             topic_filter_type=header.topic_filter_type,
         )
-        return await self._put(request, [config])
+        return await self._put([config])
 
     async def create_list(self, request: Request) -> Response:
         """Create or change several topics, all or none."""
-        return await self._put(request, request.content(TopicConfigList).topics)
+        return await self._put(request.content(TopicConfigList).topics)
 
-    async def _put(self, request: Request, wanted: list[TopicConfig]) -> Response:
-        request.client.note_role("admin")
+    async def _put(self, wanted: list[TopicConfig]) -> Response:
         configs = []
         for number, config in enumerate(wanted, start=1):
             if number % _TOPICS_A_TURN == 0:
@@ -140,7 +139,6 @@ class TopicProcessor:
         An unknown topic counts as deleted.
         """
         topic = DeleteTopicHeader.from_ext(request.ext).topic
-        request.client.note_role("admin")
         if self._topics.get(topic) is None:  # RocketMQ may have created one whose name is not legal here
             check_topic(topic)
         if self._topics.is_system(topic):
@@ -181,9 +179,8 @@ class TopicProcessor:
         self._core.groups.forget_topic(topic)
         self._core.hold.release_topic(topic)
 
-    async def clean_unused(self, request: Request) -> Response:
+    async def clean_unused(self, _request: Request) -> Response:
         """Delete queues and offsets of topics that no longer exist (RocketMQ: cleanUnusedTopic)."""
-        request.client.note_role("admin")
         for topic in sorted({name for name, _ in self._core.store.queues()}):
             await trio.lowlevel.checkpoint()
             if self._topics.get(topic) is None and not self._topics.is_system(topic):

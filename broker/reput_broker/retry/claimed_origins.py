@@ -80,11 +80,15 @@ class ClaimedOrigins:
         self._complete_index = complete_index
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
-    async def check(self, request: Request, claim: Claim) -> None:
-        """Remove what the properties of a claim say without proof; an original topic is marked as unproven."""
+    async def check(self, request: Request, claim: Claim) -> bool:
+        """Remove what the properties of a claim say without proof; an original topic is marked as unproven.
+
+        Returns:
+            Whether it is proven that the client has received the message.
+        """
         found = claim.properties
         if names.SEND_BACK_ID not in found and claim.topic is None:
-            return
+            return False
         key = SendBackKey.of_text(claim.group, found.get(names.SEND_BACK_ID))
         received = None if key is None else self._record(request, key.physical_offset)
         first = self._record(request, _offset_of(found.get(names.ORIGIN_MESSAGE_ID, "")))
@@ -96,6 +100,7 @@ class ClaimedOrigins:
             found.pop(names.SEND_BACK_ID, None)
         if claim.topic is not None and not is_proven:
             found[names.ORIGIN_UNPROVEN] = "true"
+        return was_received or is_proven
 
     def _can_search(self) -> bool:
         try:

@@ -60,7 +60,6 @@ class SendBackProcessor:
                 f"sendBackId {header.send_back_id!r} is not valid; "
                 f"use up to {SEND_BACK_ID_MAX} ASCII letters and digits",
             )
-        request.client.note_role("consumer")
         config = self._groups.find_or_create(header.group)
         if config.retry_queue_nums <= 0:
             return Response()

@@ -18,7 +18,9 @@ from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
 from reput_broker.request import (
     ClientAnswer,
+    ClientBusy,
     ClientGone,
+    ClientSilent,
     Outcome,
     Principal,
     Put,
@@ -26,13 +28,15 @@ from reput_broker.request import (
     Request,
     Response,
 )
-from reput_broker.server.calls import ServerCalls
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import LEAST_BYTES_A_S, Outbox
+from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
 from reput_broker.server.transport import Transport
-from reput_protocol.codes import ROCKETMQ_VERSION
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
+from reput_protocol.commands.request import Sender
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import (
     ErrorCode,
     FrameTooLarge,
@@ -41,6 +45,7 @@ from reput_protocol.errors import (
     refusal_remark,
 )
 from reput_protocol.signature import SignatureChecker
+from reput_protocol.wire.channel import Channel, Waiter
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 from reput_protocol.wire.tls import FIRST_BYTE
@@ -61,6 +66,15 @@ _TURN_PAUSE_S = 0.005
 _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
 _BRISK_BYTES_A_S = 1 << 20  # a slower sender holds memory that other connections could use better
 _NO_BODY = memoryview(b"")
+# By who sends a request, the role that a connection has from then on; others may come from any peer.
+_ROLES = {
+    Sender.PRODUCER: "producer",
+    Sender.CONSUMER: "consumer",
+    Sender.OPERATOR: "admin",
+    Sender.BROKER: "broker",
+}
+_OPAQUE_MIN = 1 << 30  # of requests to clients: high, so that a capture shows which side numbered a request
+_CALLS_MAX = 64
 
 
 class Addresses(NamedTuple):
@@ -82,6 +96,7 @@ class Shared(NamedTuple):
     next_turn: trio.Lock
     """Acquired, and released at once, before every turn but the first of a read: in a round of the event loop one of
     the connections that have much to do continues, so that the others wait for one turn and not for all of them."""
+    refusals: RefusalLog
     strangers: Strangers | None = None
     """Limits of connections before their first request of a user; None without access control."""
 
@@ -173,6 +188,7 @@ class Connection:
             self._counters,
             self._memory_of_users,
             self._next_turn,
+            self._refusals,
             self._strangers,
         ) = shared
         self._is_stranger = self._strangers is not None
@@ -183,7 +199,7 @@ class Connection:
         self._close_reason: str | None = None
         self._deferred: dict[Request, int] = {}  # with the bytes that each is counted with
         self._deferred_bytes = 0
-        self._calls: ServerCalls | None = None
+        self._channel: Channel | None = None  # for requests to the client
         self._read_noted = 0  # bytes of frames that are unfinished, or whose handling waits
         self._read_size = 0
         self._progress = _FrameProgress()
@@ -319,27 +335,44 @@ class Connection:
         """See `Client`."""
         if self._close_reason is not None or self.outbox.is_crowded:
             return False
-        header = self._server_calls.header(code, ext, self.header_type, oneway=True)
-        return self._sent(encode_frame(header, self.header_type, body))
+        opaque = self._requests.next_opaque()
+        return self._sent(self._request(opaque, code, ext, body, ONEWAY_FLAG))
 
     async def call(
         self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
     ) -> ClientAnswer:
-        """See `Client`."""
+        """See `Client`. RocketMQ's clients may not answer, so the number of open calls is bounded."""
         if self._close_reason is not None:
             raise ClientGone("the client's connection has ended")
-        calls = self._server_calls
-        header = calls.header(code, ext, self.header_type)
-        frame = encode_frame(header, self.header_type, body)
-        return await calls.call(
-            header.opaque, lambda: not self.outbox.is_crowded and self._sent(frame), timeout_s
-        )
+        channel, answered, waiter = self._requests, trio.Event(), Waiter()
+        if channel.pending >= _CALLS_MAX:
+            raise ClientBusy(
+                f"{_CALLS_MAX} requests to this client wait for its answer already; ask again later"
+            )
+        waiter.wake = answered.set
+        call = channel.new_call(waiter)
+        try:
+            frame = self._request(call.opaque, code, ext, body)
+            if self.outbox.is_crowded or not self._sent(frame):
+                raise ClientGone("the client's connection takes nothing any more")
+            with trio.move_on_after(timeout_s):
+                await answered.wait()
+        finally:
+            channel.abandon(call)
+        if not call.done:
+            raise ClientSilent(f"the client has not answered within {timeout_s:g} s")
+        return ClientAnswer.of(call)
 
     @property
-    def _server_calls(self) -> ServerCalls:
-        if self._calls is None:
-            self._calls = ServerCalls()  # most clients never receive a request
-        return self._calls
+    def _requests(self) -> Channel:
+        if self._channel is None:
+            self._channel = Channel(opaque_min=_OPAQUE_MIN)  # most clients never receive a request
+        return self._channel
+
+    def _request(self, opaque: int, code: int, ext: Mapping[str, Value], body: bytes, flag: int = 0) -> bytes:
+        version = PROTOCOL_VERSION if self.header_type == HeaderType.MSGPACK else ROCKETMQ_VERSION
+        header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON.value, version)
+        return encode_frame(header, self.header_type, body)
 
     def _sent(self, frame: bytes) -> bool:
         self.outbox.write(frame)
@@ -396,8 +429,8 @@ class Connection:
             request.is_answered = True
             request.traffic.abandoned()
         self._deferred.clear()
-        if self._calls is not None:
-            self._calls.ended()
+        if self._channel is not None:
+            self._channel.end(ClientGone("the client's connection ended before it answered"))
         self.outbox.close()
         self._transport.close()
         self._scope.cancel()
@@ -465,6 +498,7 @@ class Connection:
             return
         if self.principal is not None:
             self._is_stranger = False
+            self._strangers.crowd.discard(self)
             self._strangers.memory.hand_over(self, self._memory_of_users)
             self._memory = self._memory_of_users
         elif self._reader.needed_bytes > self._strangers.frame_size:
@@ -616,8 +650,8 @@ class Connection:
         if self._close_reason is not None:
             return None
         if header.flag & RESPONSE_FLAG:
-            if self._calls is not None:
-                self._calls.answered(header, body)
+            if self._channel is not None:
+                self._channel.answered(header, body)
             elif self.is_stranger:
                 self.unauthenticated += 1  # it was asked nothing
             return None
@@ -629,7 +663,7 @@ class Connection:
     async def _append(self, puts: list[Put]) -> None:
         if not puts:
             return
-        self._note_producer(puts[0].request)
+        self._note_sender(puts[0].request)
         waiting = self._dispatcher.append(puts)
         self._has_put = True
         if waiting is not None:
@@ -656,12 +690,14 @@ class Connection:
             self._has_put = False
             self._dispatcher.after_puts(self)
 
-    def _note_producer(self, request: Request) -> None:
-        if self.role == "unknown" and request.header.code in PUTS:
-            self.note_role("producer")
+    def _note_sender(self, request: Request) -> None:
+        if self.role == "unknown" and not self.is_stranger:
+            row = REQUESTS.get(request.header.code)
+            if row is not None and row.sender in _ROLES:
+                self.note_role(_ROLES[row.sender])
 
     async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
-        self._note_producer(request)
+        self._note_sender(request)
         if isinstance(result, Awaitable):
             self._note_waiting([request])
             result = await self._dispatcher.finish(request, result)
@@ -706,7 +742,9 @@ class Connection:
         detail = str(error)
         if isinstance(error, FrameTooLarge) and error.size >> 24 == FIRST_BYTE:
             detail = "it begins with TLS, and tls.mode is off"
-        log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail)
+        if self.is_stranger and self._strangers is not None:
+            self._strangers.penalties.failed(self.host, 1)
+        self._refusals.refused(self.peer, reason, detail=detail)
         code = ErrorCode.TOO_LARGE if reason == "too_large" else ErrorCode.MALFORMED
         self.outbox.write(self._last_words(code, str(error)))
         self.flush()
@@ -775,7 +813,7 @@ class Connection:
         """Close the connection and name the reason, in the log and to the peer; `hint` is for the log."""
         if self.is_closed:
             return
-        log.warning("connection_refused", peer=self.peer, reason=reason, detail=detail, hint=hint)
+        self._refusals.refused(self.peer, reason, detail=detail, hint=hint)
         if not self.outbox.is_draining:  # otherwise the peer is receiving another answer
             code = ErrorCode.BUSY if reason == "memory" else ErrorCode.TIMEOUT
             with suppress(OSError):

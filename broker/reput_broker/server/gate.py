@@ -9,18 +9,18 @@ from __future__ import annotations
 import ipaddress
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
-import structlog
 import trio
 
 from reput_broker.access.tls import ServerTls
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
+from reput_broker.server.crowd import Crowd
 from reput_broker.server.proxy_protocol import ProxyHeaderWrong, is_trusted, read_header
+from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.transport import SocketTransport, TlsTransport
 from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.errors import ErrorCode, ReputError, TlsFailed, refusal_remark
@@ -28,10 +28,8 @@ from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 from reput_protocol.wire.tls import FIRST_BYTE, tls_failure
 
-log = structlog.get_logger(__name__)
-
 HANDSHAKES_MAX: Final = 256
-"""Clients that may be at the handshake at once; beyond it, one of the address with most of them is closed."""
+"""Clients that may be at the handshake at once; beyond it, one of the network with most of them is closed."""
 
 _NEEDS_TLS: Final = "it speaks without TLS, and this port needs TLS"
 _NEEDS_TLS_HINT: Final = "connect the client with TLS; in the mode permissive it would be served without"
@@ -75,8 +73,9 @@ class Gate:
         self._config = config
         self._counters = counters
         self._tls = tls
-        self._waiting: dict[trio.CancelScope, str] = {}
-        self._at_handshake: dict[trio.CancelScope, str] = {}
+        self._waiting: Crowd[trio.CancelScope] = Crowd()
+        self._at_handshake: Crowd[trio.CancelScope] = Crowd()
+        self._refusals = RefusalLog()
         self._proxies = [ipaddress.ip_network(text) for text in config.proxy_protocol_from]
 
     @property
@@ -90,9 +89,8 @@ class Gate:
         return len(self._waiting)
 
     def make_room(self) -> None:
-        """Close the oldest of them that is from the address with most of them, if there are any."""
-        if self._waiting:
-            _end_greediest(self._waiting)
+        """Close the oldest of them that is from the network with most of them, if there are any."""
+        _end_greediest(self._waiting)
 
     def is_proxy(self, host: str) -> bool:
         """Whether connections from an address are those of clients elsewhere."""
@@ -107,14 +105,14 @@ class Gate:
         """
         accepted.setblocking(False)
         scope, host = trio.CancelScope(), peer.rpartition(":")[0]
-        self._waiting[scope] = host
+        self._waiting.add(scope, host)
         reason = "limit"
         try:
             with scope:
                 return await self._admit(accepted, host, traffic)
-            _log_refused(peer, _NotAdmitted(_CROWDED, _CROWDED_HINT, reason))
+            self._log_refused(peer, _NotAdmitted(_CROWDED, _CROWDED_HINT, reason))
         except _NotAdmitted as refused:
-            _log_refused(peer, refused)
+            self._log_refused(peer, refused)
             reason = "tls" if refused.reason == "tls" else "malformed"
         except (OSError, EOFError):
             reason = "peer"
@@ -123,7 +121,7 @@ class Gate:
             accepted.close()
             raise
         finally:
-            self._waiting.pop(scope, None)
+            self._waiting.discard(scope)
         traffic.connection_closed(reason)
         accepted.close()
         return None
@@ -191,12 +189,15 @@ class Gate:
                     raise _NotAdmitted(_NEEDS_TLS, _NEEDS_TLS_HINT)
                 return stream
         except _NotAdmitted as refused:
-            _log_refused(f"{peer[0]}:{peer[1]}", refused)
+            self._log_refused(f"{peer[0]}:{peer[1]}", refused)
         except (OSError, EOFError, trio.BrokenResourceError):
             pass  # the client has gone
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
         return None
+
+    def _log_refused(self, peer: str, refused: _NotAdmitted) -> None:
+        self._refusals.refused(peer, refused.reason, detail=str(refused), hint=refused.hint)
 
     async def _with_tls(self, accepted: socket.socket) -> TlsTransport:
         assert self._tls is not None, "this port has TLS"
@@ -219,23 +220,22 @@ class Gate:
         timeout_s = self._config.tls.handshake_timeout
         detail, hint = f"it did not end {what} within {timeout_s:g} s", "see tls.handshake_timeout"
         with trio.move_on_after(timeout_s) as scope:
-            self._at_handshake[scope] = host
+            self._at_handshake.add(scope, host)
             try:
                 yield
             finally:
-                if self._at_handshake.pop(scope, None) is None:
+                if not self._at_handshake.discard(scope):
                     detail = f"more than {HANDSHAKES_MAX} clients were at it at once: {what}"
                     hint = "find out what connects and does not end it"
         if scope.cancelled_caught:
             raise _NotAdmitted(detail, hint, reason)
 
 
-def _end_greediest(scopes: dict[trio.CancelScope, str]) -> None:
-    """Cancel and remove the oldest scope of the address that has most of them."""
-    greediest = Counter(scopes.values()).most_common(1)[0][0]
-    oldest = next(scope for scope, host in scopes.items() if host == greediest)
-    del scopes[oldest]
-    oldest.cancel()
+def _end_greediest(scopes: Crowd[trio.CancelScope]) -> None:
+    """Cancel and remove the oldest scope of the network that has most of them, if there are any."""
+    found = scopes.pop_greediest()
+    if found is not None:
+        found[0].cancel()
 
 
 async def _first_byte(accepted: socket.socket) -> int:
@@ -269,13 +269,3 @@ def _say_needs_tls(accepted: socket.socket) -> None:
     with suppress(OSError):
         accepted.send(encode_frame(header, HeaderType.JSON))
         accepted.recv(_UNREAD_BYTES)  # closing with unread bytes would discard the answer
-
-
-def _log_refused(peer: str, refused: _NotAdmitted) -> None:
-    log.warning(
-        "connection_refused",
-        peer=peer,
-        reason=refused.reason,
-        detail=str(refused),
-        hint=refused.hint,
-    )

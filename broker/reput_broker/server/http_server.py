@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from contextlib import suppress
 from email.utils import formatdate
@@ -21,8 +20,10 @@ import structlog
 import trio
 
 from reput_broker.server.acceptor import Acceptor
+from reput_broker.server.crowd import Crowd
 from reput_broker.server.gate import Gate
 from reput_broker.server.port_refusal import port_refusal
+from reput_broker.server.refusal_log import RefusalLog
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -75,7 +76,7 @@ async def serve_http(
 
     Args:
         allowed_hosts: names that browsers may send in Host, besides those of `is_own_host`.
-        connections_max: beyond it, the oldest connection of the address with the most of them is closed.
+        connections_max: beyond it, the oldest connection of the network with the most of them is closed.
         gate: what connections pass before their first request; None: nothing.
 
     Raises:
@@ -160,14 +161,15 @@ class HttpServer:
         # One event of one connection is parsed per pass of the event loop: the broker's own work waits for one HTTP
         # client at most.
         self.turns = trio.Lock()
-        self._open: dict[trio.CancelScope, str] = {}
+        self._open: Crowd[trio.CancelScope] = Crowd()
+        self._refusals = RefusalLog("http_connection_refused")
 
     async def serve(self, stream: trio.abc.Stream, peer: tuple[str, int]) -> None:
         """Serve one client until either side ends the connection. Raises only cancellation."""
         if len(self._open) >= self._connections_max:
             self._make_room()
         scope = trio.CancelScope()
-        self._open[scope] = peer[0]
+        self._open.add(scope, peer[0])
         try:
             with scope:
                 admitted: trio.abc.Stream | None = stream
@@ -180,16 +182,16 @@ class HttpServer:
                 "http_connection_failed", peer=peer[0], exc_info=errors, hint="a defect; please report it"
             )
         finally:
-            self._open.pop(scope, None)
+            self._open.discard(scope)
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)
 
     def _make_room(self) -> None:
-        greediest = Counter(self._open.values()).most_common(1)[0][0]
-        oldest = next(scope for scope, address in self._open.items() if address == greediest)
-        del self._open[oldest]
-        oldest.cancel()
-        log.warning("http_connection_refused", peer=greediest, reason="limit", limit=self._connections_max)
+        found = self._open.pop_greediest()
+        if found is not None:
+            oldest, network, _ = found
+            oldest.cancel()
+            self._refusals.refused(network, "limit", limit=self._connections_max)
 
 
 class _Refused(Exception):

@@ -7,7 +7,6 @@ until then clients are refused.
 from __future__ import annotations
 
 import socket
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,11 +18,13 @@ from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.connection import Addresses, Connection, Shared
+from reput_broker.server.crowd import Crowd
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.port_refusal import port_refusal
+from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import Strangers
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
@@ -39,8 +40,6 @@ _GOODBYE_S = 0.25
 _RESERVE_MAX = 16
 _RESERVE_PART = 20
 """Of all connections a twentieth, at most `_RESERVE_MAX`, is for clients on this machine: its administrators."""
-_CLOSED_AT_ONCE_PART = 64
-"""The part of all connections that is closed at a time when they run out: the search takes time."""
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -118,6 +117,7 @@ class Server:
             counters,
             HeldBytes(counters, config.limits),
             trio.Lock(),
+            RefusalLog(),
             Strangers(config, counters) if config.access.enabled else None,
         )
         self.local = LocalRequests(dispatcher)
@@ -216,9 +216,7 @@ class Server:
         if not self._has_room(limit if is_local else limit - min(_RESERVE_MAX, limit // _RESERVE_PART)):
             traffic.connection_closed("limit")
             hint = "raise limits.connections" if limit < self._connections_max else "raise ulimit -n"
-            log.warning(
-                "connection_refused", peer=f"{peer_host}:{peer_port}", reason="limit", limit=limit, hint=hint
-            )
+            self._shared.refusals.refused(f"{peer_host}:{peer_port}", "limit", limit=limit, hint=hint)
             accepted.close()
             return
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -235,25 +233,24 @@ class Server:
             nursery.start_soon(self._admit, self._gate, name, accepted, addresses, nursery)
 
     def _has_room(self, limit: int) -> bool:
-        """Tell whether one more connection is served; for that, strangers of the address with most may be closed."""
-        if self._open < limit:
-            return True
-        strangers = [connection for connection in self._connections if connection.is_stranger]
-        if self._gate is not None and self._gate.waiting > len(strangers):
+        """Tell whether one more connection is served; for that, a stranger may be closed (see `Crowd`)."""
+        strangers = self._shared.strangers
+        crowd = Crowd[Connection]() if strangers is None else strangers.crowd
+        if self._open >= limit and self._gate is not None and self._gate.waiting > len(crowd):
             self._gate.make_room()
-            return self._open < limit
-        if not strangers:
-            return False
-        hosts = Counter(connection.host for connection in strangers)
-        strangers.sort(key=lambda one: (-hosts[one.host], one.opened_at))
-        for one in strangers[: max(1, limit // _CLOSED_AT_ONCE_PART)]:
-            one.turn_away(
-                "limit",
-                f"connections run out, and {hosts[one.host]} of its address have sent no request of a user",
-                "find out what connects from there, or raise limits.connections",
-            )
-            self._connections.discard(one)
-        return self._open < limit
+        while self._open >= limit:
+            found = crowd.pop_greediest()
+            if found is None:
+                return False
+            connection, network, count = found
+            if connection.is_stranger:  # else it has just become a user's
+                connection.turn_away(
+                    "limit",
+                    f"connections run out, and {count} of {network} have sent no request of a user",
+                    "find out what connects from there, or raise limits.connections",
+                )
+                self._connections.discard(connection)
+        return True
 
     @property
     def _open(self) -> int:
@@ -283,10 +280,14 @@ class Server:
             admitted.identity,
         )
         self._connections.add(connection)
+        if self._shared.strangers is not None:
+            self._shared.strangers.crowd.add(connection, connection.host)
         nursery.start_soon(connection.run)
 
     def _ended(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if self._shared.strangers is not None:
+            self._shared.strangers.crowd.discard(connection)
         self._on_gone(connection)
 
     async def _check_timeouts(self) -> None:

@@ -1,20 +1,23 @@
 """Limits of connections that have sent no request of a user yet, under access control.
 
 They have little memory, which they share among themselves, small headers and a limited time. An address from which
-requests without a valid signature come is served with pauses.
+requests without a valid signature, or malformed frames of strangers come is served with pauses.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
+from reput_broker.server.crowd import Crowd, network_of
 from reput_broker.server.memory import HeldBytes
+
+if TYPE_CHECKING:
+    from reput_broker.server.connection import Connection
 
 HEADER_BYTES_MAX: Final = 1 << 16
 UNAUTHENTICATED_MAX: Final = 8
@@ -37,6 +40,7 @@ class Strangers:
         timeout_s: within which a connection sends the first request of a user.
         memory: what is held for them.
         penalties: of addresses.
+        crowd: the connections of strangers.
     """
 
     def __init__(self, config: BrokerConfig, counters: Counters) -> None:
@@ -45,20 +49,21 @@ class Strangers:
         self.timeout_s = config.access.first_signature_timeout
         self.memory = HeldBytes(counters, config.limits, part=_PART_OF_MEMORY)
         self.penalties = Penalties()
+        self.crowd: Crowd[Connection] = Crowd()
 
 
 class Penalties:
-    """How many requests without a valid signature came from each address lately; a few are free."""
+    """How many requests without a valid signature and malformed frames came lately from each network; few are free."""
 
     def __init__(self, clock: Callable[[], float] = trio.current_time) -> None:
         self._clock = clock
         self._failures: dict[str, tuple[float, float]] = {}
 
     def failed(self, host: str, count: int) -> None:
-        """Note such requests of an address. The addresses that failed last are remembered."""
+        """Note them of an address. The addresses that failed last are remembered."""
         if not count:
             return
-        network = _network(host)
+        network = network_of(host)
         failures = self._decayed(network) + count
         self._failures.pop(network, None)
         self._failures[network] = failures, self._clock()
@@ -67,18 +72,9 @@ class Penalties:
 
     def pause_s(self, host: str) -> float:
         """Return for how long the next request of a stranger at an address waits."""
-        over = self._decayed(_network(host)) - _FREE_FAILURES
+        over = self._decayed(network_of(host)) - _FREE_FAILURES
         return 0.0 if over < 1 else min(_PAUSE_MAX_S, _PAUSE_S * over)
 
     def _decayed(self, network: str) -> float:
         failures, at = self._failures.get(network, (0.0, 0.0))
         return failures and failures * 0.5 ** ((self._clock() - at) / _HALF_LIFE_S)
-
-
-def _network(host: str) -> str:
-    """Return an IPv4 address itself, and the network of an IPv6 address that one client has: its first 64 bits."""
-    try:
-        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
-    except ValueError:
-        return host
-    return host if address.version == 4 else str(ipaddress.IPv6Address(int(address) >> 64 << 64))

@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import SinkConfig
+from reput_broker.groups.reply_push import Requesters
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -126,6 +127,7 @@ class StagingProcessor:
         staging: StagingTable,
         batches: CommittedBatches,
         committer: Committer,
+        requesters: Requesters,
         config: SinkConfig,
         on_commit: Callable[[], None],
     ) -> None:
@@ -135,6 +137,7 @@ class StagingProcessor:
         self._staging = staging
         self._batches = batches
         self._committer = committer
+        self._requesters = requesters
         self._config = config
         self._on_commit = on_commit
         self._limits = BlockLimits(
@@ -164,7 +167,6 @@ class StagingProcessor:
         """Store staged blocks; the same blocks at the same position may be sent again."""
         header = StageRecordsHeader.from_ext(request.ext)
         key = _key(header.query_id, header.batch_id, header.partition_id, header.staging_id)
-        request.client.note_role("producer")
         size = len(request.body)
         if await self._is_committed(key.query_id, key.batch_id):
             return _staged(request, header.position + size, kept=False)
@@ -242,6 +244,8 @@ class StagingProcessor:
             return checked
 
         try:
+            for block in staged_blocks(body):
+                self._requesters.sent(request.client, body[block.start : block.end])
             checked = await trio.to_thread.run_sync(check, limiter=self._files)
         except RecordMalformed as error:
             raise malformed(error, self._counters) from error

@@ -1,7 +1,7 @@
 """The journal of offset commits: the changes since `consumerOffset.json` was last written.
 
 A commit is acknowledged once one `write` has appended its record. It then survives `kill -9`; a crash of the machine
-can lose the commits since the last JSON file. All numbers are big-endian:
+can lose the commits since the last JSON file or `sync`. All numbers are big-endian:
 
     header   8s  magic "ReputOJ1"
              q   size    \\
@@ -38,6 +38,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from reput_broker.store.file_io import sync_data
 from reput_protocol.errors import ReputError
 from reput_protocol.kernel.records import crc32
 
@@ -105,7 +106,7 @@ class JournalWriteFailed(ReputError):
 
     def __init__(self, path: Path, error: OSError | None) -> None:
         reason = (
-            "an earlier write left it torn; it is replaced at the next save"
+            "an earlier write or sync has failed; it is replaced at the next save"
             if error is None
             else error.strerror or error
         )
@@ -239,6 +240,21 @@ class OffsetJournal:
             raise JournalWriteFailed(self.path, error) from error
         self.size_b += written
         self.next_sequence += count
+
+    def sync(self) -> None:
+        """Make all records durable. Blocks: for a worker thread; `close` may not be called meanwhile.
+
+        Raises:
+            JournalWriteFailed: what survives a crash of the machine is unknown, and this journal takes no more records.
+        """
+        try:
+            if not self._torn:
+                sync_data(self._fd)
+                return
+        except OSError as error:
+            self._torn = True  # another sync may succeed without the pages that this one has lost
+            raise JournalWriteFailed(self.path, error) from error
+        raise JournalWriteFailed(self.path, None)
 
     def rename(self, path: Path) -> None:
         """Rename the file, replacing a file of that name. Raises OSError."""

@@ -30,6 +30,7 @@ from reput_broker.tables.offset_journal import (
     JournalEntry,
     JournalIdentity,
     JournalUnreadable,
+    JournalWriteFailed,
     OffsetJournal,
     read_journal,
 )
@@ -70,7 +71,8 @@ class OffsetChanges(NamedTuple):
 
 
 class ConsumerOffsetManager:
-    """The committed offsets of all groups. One owner; only a save job's `write` runs in another thread.
+    """The committed offsets of all groups. One owner; only a save job's `write` and
+    `sync_journal` run in another thread.
 
     Invariant: every offset in the table is in the journal or in the JSON file.
 
@@ -283,6 +285,19 @@ class ConsumerOffsetManager:
     def save_due(self) -> bool:
         """Whether the journal has grown so large that the JSON file should be written now."""
         return self.journal_size_b >= self.journal_size_max and self._job is None
+
+    def sync_journal(self) -> None:
+        """Have all commits survive a crash of the machine. Blocks: for a worker thread; no save may run.
+
+        Raises:
+            JournalWriteFailed: they may not. The next save replaces the journal.
+        """
+        assert self._journal is not None, "the table is not loaded"
+        try:
+            self._journal.sync()
+        except JournalWriteFailed:
+            self._unsaved = True
+            raise
 
     def begin_save(self) -> OffsetSave | None:
         """See `SavedTable`."""

@@ -70,7 +70,8 @@ class TableSaver:
     ) -> None:
         self._table = table
         self._on_result = on_result
-        self._lock = trio.Lock()
+        self.lock = trio.Lock()
+        """Held while the file is replaced."""
 
     async def save(self) -> None:
         """Return once every change made before this call is on disk.
@@ -78,7 +79,7 @@ class TableSaver:
         Raises:
             OSError, ReputError: the write failed; the old file stays valid and the table is still unsaved.
         """
-        async with self._lock:
+        async with self.lock:
             job = self._table.begin_save()
             if job is None:
                 return

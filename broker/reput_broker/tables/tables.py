@@ -51,6 +51,7 @@ class Tables:
         clock_ms: Callable[[], int],
         on_saved: Callable[[str, Exception | None], None],
     ) -> None:
+        self.clock_ms = clock_ms
         self._options = config.groups
         self.topics = TopicConfigManager(
             directory / "topics.json",
@@ -176,6 +177,15 @@ class OffsetSaveService:
         """Save early if the journal has reached its maximal size."""
         if self._offsets.save_due:
             self._due.set()
+
+    async def sync(self) -> None:
+        """Return once every commit made before this call survives a crash of the machine.
+
+        Raises:
+            JournalWriteFailed: whether they do is unknown, until the next save.
+        """
+        async with self._saver.lock:  # a save replaces the journal
+            await trio.to_thread.run_sync(self._offsets.sync_journal)
 
     async def run(self) -> None:
         """Save until cancelled."""

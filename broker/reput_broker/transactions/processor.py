@@ -64,7 +64,6 @@ class TransactionProcessor:
         As in RocketMQ, a producer that does not know the outcome gets no answer, except the bundled client.
         """
         header = EndTransactionHeader.from_ext(request.ext)
-        request.client.note_role("producer")
         state = header.commit_or_rollback
         if state not in _RESULTS:
             self._count_unknown(header)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reput_client.consume.pull import PullStatus
 from reput_client.errors import DamagedMessage
-from reput_client.transport.channel import Call
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.pull import FetchRecordsHeader, FetchRecordsResult
 from reput_protocol.errors import error_from_response
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import checksum_faults, queue_records, record_starts
 from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from reput_client.transport.address import Address
-from reput_client.transport.channel import Call
 from reput_client.transport.session import Session, raise_refusal
 from reput_client.transport.standbys import read
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
@@ -22,6 +21,7 @@ from reput_protocol.commands.offset import (
     UpdateConsumerOffsetHeader,
 )
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType
 
 _MSGPACK = HeaderType.MSGPACK

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, Self, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
 from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
-from reput_client.transport.channel import Call, Waiter
 from reput_client.transport.connection import Connection
 from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
@@ -25,6 +24,7 @@ from reput_protocol.kernel.tables import distinct
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.row import QUEUE_OFFSET, TAG, WIDTH
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import HeaderType, Value
 
 log = logging.getLogger("reput_client")

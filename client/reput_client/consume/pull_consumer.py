@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from reput_client.consume.fetch_records import (
     COLUMN_BYTES,
@@ -27,16 +27,21 @@ from reput_client.consume.pull import (
 )
 from reput_client.consume.queue_bounds import QueueBounds
 from reput_client.consume.slave_pulls import SlavePulls
-from reput_client.credentials import Credentials
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
+from reput_client.transport.options import ClientOptions, takes
+from reput_client.transport.session import is_not_master
 from reput_client.transport.standbys import standbys
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullConsumerOptions(ClientOptions):
+    """See `PullConsumer`."""
+
+    group: str
 
 
 class PullConsumer(QueueBounds):
@@ -53,26 +58,10 @@ class PullConsumer(QueueBounds):
         InvalidName: the group's name is not valid.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        group: str,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self.group = check_client_group(group)
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
+    @takes(PullConsumerOptions)
+    def __init__(self, options: PullConsumerOptions) -> None:
+        self.group = check_client_group(options.group)
+        super().__init__(options)
         self._new_read_aheads()
 
     def _new_read_aheads(self) -> None:

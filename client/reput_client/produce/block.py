@@ -20,7 +20,7 @@ from reput_client.produce.puts import (
     result_of,
 )
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import Connection
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
@@ -30,6 +30,7 @@ from reput_protocol.record.layout import I32, QUEUE_ID_AT
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import encode_block
+from reput_protocol.wire.channel import Call, Waiter
 
 
 class Terms(NamedTuple):

@@ -17,7 +17,6 @@ from reput_client.produce.block import Block, Terms
 from reput_client.produce.puts import outcome_unknown, too_large
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.produce.sender import Sender
-from reput_client.transport.channel import Waiter
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -32,6 +31,7 @@ from reput_protocol.record.message import (
     encode_properties_text,
 )
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
+from reput_protocol.wire.channel import Waiter
 
 _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, RequestTimeout)
 

@@ -18,7 +18,7 @@ from reput_client.errors import (
     SendOutcomeUnknown,
 )
 from reput_client.produce.receipts import SendReceipt
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
@@ -40,6 +40,7 @@ from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
 
 _TEMPLATES_MAX: Final = 4096

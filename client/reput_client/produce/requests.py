@@ -17,7 +17,6 @@ from reput_client.produce.presence import Presence
 from reput_client.produce.puts import Putter, result_of
 from reput_client.received import ReceivedMessage
 from reput_client.transport.broker_requests import BrokerRequest
-from reput_client.transport.channel import Waiter
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
@@ -30,6 +29,7 @@ from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.host import ZERO_HOST, Host
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.record import Record, encode_record
+from reput_protocol.wire.channel import Waiter
 from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")

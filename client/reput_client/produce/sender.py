@@ -17,13 +17,13 @@ from reput_client.produce.puts import Putter, outcome_unknown
 from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.backoff import Backoff
-from reput_client.transport.channel import Waiter
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import CallerRuns
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
+from reput_protocol.wire.channel import Waiter
 
 log = logging.getLogger("reput_client")
 

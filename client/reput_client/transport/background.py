@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from reput_client.errors import ClientClosed
-from reput_client.transport.channel import Waiter
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
+from reput_protocol.wire.channel import Waiter
 
 log = logging.getLogger("reput_client")
 

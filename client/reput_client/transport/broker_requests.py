@@ -17,7 +17,7 @@ from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 if TYPE_CHECKING:
-    from reput_client.transport.channel import Channel
+    from reput_client.transport.channel import ClientChannel
     from reput_client.transport.connection import Connection
 
 log = logging.getLogger("reput_client")
@@ -32,7 +32,12 @@ class BrokerRequest:
     __slots__ = ("_channel", "_header", "_header_type", "_open", "body", "connection")
 
     def __init__(
-        self, connection: Connection, channel: Channel, header: Header, header_type: int, body: memoryview
+        self,
+        connection: Connection,
+        channel: ClientChannel,
+        header: Header,
+        header_type: int,
+        body: memoryview,
     ) -> None:
         self.connection = connection
         self.body = body

@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
 from reput_client.transport.address import Address
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.channel import (
-    Call,
-    Channel,
+    ClientChannel,
     OnewayCall,
     Outgoing,
-    Peer,
     RequestTemplate,
     ShareableCall,
     UnsignedHead,
-    Waiter,
 )
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
 from reput_client.transport.routing import MASTER_ID
@@ -36,7 +33,8 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ErrorCode, HeaderFieldError, ProtocolError, ReputError, TlsFailed
-from reput_protocol.signature import Credentials, RequestSigner
+from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
+from reput_protocol.wire.channel import Call, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
 
@@ -100,18 +98,15 @@ class Connection:
         runtime: Runtime,
         pump: Pump,
         address: Address,
-        backoff: Backoff,
+        options: ClientOptions,
         on_request: Callable[[BrokerRequest], None],
         on_lost: Callable[[Connection], None],
         on_met: Callable[[Connection], None] = lambda _connection: None,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
     ) -> None:
         """Start without a connection. The callbacks must neither wait nor raise.
 
         Args:
-            tls: how to encrypt; None: not at all.
-            credentials: what requests are signed with; None: they are not.
+            options: of the client: its back-off; how to encrypt, and what requests are signed with.
             on_request: called with each request from the broker.
             on_lost: called when the connection has ended.
             on_met: called when the broker has identified itself.
@@ -120,11 +115,11 @@ class Connection:
         self._pump = pump
         self.address = address
         self.epoch = 0
-        self._backoff = backoff
+        self._backoff = options.new_backoff()
         self._on_request = on_request
         self._on_lost = on_lost
         self._on_met = on_met
-        self._credentials = credentials
+        self._credentials = options.credentials
         self._places = deque(address.each)  # next to try first
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
@@ -133,7 +128,7 @@ class Connection:
         self._peer = Peer.UNKNOWN  # of the last connection
         self._rocket = RocketBroker(str(address))
         self._channel = self._new_channel()
-        self._tls = tls
+        self._tls = options.tls
         self._socket: socket.socket | None = None  # waits are for it
         self._wire: socket.socket | TlsSocket | None = None  # reads and writes; the socket itself without TLS
         self._secured: TlsSocket | None = None  # `_wire`, with TLS
@@ -346,15 +341,18 @@ class Connection:
     async def _agree_on_signatures(self, credentials: Credentials, until: float) -> None:
         """Ask the server for a challenge, and sign the requests as its answer says.
 
-        A server without users gets no signatures. RocketMQ's, and older ones of Reput, refuse the question and get
+        A server without users gets no signatures. RocketMQ's, and older ones of Reput, do not know the question and get
         signatures in RocketMQ's form. The first signed request leaves at once: a broker gives strangers little time.
 
-        Raises `ConnectionLost` if it does not answer.
+        Raises `ConnectionLost` if it does not answer, refuses for another reason, or may not get RocketMQ's form.
         """
         channel = self._channel
         call = await self._ask(RequestCode.SIGNATURE_CHALLENGE, until)
         if call.answer.code != ResponseCode.SUCCESS:
-            channel.rocketmq_user = credentials
+            user = rocketmq_user(credentials, call.answer.code, call.answer.remark)
+            if isinstance(user, str):
+                raise ConnectionLost(str(self._places[0]), user)
+            channel.rocketmq_user = user
             return
         try:
             answer = SignatureChallenge.from_ext(call.answer.ext)
@@ -529,7 +527,7 @@ class Connection:
         """Whether a server of RocketMQ answers, which may handle a client's requests in any order."""
         return self._channel.peer is Peer.ROCKETMQ
 
-    def answer(self, channel: Channel, header: Header, header_type: int, body: Buffer) -> None:
+    def answer(self, channel: ClientChannel, header: Header, header_type: int, body: Buffer) -> None:
         """Queue the answer to a request on `channel`; dropped if that connection is gone. Never waits."""
         if channel is not self._channel or self._socket is None:
             return
@@ -538,12 +536,12 @@ class Connection:
         if not self.flush_now():
             self._runtime.interrupt()  # the reader writes the rest
 
-    def _new_channel(self) -> Channel:
+    def _new_channel(self) -> ClientChannel:
         def take(header: Header, header_type: int, body: memoryview) -> None:
             self._on_request(BrokerRequest(self, channel, header, header_type, body))
 
         # With a user, each connection begins with a question that every server answers.
-        channel = Channel(take, peer=self._peer if self._credentials is None else Peer.UNKNOWN)
+        channel = ClientChannel(take, peer=self._peer if self._credentials is None else Peer.UNKNOWN)
         return channel
 
     def usable(self) -> bool:
@@ -793,7 +791,7 @@ class Connection:
             if not self._useful:
                 # Accepted and closed at once: without a delay this would repeat thousands of times.
                 self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
-        self._channel.fail_all(error)
+        self._channel.end(error)
         if sock is not None:
             self._on_lost(self)
 
@@ -814,7 +812,7 @@ class Connection:
         self._writing = False
         error = ConnectionLost(str(self._places[0]), "it belongs to the parent process")
         self._drop_unwritten(error)
-        self._channel.fail_all(error)
+        self._channel.end(error)
 
     def _drop_unwritten(self, error: ReputError) -> None:
         """Drop the unwritten frames. Calls that expect an answer are pending and fail with the others."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
-from reput_client.transport.channel import Waiter
 from reput_client.transport.runtime import Event, Runtime
+from reput_protocol.wire.channel import Waiter
 
 if TYPE_CHECKING:
     from reput_client.transport.connection import Connection

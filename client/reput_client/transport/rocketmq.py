@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import OWN_REQUEST_CODE_MIN, AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.send import PutMessageHeader, SendMessageHeader
@@ -18,6 +18,7 @@ from reput_protocol.errors import ErrorCode, MessageRefused, RequestNotSupported
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP
 from reput_protocol.properties import encode_properties, find_property
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import Header, HeaderType, Value
 
 STORE_TIME_UNKNOWN: Final = -1

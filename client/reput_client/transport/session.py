@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reput_client.errors import (
     AmbiguousQueue,
@@ -19,10 +19,10 @@ from reput_client.errors import (
     RequestTimeout,
 )
 from reput_client.transport.address import Address, parse_addresses
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerIdentity, Connection
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
@@ -40,14 +40,9 @@ from reput_protocol.errors import (
 )
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.signature import Credentials
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
 
-if TYPE_CHECKING:
-    from reput_client.tls import TLS
-
-CONNECT_TIMEOUT_S: Final = 3.0
-REQUEST_TIMEOUT_S: Final = 3.0
 SILENCE_S: Final = 1.0
 """After this long without a byte, a broker with alternatives is asked whether it is there."""
 TRY_S: Final = 1.0
@@ -68,31 +63,18 @@ class Session:
         on_stale_routes: called when routes seem to be old, for a client that does not use them often; must not wait.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        runtime: Runtime,
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        if timeout_s <= 0 or connect_timeout_s <= 0:
-            raise ValueError("timeouts must be more than 0 seconds")
-        first, *others = parse_addresses(address)
+    def __init__(self, options: ClientOptions, runtime: Runtime) -> None:
+        assert not isinstance(options.address, Session), "a client shares it"
+        first, *others = parse_addresses(options.address)
         self.home = first._replace(others=tuple(others))
         self.runtime = runtime
         self.pump = Pump(self.runtime)
         self.requests = RequestHandlers()
         self.routes = RouteTable()
         self.brokers = BrokerTable()
-        self.timeout_s = timeout_s
-        self.connect_timeout_s = connect_timeout_s
-        self._new_backoff = new_backoff
-        self._tls = tls
-        self._credentials = credentials
+        self.timeout_s = options.timeout_s
+        self.connect_timeout_s = options.connect_timeout_s
+        self._options = options
         self._connections: dict[Address, Connection] = {}
         self._guide: Address | None = None
         """Which of the client's addresses is asked for routes; None: the one that `home` is connected to."""
@@ -127,12 +109,10 @@ class Session:
                 self.runtime,
                 self.pump,
                 address,
-                self._new_backoff(),
+                self._options,
                 self.requests.handle,
                 lambda connection: self.on_lost(connection),
                 self._met,
-                self._tls,
-                self._credentials,
             )
         return connection
 

@@ -16,11 +16,12 @@ from contextlib import suppress
 from itertools import accumulate, repeat
 from typing import Final, NamedTuple, TypeAlias
 
-from reput_client.transport.channel import Channel, NoticedCall, Outgoing, ShareableCall, UnsignedHead, Waiter
+from reput_client.transport.channel import ClientChannel, NoticedCall, Outgoing, ShareableCall, UnsignedHead
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.send import PutMessageResult
 from reput_protocol.errors import HeaderFieldError, ReputError
+from reput_protocol.wire.channel import Waiter
 from reput_protocol.wire.header import Header, HeaderType
 
 RECORD_BYTES_MAX: Final = 16 * 1024
@@ -122,7 +123,7 @@ class Batch(NamedTuple):
 
 def next_batch(
     out: deque[Outgoing],
-    channel: Channel,
+    channel: ClientChannel,
     again: Again,
     *,
     begun: bool,
@@ -180,7 +181,7 @@ def next_batch(
     return Batch(frames, taken, size if taken == len(frames) else sum(map(len, flat)), flat)
 
 
-def apart(frame: Outgoing, channel: Channel) -> list[Outgoing]:
+def apart(frame: Outgoing, channel: ClientChannel) -> list[Outgoing]:
     """Return the original frames of an unwritten one on `channel`."""
     call, _ = frame
     if not isinstance(call, SharedCall):
@@ -193,7 +194,7 @@ def apart(frame: Outgoing, channel: Channel) -> list[Outgoing]:
 
 def _block(
     members: list[tuple[ShareableCall, Buffer]],
-    channel: Channel,
+    channel: ClientChannel,
     again: Again,
 ) -> Outgoing:
     of_many = members[0][0].template.of_many

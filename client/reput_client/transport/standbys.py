@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from reput_client.errors import ConnectFailed
 from reput_client.transport.address import Address
-from reput_client.transport.channel import Call
 from reput_client.transport.session import Session, is_not_master
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
 
 log = logging.getLogger("reput_client")

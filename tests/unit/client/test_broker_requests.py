@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
-from reput_client.transport.channel import Channel
+from reput_client.transport.channel import ClientChannel
 from reput_client.transport.connection import Connection
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BodyMalformed
@@ -23,13 +23,13 @@ class Wire:
     def __init__(self) -> None:
         self.answers: list[tuple[Header, int, bytes]] = []
 
-    def answer(self, channel: Channel, header: Header, header_type: int, body: Any) -> None:
+    def answer(self, channel: ClientChannel, header: Header, header_type: int, body: Any) -> None:
         self.answers.append((header, header_type, bytes(body)))
 
 
 def request(wire: Wire, code: int = INFO, flag: int = 0, kind: int = HeaderType.MSGPACK) -> BrokerRequest:
     header = Header(code, 77, flag, ext={"clientId": "c"})
-    return BrokerRequest(cast("Connection", wire), Channel(), header, kind, memoryview(b"body"))
+    return BrokerRequest(cast("Connection", wire), ClientChannel(), header, kind, memoryview(b"body"))
 
 
 def test_a_handler_sees_the_request_and_answers_it_once_when_it_likes() -> None:

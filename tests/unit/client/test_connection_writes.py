@@ -10,12 +10,13 @@ import pytest
 
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.transport.address import Address
-from reput_client.transport.backoff import Backoff
-from reput_client.transport.channel import Call, RequestTemplate, Waiter
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import Connection
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
@@ -34,7 +35,7 @@ class Wire:
                 self.runtime,
                 Pump(self.runtime),
                 Address(host, port),
-                Backoff(),
+                ClientOptions("unused"),
                 lambda _request: None,
                 lambda _connection: None,
             )

@@ -13,9 +13,9 @@ import anyio.lowlevel
 import pytest
 
 from reput_client.transport.aio import AnyioRuntime
-from reput_client.transport.channel import Waiter
 from reput_client.transport.connection import Connection
 from reput_client.transport.pump import Pump
+from reput_protocol.wire.channel import Waiter
 
 
 def notify(waiter: Waiter, _data: bytes) -> None:

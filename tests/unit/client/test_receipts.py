@@ -7,12 +7,12 @@ import pytest
 from reput_client.errors import AckNotReached
 from reput_client.produce.puts import receipt_of
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
-from reput_client.transport.channel import Call, Waiter
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands.send import PutMessageResult
 from reput_protocol.errors import BrokerError
 from reput_protocol.record.put_block import encode_block
 from reput_protocol.record.record import decode_record
+from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
 

@@ -28,7 +28,7 @@ from support.store_samples import MESSAGES, copied, fill, hashes, records_of
 from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, flip_bit, opened, small_options
 
 pa = pytest.importorskip("pyarrow")
-schemas = pytest.importorskip("pipeline_schemas")
+schemas = pytest.importorskip("support.pipeline_schemas")
 
 ALL = "T"
 

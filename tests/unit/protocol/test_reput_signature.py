@@ -9,7 +9,7 @@ from struct import pack
 
 import pytest
 
-from reput_client.transport.channel import Channel, RequestTemplate, UnsignedHead
+from reput_client.transport.channel import ClientChannel, RequestTemplate, UnsignedHead
 from reput_protocol.signature import (
     ACCESS_KEY,
     REPUT_SIGNATURE,
@@ -141,7 +141,7 @@ def test_numbers_count_in_any_order_once_each_as_far_as_they_are_remembered() ->
 
 
 def test_the_bundled_clients_frames_are_signed_when_they_are_written() -> None:
-    channel = Channel()
+    channel = ClientChannel()
     channel.signer = RequestSigner(ALICE, CHALLENGE, lambda: NOW_MS)
     template = RequestTemplate(14, {"topic": "t", "queueId": 3, "none": None})
     checker = SignatureChecker(CHALLENGE)

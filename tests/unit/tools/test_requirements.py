@@ -1,8 +1,9 @@
-"""What a target of the Makefile installs, and that the command line needs no more than `make run` does."""
+"""Targets of the Makefile: what they install and run, and that the command line needs no more than `make run`."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,10 +22,10 @@ LOCKS = (
     "requirements.lock",
     "requirements-docs.lock",
 )
-NEED_LITTLE = {"run", "demo", "example", "bench", "bench-stalls", "bench-store"}
-NEED_SERVICE = {"cluster", "bench-replication"}
-NEED_COLUMNS = {"bench-peers"}
-NEED_SPARK = {"pipeline-demo", "bench-spark"}
+NEED_LITTLE = {"run", "demo", "demo KIND=shop", "bench", "bench KIND=stalls", "bench KIND=store"}
+NEED_SERVICE = {"cluster", "bench KIND=replication"}
+NEED_COLUMNS = {"bench KIND=peers"}
+NEED_SPARK = {"demo KIND=spark", "bench KIND=spark"}
 
 
 def pins(lock: str) -> dict[tuple[str, str], str]:
@@ -44,15 +45,74 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def installed_by(clone: Path, target: str) -> list[str]:
-    """The lock files that a target would install, in order."""
-    command = ["make", "-n", "-C", str(clone), "BUNDLED_PIP=pip", "JOBS=1", "ROUNDS=1", target]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return re.findall(r"-r (\S+\.lock)", done.stdout)
+def said_by(clone: Path, command: str) -> str:
+    """What a `make` would run."""
+    words = ["make", "-n", "-C", str(clone), "BUNDLED_PIP=pip", "JOBS=1", *shlex.split(command)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def installed_by(clone: Path, command: str) -> list[str]:
+    """The lock files that a `make` would install, in order."""
+    return re.findall(r"-r (\S+\.lock)", said_by(clone, command))
+
+
+def run_by(clone: Path, command: str) -> str:
+    """The last program that a `make` would run."""
+    return re.sub(" +", " ", re.findall(r"bin/python (.*)", said_by(clone, command))[-1]).strip()
+
+
+def listed(name: str) -> list[str]:
+    lines = re.search(rf"(?m)^{name} := ((?:.*\\\n)*.*)", (ROOT / "Makefile").read_text())
+    assert lines is not None
+    return lines[1].replace("\\", "").split()
 
 
 def targets() -> set[str]:
-    return set(re.findall(r"^([a-z-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    found = re.findall(r"^([a-z-]+):.* ## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    kinds = {"bench": listed("BENCHES"), "demo": ["java", "shop", "spark"], "soak": listed("SOAKS")}
+    several = {f"{target} KIND={kind}" for target, names in kinds.items() for kind in names}
+    return {*found, *several} - {"soak"}
+
+
+def test_each_kind_has_its_program(clone: Path) -> None:
+    for command in targets():
+        if "KIND" in command:
+            assert (ROOT / run_by(clone, command).split()[0]).exists()
+    here = {path.parent.name.replace("_", "-") for path in ROOT.glob("tests/*/run.py")}
+    assert set(listed("SOAKS")) == here - {"interop"}
+
+
+@pytest.mark.parametrize(
+    ("was", "runs"),
+    [
+        ("crash ROUNDS=20 SEED=7", "tests/crash/run.py --rounds 20 --seed 7"),
+        (
+            "faults IMAGES=500 KIND='cut short' ARGS='--jobs 2'",
+            "tests/faults/run.py --images 500 --kind 'cut short' --jobs 2",
+        ),
+        ("cluster-faults MINUTES=30", "tests/cluster_faults/run.py --minutes 30"),
+        ("simulate SEED=7", "tests/simulation/run.py --seed 7 --seeds 1000"),
+        ("simulate SEEDS=10000", "tests/simulation/run.py --seeds 10000"),
+        ("simulate-planted", "tests/simulation/run.py --bug only"),
+        ("planted SEED=1", "tests/faults/run.py --bug only --seed 1"),
+        ("pipeline-planted KIND=sink", "tests/pipeline_faults/run.py --bug only --kind 'sink'"),
+        ("pipeline-roundtrip MESSAGES=10", "tests/round_trip/run.py --messages 10"),
+        ("bench-stalls ARGS='--only cold'", "benchmarks/stalls.py --only cold && true"),
+        ("example ARGS='--server a:1'", "examples/order_service --server a:1"),
+    ],
+)
+def test_an_old_name_runs_what_it_ran(clone: Path, was: str, runs: str) -> None:
+    assert run_by(clone, was) == runs
+    assert f"make {was.split()[0]} is now: make " in said_by(clone, was)
+
+
+def test_a_kind_that_does_not_exist_is_answered_with_those_that_do(clone: Path) -> None:
+    for command in ("bench KIND=fast", "soak", "soak KIND=interop", "demo KIND=large"):
+        done = subprocess.run(
+            ["make", "-n", "-C", clone, *command.split()], capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0
+        assert "KIND is" in done.stderr
 
 
 def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
@@ -69,8 +129,8 @@ def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
         "setup",
         "test",
         "check",
-        "crash",
-        "faults",
+        "soak KIND=crash",
+        "soak KIND=faults",
     }
     assert found["docs"] == docs
     assert all(lock in (few, service, columns, spark, every, docs) for lock in found.values())
@@ -83,7 +143,7 @@ def test_installed_packages_are_not_installed_again(clone: Path) -> None:
     assert installed_by(clone, "test") == ["requirements-spark.lock", "requirements.lock"]
     for stamp in (".ready-spark", ".ready-dev"):
         (clone / ".venv" / stamp).touch()
-    for target in ("run", "test", "pipeline-demo"):
+    for target in ("run", "test", "demo KIND=spark"):
         assert installed_by(clone, target) == []
 
 

@@ -6,7 +6,7 @@ does. All waits and comparisons use clocks that never jump.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -284,22 +284,34 @@ class Elector:
 
     # What is known to be confirmed
 
-    @property
-    def confirmed(self) -> int:
-        """The log offset below which this member's log must not be cut, unless an operator has decided so since; 0 if
-        none is known.
+    def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:
+        """Return the log offset below which a log must not be cut, unless an operator has decided so since; 0 if none
+        is known.
+
+        Args:
+            epochs: of the log. One that is later than what is confirmed, and begins before it, holds from there on: all
+                members had lost the rest.
+            end: of the log.
         """
         epoch, offset = self._file.seen.confirmed
-        return offset if self._seen.forced <= epoch else 0
+        if epoch < self._seen.forced:
+            return 0
+        return min(offset, end, *(start for number, start in epochs if number > epoch))
 
-    def note_confirmed(self, epoch: int, offset: int) -> None:
-        """Note that all before an offset is confirmed, as a master of that epoch says whose history is this log's."""
-        self._file.seen.note_confirmed(epoch, offset)
+    def note_confirmed(self, epoch: int, offset: int, epochs: Sequence[tuple[int, int]], end: int) -> None:
+        """Note that all before an offset is confirmed, as a master of that epoch says whose history is this log's.
+
+        A later master may begin with less than was confirmed before: the larger offset counts.
+
+        Args:
+            epochs, end: of this log; see `confirmed`.
+        """
+        self._file.seen.note_confirmed(epoch, max(min(offset, end), self.confirmed(epochs, end)))
 
     def _note_own_confirmed(self) -> None:
         mastership = self._mastership
         if mastership is not None and mastership.in_sync is not None:
-            self.note_confirmed(mastership.record.epoch, mastership.in_sync.confirm)
+            self._file.seen.note_confirmed(mastership.record.epoch, mastership.in_sync.confirm)
 
     async def _save_confirmed(self) -> None:
         while True:
@@ -338,7 +350,7 @@ class Elector:
 
     # A tenure as master
 
-    def lead(self, epoch: int, start: int) -> tuple[Fence, InSyncSet]:
+    def lead(self, epoch: int, epochs: Sequence[tuple[int, int]], start: int) -> tuple[Fence, InSyncSet]:
         """Begin to lead with an open log, before anything is served; return fence and in-sync set of the tenure.
 
         After a failover the set stays, but for the master before. Its members have what was confirmed; all of this log
@@ -347,7 +359,7 @@ class Elector:
 
         Args:
             epoch: of the tenure for which the log was opened.
-            start: the log's end.
+            epochs, start: of the log: its epochs and its end.
 
         Raises:
             LeaseLost: the tenure has ended.
@@ -355,7 +367,9 @@ class Elector:
         mastership = self._mastership
         if mastership is None or mastership.record.epoch != epoch:
             raise LeaseLost(self.reason or f"the tenure of epoch {epoch} has ended, and another has begun")
-        return mastership.fence, mastership.lead(start, self.confirmed)
+        in_sync = mastership.lead(start, self.confirmed(epochs, start))
+        self._note_own_confirmed()
+        return mastership.fence, in_sync
 
     async def hand_over(self, member: int, end: int, *, force: bool = False) -> HandOver:
         """Make another member the master, without losing a message, and become a slave.

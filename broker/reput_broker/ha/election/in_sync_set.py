@@ -22,6 +22,10 @@ _CLOSE = 0.1
 class Tables(Protocol):
     """Which members have the tables of the master, as they have its log."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the set lacks a change that is not answered therefore."""
+
     def may_join(self, member: int) -> bool:
         """Tell whether a member has all changes that were answered."""
 
@@ -117,6 +121,11 @@ class InSyncSet:
     def confirm(self) -> int:
         """The offset up to which every member has the log. Never goes back."""
         return self._confirm
+
+    @property
+    def has_all(self) -> bool:
+        """Whether every member has the whole log, and all changes of tables."""
+        return self._confirm >= self._end and not (self.tables is not None and self.tables.is_waiting)
 
     def offset_of(self, member: int) -> int | None:
         """Return what a member has acknowledged; None if it has not reported in this tenure."""

@@ -157,7 +157,7 @@ class Mastership:
             self.me,
             self.record.in_sync,
             start=start,
-            confirmed=None if self._is_planned else min(start, confirmed),
+            confirmed=None if self._is_planned else confirmed,
             gone=self._gone,
             timeout_s=self._in_sync_timeout_s,
             gap_max=self._gap_max,
@@ -310,10 +310,11 @@ class Mastership:
                     f"member {member} did not get the rest of the log within {_HAND_OVER_S} s; it has it up to "
                     f"{in_sync.offset_of(member)}, the master up to {in_sync.end}"
                 )
-        # Puts that wait for further members are answered meanwhile, and changes of tables are completed.
+        # Puts and changes of tables that wait for members are answered meanwhile. For those that are not, the outcome
+        # is unknown.
         with trio.move_on_after(_OTHERS_S):
             await self.fence.settled()
-            while member in in_sync.recorded and in_sync.confirm < in_sync.end:  # noqa: ASYNC110 - as above
+            while member in in_sync.recorded and not in_sync.has_all:  # noqa: ASYNC110 - as above
                 await trio.sleep(_LOOK_S)
 
     async def give_back(self, reason: str, *, is_wanted: bool, stays: bool = True) -> None:

@@ -36,6 +36,7 @@ from reput_protocol.errors import ErrorCode
 _LOOK_S: Final = 0.25
 """Interval at which the tables are compared, for changes that no request made, such as progress of pops."""
 _HELD_S: Final = 2.0
+_STOPS: Final = "the master stops, or another one leads now"
 
 
 @dataclass(slots=True)
@@ -87,6 +88,7 @@ class TableCopies:
         self._changes: deque[_Change] = deque()
         self._changed = trio.Event()
         self._waiting = 0
+        self._is_stopping = False
         in_sync.tables = self
 
     # The members
@@ -99,7 +101,6 @@ class TableCopies:
     def wait(self, request: Request) -> Response | None:
         """Note what a member has; answer at once if there is more, else when there is."""
         header = AwaitTableChangesHeader.from_ext(request.ext)
-        request.client.note_role("broker")
         if not header.taken:
             self._taken.pop(header.member, None)  # it begins anew, maybe without what it had
         run, _, number = header.taken.partition(".")
@@ -107,14 +108,14 @@ class TableCopies:
             self._silent.discard(header.member)
             self._taken[header.member] = int(number)
             self.advance()
-        if header.wait_ms <= 0 or self._has_news(header):
+        if header.wait_ms <= 0 or self._is_stopping or self._has_news(header):
             return self._state(request)
         request.client.spawn(self._answer_later, request, header)
         return None
 
     async def _answer_later(self, request: Request, header: AwaitTableChangesHeader) -> None:
         with trio.move_on_after(min(header.wait_ms / 1000, _HELD_S)):
-            while not self._has_news(header):
+            while not self._is_stopping and not self._has_news(header):
                 self._waiting += 1
                 with trio.move_on_after(_LOOK_S):
                     await self._changed.wait()
@@ -147,7 +148,19 @@ class TableCopies:
             self._changed.set()
             self._changed = trio.Event()
 
+    def stop(self) -> None:
+        """Answer at once what waits, because the server hears no member any more: it waits for the answers."""
+        self._is_stopping = True
+        self.wake()
+        for change in self._changes:
+            _answer(change, _STOPS)
+
     # See `in_sync_set.Tables`
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a change is not answered yet."""
+        return bool(self._changes)
 
     def may_join(self, member: int) -> bool:
         """Tell whether a member has all changes that were answered."""
@@ -186,6 +199,8 @@ class TableCopies:
     def _held(self, outcome: Outcome, request: Request) -> Outcome:
         if not isinstance(outcome, Response) or outcome.code or not self._counts:
             return outcome
+        if self._is_stopping:
+            return _unknown(_STOPS)
         self._number += 1
         answer = None if request.is_oneway else request.reply
         if answer is not None or not self._changes or self._changes[-1].answer is not None:
@@ -214,20 +229,24 @@ class TableCopies:
             for change in self._changes:
                 if change.at > late:
                     break
-                if change.answer is not None:
-                    answer, change.answer = change.answer, None
-                    answer(
-                        _unknown(
-                            f"members {sorted(self._in_sync.recorded)} are in sync, and not all have said within "
-                            f"ha.slave_timeout ({self._config.slave_timeout} s) that they have it"
-                        )
-                    )
+                _answer(
+                    change,
+                    f"members {sorted(self._in_sync.recorded)} are in sync, and not all have said within "
+                    f"ha.slave_timeout ({self._config.slave_timeout} s) that they have it",
+                )
 
 
 def not_announced(_request: Request) -> Response:
     """Answer a member without an election as a broker that does not know the request: it asks from time to time."""
     remark = "this master is in no group with an election, and announces no changes of its tables"
     return Response(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), remark=remark)
+
+
+def _answer(change: _Change, reason: str) -> None:
+    """Answer a change whose outcome is unknown, unless it was answered."""
+    if change.answer is not None:
+        answer, change.answer = change.answer, None
+        answer(_unknown(reason))
 
 
 def _unknown(reason: str) -> Response:

@@ -10,10 +10,10 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from reput_client.consume.pull import Wanted
 from reput_client.received import ReceivedMessage
 from reput_client.transport.address import Address
-from reput_client.transport.channel import Call
 from reput_client.transport.connection import Connection
 from reput_client.transport.routing import MASTER_ID
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call
 
 M = TypeVar("M")
 

@@ -25,13 +25,13 @@ from reput_client.consume.pull import (
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
 from reput_client.transport.address import Address
-from reput_client.transport.channel import Call, Waiter
 from reput_client.transport.connection import Connection
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, NotMaster, TopicNotFound
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call, Waiter
 
 _LEAST_PART: Final = 4
 """The fraction (one in so many) of a queue's messages that must be handled before more are pulled."""

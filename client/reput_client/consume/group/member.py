@@ -21,12 +21,12 @@ from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import NoQueue
 from reput_client.transport.background import Background, Chore
-from reput_client.transport.channel import Waiter
 from reput_client.transport.client import new_client_id
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import MessageModel
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Waiter
 
 _SETTLE_S: Final = 1.0
 """How long joining waits for queues that others have to give up."""

@@ -13,10 +13,15 @@ import trio
 
 from reput_broker import Broker, BrokerConfig
 from reput_broker.name_server import NameServer
-from reput_client import Admin, Credentials, Message, Producer
+from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.request import Refusal, Request, Response
+from reput_broker.server.dispatch import RequestDispatcher
+from reput_client import Admin, ConnectFailed, ConnectionLost, Credentials, Message, Producer
 from reput_client.blocking import Producer as BlockingProducer
+from reput_client.credentials import from_environment
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.signature import REPUT_SIGNATURE, SIGNATURE
+from reput_protocol.errors import ErrorCode
+from reput_protocol.signature import REPUT_SIGNATURE, SIGNATURE, knows_no_challenge
 from reput_protocol.wire.header import Header, HeaderType
 from support.raw_client import RawClient, in_letters
 
@@ -88,6 +93,114 @@ async def test_brokers_sign_in_reputs_form_among_themselves(tmp_path: Path, form
                 while not server.routes.registered:
                     await trio.sleep(0.01)
     assert set(forms) == {REPUT_SIGNATURE}
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Refusal]:
+    """With what servers of this process refuse the next requests for a challenge, each once."""
+    found: list[Refusal] = []
+    answer = RequestDispatcher._challenge
+
+    def challenge(self: RequestDispatcher, request: Request) -> Response:
+        if found:
+            raise found.pop()
+        return answer(self, request)
+
+    monkeypatch.setattr(RequestDispatcher, "_challenge", challenge)
+    return found
+
+
+@pytest.mark.trio
+async def test_a_busy_server_gets_no_signature_in_rocketmqs_form(
+    tmp_path: Path, forms: list[str], refusals: list[Refusal]
+) -> None:
+    """It is asked again, as any server to which a client cannot connect."""
+    busy = Refusal(ErrorCode.BUSY, "later; ask again")
+    async with guarded(tmp_path) as broker:
+        async with Producer(broker.address, credentials=ADMIN) as producer:
+            refusals += [busy] * 3
+            session = producer._session
+            session.connection_to(session.home).lose(ConnectionLost(broker.address, "cut"))
+            await producer.send(Message("orders", b"x"))
+            assert (refusals, set(forms)) == ([], {REPUT_SIGNATURE})
+        refusals += [busy] * 2
+        client = RemotingClient(broker.address, credentials=ADMIN)
+        for _ in range(2):
+            with pytest.raises(RemoteUnreachable, match="refused a challenge for signatures: BUSY: later"):
+                await client.call(RequestCode.GET_BROKER_CONFIG, {}, timeout_s=5)
+        assert (await client.call(RequestCode.GET_BROKER_CONFIG, {}, timeout_s=5)).code == 0
+        client.close()
+    assert (refusals, set(forms)) == ([], {REPUT_SIGNATURE})
+
+
+OLDER: Final = (
+    Refusal(ErrorCode.UNSUPPORTED_REQUEST, "request 700080 is not served"),
+    Refusal(ErrorCode.UNAUTHENTICATED, "the request has no signature"),
+)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("refusal", OLDER, ids=["without users", "with users"])
+async def test_a_server_that_does_not_know_reputs_form_gets_rocketmqs_unless_that_is_forbidden(
+    tmp_path: Path, forms: list[str], refusals: list[Refusal], refusal: Refusal
+) -> None:
+    refusals += [refusal] * 1000
+    strict = Credentials(ADMIN.user, ADMIN.secret, rocketmq_signatures=False)
+    async with guarded(tmp_path) as broker:
+        with pytest.raises(ConnectFailed, match="does not know signatures in Reput's form"):
+            async with Producer(broker.address, credentials=strict, connect_timeout_s=0.2):
+                pass
+        client = RemotingClient(broker.address, credentials=strict)
+        with pytest.raises(RemoteUnreachable, match="does not know signatures in Reput's form"):
+            await client.call(RequestCode.GET_BROKER_CONFIG, {}, timeout_s=5)
+        client.close()
+        assert forms == []
+        async with Producer(broker.address, credentials=ADMIN) as producer:
+            await producer.send(Message("orders", b"x"))
+        client = RemotingClient(broker.address, credentials=ADMIN)
+        assert (await client.call(RequestCode.GET_BROKER_CONFIG, {}, timeout_s=5)).code == 0
+        client.close()
+    assert set(forms) == {SIGNATURE}
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "is_old"),
+    [
+        (3, " request type 700080 not supported", True),
+        (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured", True),
+        (16, "username cannot be null.", True),
+        (3, "UNSUPPORTED_REQUEST: request 700080 is not served", True),
+        (16, "UNAUTHENTICATED: the request has no signature", True),
+        (2, "BUSY: later", False),
+        (2, "[REJECTREQUEST]system busy, start flow control for a while", False),
+        (1, "INTERNAL: a defect", False),
+        (14, "DRAINING: this broker is stopping", False),
+    ],
+)
+def test_only_servers_that_do_not_know_the_challenge_get_rocketmqs_form(
+    code: int, remark: str, is_old: bool
+) -> None:
+    assert knows_no_challenge(code, remark) is is_old
+
+
+def test_a_broker_may_be_forbidden_rocketmqs_form() -> None:
+    access: dict[str, Any] = {"broker_user": "brokers", "broker_secret": ADMIN.secret}
+    for chosen in (True, False):
+        found = BrokerConfig(access={**access, "send_rocketmq_signatures": chosen}).access.credentials()
+        assert found is not None
+        assert found.rocketmq_signatures is chosen
+
+
+def test_the_environment_may_forbid_rocketmqs_form(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(ADMIN.secret)
+    file = {"REPUT_USER": "alice", "REPUT_SECRET_FILE": str(tmp_path / "secret")}
+    for environ in ({"REPUT_USER": "alice", "REPUT_SECRET": ADMIN.secret}, file):
+        for value, is_allowed in (("true", True), ("", True), ("false", False)):
+            found = from_environment({**environ, "REPUT_ROCKETMQ_SIGNATURES": value})
+            assert found is not None
+            assert found.rocketmq_signatures is is_allowed
+        with pytest.raises(ValueError, match="REPUT_ROCKETMQ_SIGNATURES is 'no'; set it to true or false"):
+            from_environment({**environ, "REPUT_ROCKETMQ_SIGNATURES": "no"})
 
 
 @pytest.mark.trio

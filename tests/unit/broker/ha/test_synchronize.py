@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+from typing_extensions import override
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
@@ -23,10 +26,10 @@ from reput_broker.tables import table_parts
 from reput_broker.tables.tables import Tables
 from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.table_sync import SyncTableHeader
+from reput_protocol.commands.table_sync import AwaitTableChangesHeader, SyncTableHeader, TableChanges
 from reput_protocol.wire.header import Header, HeaderType
 from support.delivery_fakes import FakeClient
-from support.tasks import run_by_the_clock
+from support.tasks import run_by_the_clock, running
 from support.waiting import until
 
 MASTER = Master("m:1", "m:2")
@@ -114,6 +117,29 @@ class FakeMaster:
         pass
 
 
+class TellingMaster(FakeMaster):
+    """Tells a member what has changed, as an elected master does."""
+
+    def __init__(self) -> None:
+        super().__init__(is_reput=True)
+        self.changes = "run.1"
+        self.on_taken: Callable[[str], None] = lambda _: None
+
+    @override
+    async def call(
+        self, code: int, ext: Mapping[str, Any], body: bytes = b"", *, timeout_s: float
+    ) -> ClientAnswer:
+        if code != RequestCode.AWAIT_TABLE_CHANGES:
+            return await super().call(code, ext, body, timeout_s=timeout_s)
+        asked = AwaitTableChangesHeader.from_ext(ext)
+        self.on_taken(asked.taken)
+        with trio.move_on_after(asked.wait_ms / 1000):
+            while asked.known == self.changes:
+                await trio.sleep(0.01)
+        told = TableChanges(self.changes, ".".join([self.changes[-1]] * 7), 1, 0, self.log_end)
+        return ClientAnswer(0, None, told.to_ext(HeaderType.JSON), b"")
+
+
 @dataclass
 class Slave:
     tables: Tables
@@ -127,9 +153,13 @@ class Slave:
         return self.tables.offsets.query("g", "T", 0)
 
 
+def _clock_ms() -> int:
+    return round(trio.current_time() * 1000)
+
+
 @asynccontextmanager
 async def slave_of(master: FakeMaster, data_dir: Path) -> AsyncIterator[Slave]:
-    tables = Tables(data_dir / "config", BrokerConfig(), lambda: 0, lambda *_: None)
+    tables = Tables(data_dir / "config", BrokerConfig(), _clock_ms, lambda *_: None)
     tables.load()
     log, accepted, forgotten = Log(data_dir), list[Master | None]([MASTER]), list[str]()
     sync = SlaveSynchronize(
@@ -139,6 +169,7 @@ async def slave_of(master: FakeMaster, data_dir: Path) -> AsyncIterator[Slave]:
         lambda: accepted[0],
         forgotten.append,
         lambda _: master,  # type: ignore[arg-type,return-value]
+        member=2 if isinstance(master, TellingMaster) else None,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sync.run)
@@ -189,6 +220,71 @@ def test_a_table_waits_for_the_log_that_it_belongs_to(tmp_path: Path, is_reput: 
     run_by_the_clock(check)
 
 
+def test_a_member_reports_offsets_as_taken_once_they_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master then answers the commit: a failover to this member must not take it back."""
+    journal, real, disk = tmp_path / "config" / "consumerOffset.journal", os.fdatasync, dict[str, bytes]()
+    reported: list[str] = []
+
+    def fdatasync(fd: int) -> None:
+        real(fd)
+        if os.fstat(fd).st_ino == journal.stat().st_ino:
+            disk["journal"] = journal.read_bytes()
+
+    def taken(changes: str) -> None:
+        reported.append(changes)
+        if changes == "run.2":
+            assert disk.get("journal") == journal.read_bytes()
+
+    async def check() -> None:
+        master = TellingMaster()
+        master.on_taken = taken
+        async with slave_of(master, tmp_path) as slave:
+            await trio.sleep(5)
+            master.changes = master.version = "run.2"
+            master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]["offsetTable"] = {"T@g": {"0": 9}}
+            await trio.sleep(5)
+            assert slave.offset() == 9
+            assert "run.2" in reported
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    run_by_the_clock(check)
+
+
+def test_a_member_whose_journal_cannot_be_synced_reports_its_offsets_once_the_file_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second sync may succeed although the first has lost what was written."""
+    journal, real = tmp_path / "config" / "consumerOffset.journal", os.fdatasync
+    failed: list[int] = []
+    reported: list[str] = []
+
+    def fdatasync(fd: int) -> None:
+        inode = os.fstat(fd).st_ino
+        if not failed and journal.exists() and inode == journal.stat().st_ino:
+            failed.append(inode)
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    def taken(changes: str) -> None:
+        if changes:
+            reported.append(changes)
+            assert journal.stat().st_ino not in failed
+
+    async def check() -> None:
+        master = TellingMaster()
+        master.on_taken = taken
+        async with slave_of(master, tmp_path) as slave:
+            async with running(slave.tables.offsets_soon.run):
+                await trio.sleep(30)
+            assert failed
+            assert reported
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    run_by_the_clock(check)
+
+
 @pytest.mark.parametrize(("is_reput", "rounds", "within_s"), [(True, 39, 0.5), (False, 1, 61.0)])
 def test_how_often_the_master_is_asked(tmp_path: Path, is_reput: bool, rounds: int, within_s: float) -> None:
     async def check() -> None:
@@ -201,6 +297,23 @@ def test_how_often_the_master_is_asked(tmp_path: Path, is_reput: bool, rounds: i
             master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]["offsetTable"] = {"T@g": {"0": 9}}
             await trio.sleep(within_s)
             assert slave.offset() == 9
+
+    run_by_the_clock(check)
+
+
+def test_the_time_of_the_members_is_when_the_master_last_said_so(tmp_path: Path) -> None:
+    """They may not have changed for days when their master fails."""
+
+    async def check() -> None:
+        master = FakeMaster(is_reput=True)
+        master.bodies[RequestCode.GET_GROUP_MEMBERS] = {"members": {"g": {"one": 6.0}}}
+        async with slave_of(master, tmp_path):
+            file = tmp_path / "config" / "groupMembers.json"
+            await trio.sleep(300)
+            assert trio.current_time() - file.stat().st_mtime < 20
+            master.is_reachable = False
+            await trio.sleep(300)
+            assert trio.current_time() - file.stat().st_mtime >= 299
 
     run_by_the_clock(check)
 
