@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
-from reput_client.consume.queue_bounds import QueueBounds
+from reput_client.consume.offsets import QueueBounds
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.address import Address

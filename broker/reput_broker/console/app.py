@@ -204,7 +204,7 @@ class Console:
         peer = "console" if request.client is None else f"{request.client.host}:{request.client.port}"
         ask = partial(requests.ask, principal=request.scope.get(USER, OPERATOR), peer=peer)
         own_admin = await trio.to_thread.run_sync(_own_admin)
-        return Source(own_admin(ask, figures.config.broker_name), figures.clock_ms(), figures.config)
+        return Source(own_admin(ask, figures.config.broker_name), figures.clock_ms())
 
     async def _page(self, page: Page, request: Request) -> Response:
         async def compute() -> bytes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from reput_broker.config.model import BrokerConfig
-
 if TYPE_CHECKING:
     from reput_client.admin import Admin
 
@@ -19,11 +17,10 @@ class InvalidQuery(Exception):
 
 
 class Source(NamedTuple):
-    """What a page has: a client of this broker, the time of its clock, and its configuration."""
+    """What a page has: a client of this broker, and the time of its clock."""
 
     admin: Admin
     at_ms: int
-    config: BrokerConfig
 
 
 class Query:

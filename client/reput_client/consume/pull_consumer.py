@@ -14,6 +14,7 @@ from reput_client.consume.fetch_records import (
     no_columns,
     require_columns,
 )
+from reput_client.consume.offsets import QueueBounds
 from reput_client.consume.pull import (
     PULL_BYTES_MAX,
     PULL_GRACE_S,
@@ -25,7 +26,6 @@ from reput_client.consume.pull import (
     pull_ext,
     pull_result,
 )
-from reput_client.consume.queue_bounds import QueueBounds
 from reput_client.consume.slave_pulls import SlavePulls
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import is_not_master

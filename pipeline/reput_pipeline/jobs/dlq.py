@@ -35,17 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 _COLUMNS = (
-    "topic",
-    "queueId",
-    "queueOffset",
-    "brokerName",
-    "physicalOffset",
-    "body",
-    "properties",
-    "flag",
-    "storeTimestamp",
-    "reconsumeTimes",
-)
+    "topic", "queueId", "queueOffset", "brokerName", "physicalOffset", "body", "properties", "flag",
+    "storeTimestamp", "reconsumeTimes",
+)  # fmt: skip
 _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last_ms")
 
 

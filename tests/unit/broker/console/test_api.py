@@ -232,7 +232,7 @@ def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleCli
         assert found["roles"]["consumer"] == found["total"] >= 1
         assert console.get("clients", search="no such client")["clients"] == []
     store = console.get("store")
-    assert store["end_offset"] > 0
+    assert store["status"]["store"]["end_offset_b"] > 0
     options = {row["key"]: row for row in store["options"]}
     assert options["console.token"]["text"] == '"***"'
     assert TOKEN not in str(store)
@@ -240,7 +240,7 @@ def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleCli
     assert cluster["members"] == [
         {"cluster": "DefaultCluster", "broker": "broker-a", "broker_id": 0, "address": broker.address}
     ]
-    assert (cluster["role"], cluster["in_sync"]) == ("ASYNC_MASTER", 1)
+    assert (cluster["status"]["role"], cluster["status"]["copies_in_sync"]) == ("ASYNC_MASTER", 1)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_directory_whose_name_is_not_utf_8_is_shown(
     assert broker.http_address is not None
     console = ConsoleClient(broker.http_address)
     store = console.get("store")
-    assert store["data_dir"].endswith("data\N{REPLACEMENT CHARACTER}")
+    assert store["status"]["data_dir"].endswith("data\N{REPLACEMENT CHARACTER}")
     assert {row["key"]: row for row in store["options"]}["data_dir"]["text"].endswith(
         'data\N{REPLACEMENT CHARACTER}"'
     )
