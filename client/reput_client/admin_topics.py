@@ -236,8 +236,8 @@ class TopicAdmin(BrokersAdmin):
         from reput_client.consume.fetch_records import fetch_ext, fetched_block
         from reput_client.consume.pull import (
             PULL_MESSAGES_MAX,
+            MessageSelector,
             PulledMessages,
-            Wanted,
             pull_ext,
             pull_result,
         )
@@ -256,7 +256,7 @@ class TopicAdmin(BrokersAdmin):
             if group is None or block.next_offset > start:
                 messages = PulledMessages(topic, block.records, broker_name=queue.broker_name)
                 return FetchedMessages(messages, block.next_offset, block.max_offset)
-        wanted, count = Wanted.of("*", None), min(PULL_MESSAGES_MAX, end - start)
+        wanted, count = MessageSelector.of("*", None), min(PULL_MESSAGES_MAX, end - start)
         ext = pull_ext(
             group, topic, queue_id, start, wanted, max_messages=count, max_bytes=max_bytes, wait_s=0.0
         )

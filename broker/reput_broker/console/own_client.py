@@ -17,7 +17,7 @@ from reput_client.credentials import Credentials
 from reput_client.transport.address import Address
 from reput_client.transport.aio import AnyioRuntime
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import MASTER_ID, Route
 from reput_client.transport.session import Session, raise_refusal, route_ext
@@ -54,12 +54,14 @@ class _OwnSession(Session):
         self._own_connection = _OwnConnection(self, ask)
         self.brokers.learn(self._own, self.home)
 
-    def connection_to(self, address: Address) -> Connection:
+    def connection_to(self, address: Address) -> BrokerConnection:
         """Return what stands for the connection to this broker."""
         del address
         return self._own_connection
 
-    async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Connection:
+    async def open_for(
+        self, queue: MessageQueue, deadline: float, *, patient: bool = True
+    ) -> BrokerConnection:
         """See `connection_to`."""
         del queue, deadline, patient
         return self._own_connection
@@ -93,7 +95,7 @@ class _OwnSession(Session):
         return MessageQueue(topic, self._own.broker_name, queue_id)
 
 
-class _OwnConnection(Connection):
+class _OwnConnection(BrokerConnection):
     """What stands for the connection: each request is a task, which ends when the request is abandoned."""
 
     def __init__(self, session: Session, ask: Ask) -> None:
