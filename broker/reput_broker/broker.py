@@ -31,8 +31,8 @@ from reput_broker.compose.served_tenure import ServedTenure
 from reput_broker.compose.storage import Storage
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
-from reput_broker.console.app import Console, needs_admin
-from reput_broker.console.source import Serving
+from reput_broker.config.options import path_text
+from reput_broker.console.app import Console, asks_as_its_user
 from reput_broker.core import Surroundings
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
@@ -50,6 +50,7 @@ from reput_broker.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, HttpListenFailed, serve_http
 from reput_broker.server.listener import ListenFailed, address_of, bind
+from reput_broker.server.local_requests import LocalRequests
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_protocol import kernel
@@ -359,12 +360,12 @@ class Broker:
         routes: list[BaseRoute] = []
         access = self._base.access
         if self.config.console.enabled:
-            console = Console(self.sources, self._serving, self._status)
+            console = Console(self.sources, self._local_requests)
             routes = console.routes()
             nursery.start_soon(console.live.run)
         app: App = make_app(self.sources, self._status, routes)
         if isinstance(access, AccessControl):
-            app = GuardedPages(app, access, needs_admin)
+            app = GuardedPages(app, access, asks_as_its_user)
         serve = partial(
             serve_http,
             allowed_hosts=self._own_names(),
@@ -380,12 +381,10 @@ class Broker:
             self._http_address = await nursery.start(serve, app, host, 0)
             _say_missing("http_port", port, error, self.http_address)
 
-    def _serving(self) -> Serving | None:
-        """Return what the console uses of the present tenure."""
+    def _local_requests(self) -> LocalRequests | None:
+        """Return what makes requests to the present tenure."""
         parts = None if self._served is None else self._served.parts
-        if parts is None:
-            return None
-        return Serving(parts.server.local, parts.overview, self._base.operations)
+        return None if parts is None else parts.server.local
 
     def _own_names(self) -> tuple[str, ...]:
         """Return the names by which HTTP clients may know this broker."""
@@ -428,7 +427,7 @@ class Broker:
             "listeners": {name: address_of(s)[1] for name, s in base.listeners.items() if s.fileno() >= 0},
             "cluster": self.config.cluster,
             "broker_name": self.config.broker_name,
-            "data_dir": str(self.config.data_dir),
+            "data_dir": path_text(self.config.data_dir),
             "flush": self.config.store.flush,
             "name_servers": self._registration.status(),
             **({} if base.elector is None else {"election": base.elector.status()}),

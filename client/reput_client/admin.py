@@ -1,22 +1,16 @@
-"""The admin client; its methods for groups are in `admin_groups.py`, those for users in `admin_users.py`."""
+"""The admin client: brokers and delayed messages. Its other methods are in `admin_topics.py`, `dead_letters.py`,
+`admin_groups.py` and `admin_users.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.admin_users import UserAdmin
-from reput_client.cluster_members import ClusterMember, cluster_members
-from reput_client.consume.offsets import OffsetRequests, timestamp_ms
-from reput_client.consume.pull import FoundMessages, PulledMessages
-from reput_client.received import ReceivedMessage
+from reput_client.dead_letters import DeadLetterAdmin
 from reput_client.transport.options import ClientOptions, takes
-from reput_client.transport.session import (
-    route_ext,
-)
-from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,
     CancelledMessage,
@@ -39,31 +33,18 @@ from reput_protocol.commands.operation import (
     SetConfigBody,
     SetIntakeHeader,
 )
-from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
-from reput_protocol.commands.topic import (
-    ClusterInfo,
-    CreateTopicHeader,
-    DeleteTopicHeader,
-    GetTopicConfigHeader,
-    KVTable,
-    TopicConfig,
-    TopicList,
-    TopicRoute,
-    TopicStats,
-    TopicStatsHeader,
-)
-from reput_protocol.errors import NotFound, TopicNotFound, error_from_response
+from reput_protocol.commands.topic import ClusterInfo, KVTable
+from reput_protocol.errors import NotFound
 from reput_protocol.names import check_topic
-from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
+if TYPE_CHECKING:
+    from reput_client.cluster_members import ClusterMember
+
 _MSGPACK = HeaderType.MSGPACK
-_QUEUES_MAX = 65_536
-_TIME_MAX_MS = (1 << 63) - 1
-_NOT_FOUND = (ResponseCode.QUERY_NOT_FOUND.value,)
 
 
-class Admin(GroupAdmin, UserAdmin):
+class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
     """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
     Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of
@@ -72,111 +53,13 @@ class Admin(GroupAdmin, UserAdmin):
 
     Args:
         address: `host:port` of a broker or a name server; of several, the first that answers is used. A broker that is
-            not registered with others is managed alone.
+            not registered with others is managed alone. Or the session of another client.
         timeout_s: seconds a request may take, including connecting.
     """
 
     @takes(ClientOptions)
     def __init__(self, options: ClientOptions) -> None:
         super().__init__(options)
-        self._offsets = OffsetRequests(self._session)
-
-    # -- topics ------------------------------------------------------------------------------------------------
-
-    async def create_topic(
-        self,
-        topic: str,
-        *,
-        queues: int = 4,
-        perm: int = Perm.READ_WRITE,
-        brokers: Iterable[str] | None = None,
-    ) -> None:
-        """Create a topic, or change an existing one.
-
-        Args:
-            queues: for writing and for reading, on each broker.
-            perm: bits of `Perm`: 4 read, 2 write, 6 both.
-            brokers: names of brokers; without them, all.
-        """
-        await self.alter_topic(topic, read_queues=queues, write_queues=queues, perm=perm, brokers=brokers)
-
-    async def alter_topic(
-        self,
-        topic: str,
-        *,
-        read_queues: int,
-        write_queues: int,
-        perm: int = Perm.READ_WRITE,
-        brokers: Iterable[str] | None = None,
-    ) -> None:
-        """Set the numbers of queues for reading and writing separately, as needed to shrink a topic.
-
-        Raises `BrokerNotFound` for a name in `brokers` without a master.
-        """
-        if not (1 <= read_queues <= _QUEUES_MAX and 1 <= write_queues <= _QUEUES_MAX):
-            raise ValueError(f"a topic has 1 to {_QUEUES_MAX} queues")
-        header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm)
-        ext = header.to_ext(_MSGPACK)
-        await self._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create {topic}", brokers=brokers)
-
-    async def delete_topic(self, topic: str) -> None:
-        """Delete a topic, its queues, all groups' offsets in it, and its retry topics of groups that pop."""
-        header = DeleteTopicHeader(check_topic(topic))
-        ext = header.to_ext(_MSGPACK)
-        await self._ask_each(
-            RequestCode.DELETE_TOPIC_IN_BROKER, ext, f"delete {topic}", absent=(TopicNotFound,)
-        )
-        self._session.routes.forget(topic)
-
-    async def list_topics(self) -> list[str]:
-        """Return all topics, including system topics, sorted."""
-        call = await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, "list of topics")
-        return sorted(TopicList.from_json(call.body).topics)
-
-    async def topic_config(self, topic: str) -> TopicConfig:
-        """Return a topic's settings on the first broker that has it; `topic_configs` returns all.
-
-        Raises:
-            TopicNotFound: there is no such topic.
-        """
-        return next(iter((await self.topic_configs(topic)).values()))
-
-    async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
-        """Return a topic's settings by broker; raises `TopicNotFound` if there is no such topic."""
-        header = GetTopicConfigHeader(check_topic(topic))
-        return await self._read_each(
-            TopicConfig.from_json,
-            RequestCode.GET_TOPIC_CONFIG,
-            header.to_ext(_MSGPACK),
-            f"settings of {topic}",
-            absent=(TopicNotFound,),
-        )
-
-    async def topic_stats(self, topic: str) -> TopicStats:
-        """Return the bounds and last change of every queue of a topic."""
-        header = TopicStatsHeader(check_topic(topic))
-        found = await self._read_each(
-            TopicStats.from_json,
-            RequestCode.GET_TOPIC_STATS_INFO,
-            header.to_ext(_MSGPACK),
-            f"figures of {topic}",
-            absent=(TopicNotFound,),
-        )
-        table = {queue: stats for each in found.values() for queue, stats in each.offset_table.items()}
-        return TopicStats(table, sum(each.topic_put_tps for each in found.values()))
-
-    async def route(self, topic: str) -> TopicRoute:
-        """Return the brokers of a topic, with their announced addresses and numbers of queues.
-
-        Raises:
-            TopicNotFound: there is no such topic.
-        """
-        call = await self._ask(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(check_topic(topic)), f"route of {topic}"
-        )
-        if not call.body:
-            raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
-        return TopicRoute.from_json(call.body)
 
     # -- the broker --------------------------------------------------------------------------------------------
 
@@ -269,6 +152,8 @@ class Admin(GroupAdmin, UserAdmin):
 
     async def cluster_members(self) -> list[ClusterMember]:
         """Return the members of every broker with their state; one that does not report has an `error`."""
+        from reput_client.cluster_members import cluster_members
+
         return await cluster_members(self._session)
 
     async def promote_broker(self, broker_id: int, *, force: bool = False) -> Promotion:
@@ -288,91 +173,6 @@ class Admin(GroupAdmin, UserAdmin):
         )
         return Promotion.from_json(call.body)
 
-    # -- queues and messages -----------------------------------------------------------------------------------
-
-    async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the offset of the first message still in the queue.
-
-        Args:
-            broker_name: required if several brokers have a queue of that number.
-        """
-        return await self._offsets.min_offset(await self._queue(topic, queue_id, broker_name))
-
-    async def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the offset that the queue's next message will get."""
-        return await self._offsets.max_offset(await self._queue(topic, queue_id, broker_name))
-
-    async def offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        when: datetime | int,
-        boundary: str = BoundaryType.LOWER,
-        *,
-        broker_name: str | None = None,
-    ) -> int:
-        """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970)."""
-        queue = await self._queue(topic, queue_id, broker_name)
-        return await self._offsets.offset_by_time(queue, when, boundary)
-
-    async def earliest_message_time_ms(
-        self, topic: str, queue_id: int, *, broker_name: str | None = None
-    ) -> int | None:
-        """Return when the first message of the queue was stored, in ms since 1970, or None if it is empty."""
-        return await self._offsets.earliest_time_ms(await self._queue(topic, queue_id, broker_name))
-
-    async def _queue(self, topic: str, queue_id: int, broker_name: str | None) -> MessageQueue:
-        return await self._session.queue(check_topic(topic), queue_id, broker_name)
-
-    async def view_message(self, offset_message_id: str) -> ReceivedMessage:
-        """Return a message by its offset message id; its checksums are verified.
-
-        Raises:
-            InvalidMessage: not an offset message id.
-            NotFound: no broker has that message.
-        """
-        return (await self._find_message(offset_message_id))[1]
-
-    async def find_messages(
-        self,
-        topic: str,
-        key: str = "",
-        *,
-        max_messages: int = 32,
-        begin: datetime | int | None = None,
-        end: datetime | int | None = None,
-    ) -> FoundMessages:
-        """Return messages of `topic` with this unique id or key, newest first.
-
-        Args:
-            key: empty: any message that has one of them.
-            max_messages: upper bound; a broker returns at most 64.
-            begin, end: earliest and latest store time: a datetime, or milliseconds since 1970.
-        """
-        header = QueryMessageHeader(
-            check_topic(topic),
-            key,
-            max_messages,
-            0 if begin is None else timestamp_ms(begin),
-            _TIME_MAX_MS if end is None else timestamp_ms(end),
-        )
-        answers = await self._ask_all(
-            await self._brokers(),
-            RequestCode.QUERY_MESSAGE,
-            header.to_ext(_MSGPACK),
-            f"key {key} of {topic}",
-            accepted=_NOT_FOUND,
-            or_slave=True,
-        )
-        found: list[ReceivedMessage] = []
-        complete = True
-        for name, call in answers.items():
-            found += PulledMessages(topic, call.body, broker_name=name)
-            complete &= QueryMessageResult.from_ext(call.answer.ext).index_complete is not False
-        if len(answers) > 1:
-            found.sort(key=lambda message: message.store_timestamp_ms, reverse=True)
-        return FoundMessages(found[:max_messages], complete)
-
     # -- delayed messages --------------------------------------------------------------------------------------
 
     async def list_delayed(
@@ -388,23 +188,41 @@ class Admin(GroupAdmin, UserAdmin):
         messages: list[DelayedMessage] = []
         masters = await self._masters()
         for name in masters:
-            header = ListDelayedHeader(None if topic is None else check_topic(topic), key, max_messages)
             found: list[DelayedMessage] = []
-            while True:
-                header.max_num = max_messages - len(found)
-                ext, what = header.to_ext(_MSGPACK), "list of delayed messages"
-                call = (await self._ask_each(RequestCode.LIST_DELAYED_MESSAGES, ext, what, brokers=[name]))[
-                    name
-                ]
-                page = DelayedMessageList.from_json(call.body)
+            cursor: str | None = ""
+            while cursor is not None and len(found) < max_messages:
+                page = await self.delayed_page(
+                    topic=topic,
+                    key=key,
+                    max_messages=max_messages - len(found),
+                    cursor=cursor,
+                    broker_name=name,
+                )
                 found += page.messages
-                header.cursor = page.cursor
-                if page.cursor is None or len(found) >= max_messages:
-                    break
+                cursor = page.cursor
             messages += found
         if len(masters) > 1:
             messages.sort(key=lambda message: message.deliver_timestamp)
         return messages[:max_messages]
+
+    async def delayed_page(
+        self,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        max_messages: int = 64,
+        cursor: str | None = None,
+        broker_name: str | None = None,
+    ) -> DelayedMessageList:
+        """Return a part of a broker's delayed messages: the earliest, or those from `cursor` on.
+
+        There may be fewer than `max_messages`. It is the broker at the client's address, or the named broker's master.
+        """
+        topic = None if topic is None else check_topic(topic)
+        ext = ListDelayedHeader(topic, key, max_messages, cursor or None).to_ext(_MSGPACK)
+        what = "list of delayed messages"
+        call = await self._ask_one(broker_name, RequestCode.LIST_DELAYED_MESSAGES, ext, what)
+        return DelayedMessageList.from_json(call.body)
 
     async def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
         """Cancel the delayed messages for `topic` with this unique id or key; return the outcome for each.

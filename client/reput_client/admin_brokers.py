@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
+from reput_client.consume.offsets import QueueBounds
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.received import ReceivedMessage
 from reput_client.transport.address import Address
-from reput_client.transport.client import Client
 from reput_client.transport.session import raise_refusal
 from reput_client.transport.standbys import read
 from reput_protocol.codes import RequestCode
@@ -24,7 +24,7 @@ T = TypeVar("T")
 NO_FAILURES: Final[Mapping[str, ReputError]] = {}
 
 
-class BrokersAdmin(Client):
+class BrokersAdmin(QueueBounds):
     """The part of `Admin` that asks every broker."""
 
     async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b"") -> Call:

@@ -76,7 +76,7 @@ def fuzz_http(seed: int, cases: int) -> Outcome:
 
 async def _fuzz(rng: Random, cases: int, outcome: Outcome) -> None:
     sources = MetricsSources(BrokerConfig(), Counters(), Health())
-    app = make_app(sources, routes=Console(sources, lambda: None, dict).routes())
+    app = make_app(sources, routes=Console(sources, lambda: None).routes())
     server = HttpServer(app, (), ("127.0.0.1", 80))
     before: Memory | None = None
     while outcome.cases < cases and not outcome.enough:

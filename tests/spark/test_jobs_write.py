@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from reput_broker.background import BackgroundBroker
+from reput_client.blocking import Admin
+from reput_client.dead_letters import DeadLetter
 from reput_pipeline.archives.read import read_archive
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
+from support.dead_letters import send_and_give_up
 from support.pipeline_jobs import Run, runner
 from support.store_samples import MESSAGES, fill, hashes
 from support.stores import FakeClock, dispatch_all, opened, small_options
@@ -90,12 +93,33 @@ def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
     arguments = ["dlq", "--path", tmp_path / "s", "--origin", "orders", "--reason", "asked", "--replay"]
     assert run(*arguments).result["argument"] == "--to-server"
     assert run(*arguments, "--dry-run").result["would_send"] == 2
-    ran = run(*arguments, "--to-server", broker.address, "--rate", 1000)
-    assert (ran.code, ran.result["sent"]) == (0, 2), ran.err
+    arguments += ["--to-server", broker.address, "--rate", 1000]
+    assert run(*arguments).result["argument"] == "--yes"
+    with Admin(broker.address) as admin:
+        admin.create_topic("orders")
+    ran = run(*arguments, "--yes")
+    assert (ran.code, ran.result["sent"], ran.result["sent_before"]) == (0, 2, 0), ran.err
+    again = run(*arguments, "--yes")
+    assert (again.code, again.result["sent"], again.result["sent_before"]) == (0, 0, 2), again.err
     found = run("find", "--server", broker.address, "--topic", "orders", "--text", "dead-")
     rows = [json.loads(line) for line in found.lines]
     assert sorted((row["body"], row["keys"], row["tags"]) for row in rows) == [
         ("dead-0", "k0", "t"),
         ("dead-2", "k2", "t"),
     ]
-    assert {name for row in rows for name in row["properties"]} == {"UNIQ_KEY", "KEYS", "TAGS", "colour"}
+    properties = {name for row in rows for name in row["properties"]}
+    assert {"UNIQ_KEY", "KEYS", "TAGS", "colour", "DLQ_ORIGIN_MESSAGE_ID"} <= properties
+    assert not {"RETRY_TOPIC", "DLQ_REASON"} & properties
+
+
+def test_what_the_command_line_has_replayed_is_not_sent_again(
+    run: Run, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    broker = new_reput_broker(store={"flush": "sync"})
+    send_and_give_up(broker.address, "shop", "orders", [b"dead-0", b"dead-1"])
+    with Admin(broker.address) as admin:
+        letters = admin.dead_letters("shop")
+        first = admin.fetch_messages(letters.topic, 0, 0, 1).messages[0]
+        admin.replay_dead_letter(DeadLetter(first))
+    ran = run("dlq", "--server", broker.address, "--group", "shop", "--replay", "--yes")
+    assert (ran.code, ran.result["sent"], ran.result["sent_before"]) == (0, 1, 1), ran.err

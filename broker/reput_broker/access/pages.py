@@ -21,28 +21,26 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 """An ASGI application."""
 
 OPEN_PAGES: Final = frozenset({"/livez", "/readyz"})
-IS_ADMIN: Final = "reput.is_admin"
-"""Set in the scope of a request whose user is known: whether it may administer the cluster."""
 USER: Final = "reput.user"
-"""Likewise: the user's name."""
+"""Set in the scope of a request whose user is known: its `Account`, with its rights at its address."""
 _WRONG_PASSWORD_S: Final = 1.0
 _SEE: Final = Need(Right.DESCRIBE, Kind.CLUSTER)
-_CHANGE: Final = Need(Right.ADMIN, Kind.CLUSTER)
 
 
 class GuardedPages:
     """An ASGI application that answers for another one until it knows that the user may see the page.
 
     Args:
-        needs_admin: tells whether a path needs the right to administer the cluster; others need that to describe it.
+        asks_as_its_user: tells whether a page only asks the broker, with the rights of its user; others need the right
+            to describe the cluster.
     """
 
     def __init__(
-        self, app: App, access: AccessControl, needs_admin: Callable[[str], bool] = lambda _path: False
+        self, app: App, access: AccessControl, asks_as_its_user: Callable[[str], bool] = lambda _path: False
     ) -> None:
         self._app = app
         self._access = access
-        self._needs_admin = needs_admin
+        self._asks_as_its_user = asks_as_its_user
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -62,12 +60,11 @@ class GuardedPages:
                 send, 401, "this page needs a user of the broker and its secret, as Basic authentication\n"
             )
             return
-        need = _CHANGE if self._needs_admin(path) else _SEE
-        if not account.may(need):
-            self._access.note_page_refused(account.name, path[:80], peer, need)
-            await _refuse(send, 403, f"user {account.name!r} lacks the right {need}\n")
+        if not self._asks_as_its_user(path) and not account.may(_SEE):
+            self._access.note_page_refused(account.name, path[:80], peer, _SEE)
+            await _refuse(send, 403, f"user {account.name!r} lacks the right {_SEE}\n")
             return
-        await self._app({**scope, IS_ADMIN: account.may(_CHANGE), USER: account.name}, receive, send)
+        await self._app({**scope, USER: account}, receive, send)
 
 
 def _basic(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:

@@ -76,7 +76,6 @@ class MasterParts(RoleDuties):
         self._leadership = leadership
         self._epoch = epoch
         self.groups, self.puts = core.groups, core.puts
-        self.overview = common.overview
         self.own = common.own
         access = core.access
         self._admission = self._admission_of(access) if isinstance(access, AccessControl) else None
@@ -315,6 +314,9 @@ class MasterParts(RoleDuties):
             "delayed": self.delay.status(),
             "transactions": self.transactions.status(),
             "slaves": [slave._asdict() for slave in self._progress.slaves()],
+            "copies_in_sync": self._progress.copies_in_sync,
+            "copies_wanted": self._core.config.ha.in_sync_replicas,
+            "replicated_offset": self.puts.progress.replicated.offset,
         }
 
     def _replication_health(self) -> tuple[bool, str]:

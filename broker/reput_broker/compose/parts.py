@@ -127,7 +127,6 @@ class CommonParts:
         self._core = core
         exporter = core.sources.spans
         self._spans = None if exporter is None else Spans(exporter, core.config.tracing)
-        self.overview = GroupOverviewProcessor(core)
         self.own = core.routes.own = OwnBroker(core.config, core.tables, lambda: core.tenures.current)
         self._clean = CleanFilesService(core, role)
         self._names = NameServerProcessor(
@@ -147,7 +146,7 @@ class CommonParts:
             GroupSettingsProcessor(core),
             GroupMembersProcessor(core),
             GroupOffsetsProcessor(core),
-            self.overview,
+            GroupOverviewProcessor(core),
             *((UsersProcessor(access, core.config.cluster),) if isinstance(access, AccessControl) else ()),
             self._names,
             PromotionProcessor(core),

@@ -57,7 +57,6 @@ class SlaveParts(RoleDuties):
         self._epochs = storage.epochs
         self._common = common = CommonParts(core, self)
         self.groups, self.puts = core.groups, core.puts
-        self.overview = common.overview
         self.own = common.own
         self.master_log = MasterLog(lambda: core.store.max_physical_offset)
         self.tables = SlaveSynchronize(
@@ -161,6 +160,7 @@ class SlaveParts(RoleDuties):
         return {
             "master": self._master_address(),
             "replication": self.copying.state,
+            "is_connected": self.copying.is_connected,
             "behind_b": self.master_log.lag_bytes,
             "behind_s": round(self.master_log.lag_s, 3),
             "tables_age_s": round(self.tables.age_s, 3),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -59,11 +60,17 @@ def written(field: FieldInfo, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, Path)):
-        escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+        text = path_text(value) if isinstance(value, Path) else value
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     if isinstance(value, tuple):
         return f"[{', '.join(written(field, item) for item in value)}]"
     return str(value)
+
+
+def path_text(path: Path) -> str:
+    """Return a path as text that JSON can hold: it may have bytes that are not UTF-8."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def option_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -148,5 +155,5 @@ def option_value(config: BaseModel, key: str) -> Any:
 def plain(value: Any) -> Any:
     """Return a value of the configuration as JSON has it."""
     if isinstance(value, Path):
-        return str(value)
+        return path_text(value)
     return [plain(item) for item in value] if isinstance(value, tuple) else value

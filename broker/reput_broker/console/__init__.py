@@ -2,6 +2,7 @@
 
 `app` has its routes and guards them; `login` knows who may change something; `figures` samples the live numbers and
 streams them. Each page has a module with its data: `topics`, `groups`, `messages`, `dead_letters`, `delayed`, `system`.
-They ask the broker as its clients do (`server.local_requests`), so that each figure has one definition, and every
-refusal and limit applies here too. `static/` is the page itself, without a build step.
+They ask the broker through a client (`own_client`), with the rights of their user (`server.local_requests`), so that
+each figure has one definition, and every right, refusal and limit counts here too. `static/` is the page itself,
+without a build step.
 """

@@ -18,14 +18,14 @@ import msgspec
 import structlog
 import trio
 
-from reput_broker.access.pages import IS_ADMIN, USER
+from reput_broker.access.model import OPERATOR
+from reput_broker.access.pages import USER
 from reput_broker.console import dead_letters, delayed, groups, messages, system, topics
 from reput_broker.console.figures import LiveFigures
 from reput_broker.console.login import COOKIE, LASTS_S, Logins
 from reput_broker.console.shared_answers import SharedAnswers
-from reput_broker.console.source import InvalidQuery, Query, Serving, Source
+from reput_broker.console.source import InvalidQuery, Query, Source
 from reput_broker.observe.metrics import MetricsSources
-from reput_broker.request import Refusal
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import BaseRoute
     from starlette.types import Receive, Scope, Send
+
+    from reput_broker.console.own_client import Ask
+    from reput_broker.server.local_requests import LocalRequests
+    from reput_client.admin import Admin
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +75,7 @@ _STATUS_OF: Final = {
     ErrorCode.NO_TOPIC: 404,
     ErrorCode.NO_GROUP: 404,
     ErrorCode.NOT_FOUND: 404,
+    ErrorCode.NO_PERMISSION: 403,
     ErrorCode.INTERNAL: 500,
     ErrorCode.BUSY: 503,
     ErrorCode.NOT_READY: 503,
@@ -106,32 +111,24 @@ _CHANGES: Final[Mapping[str, Page]] = {
     "cancel": delayed.cancel,
 }
 
-_OVERVIEW: Final = frozenset({f"{PATH}api/{name}" for name in (*_PAGES, "session")} - {f"{PATH}api/delayed"})
-"""Without messages; those that are delayed are shown with their keys."""
 
-
-def needs_admin(path: str) -> bool:
-    """Tell whether a path shows messages or changes something, so that access control permits it to few."""
-    return path.startswith(f"{PATH}api/") and path not in _OVERVIEW
+def asks_as_its_user(path: str) -> bool:
+    """Tell whether a path shows nothing of itself: what it asks the broker for is checked as its user's request."""
+    return path in ("/", PATH.rstrip("/")) or (path.startswith(PATH) and path != f"{PATH}events")
 
 
 class Console:
     """The console of one broker.
 
     Args:
-        figures: the sources of the metrics; their configuration is the console's too.
-        serving: returns the present tenure's parts, None while there are none.
-        status: returns what /status shows of parts and roles.
+        figures: the sources of the metrics, for the live numbers; their configuration is the console's too.
+        serving: makes requests to the present tenure; returns None while there is none.
     """
 
-    def __init__(
-        self,
-        figures: MetricsSources,
-        serving: Callable[[], Serving | None],
-        status: Callable[[], Mapping[str, Any]],
-    ) -> None:
+    def __init__(self, figures: MetricsSources, serving: Callable[[], LocalRequests | None]) -> None:
         self.live = LiveFigures(figures)
-        self._source = Source(figures, serving, status)
+        self._figures = figures
+        self._serving = serving
         self._options = figures.config.console
         self._logins = Logins(self._options.token)
         self._failures = figures.counters.auth_failures
@@ -178,16 +175,15 @@ class Console:
     # What guards
 
     def _is_logged_in(self, request: Request) -> bool:
-        if IS_ADMIN in request.scope:  # access control knows the user
-            return bool(request.scope[IS_ADMIN])
+        if USER in request.scope:  # whose rights the broker checks
+            return True
         return self._logins.is_valid(request.cookies.get(COOKIE))
 
     def _check_reader(self, request: Request) -> None:
         _check_site(request)
         if request.url.path.endswith("/session"):
             return
-        is_known = IS_ADMIN in request.scope or self._is_logged_in(request)
-        if not self._options.read_without_login and not is_known:
+        if not self._options.read_without_login and not self._is_logged_in(request):
             raise self._not_logged_in(request, "log in to see this", "the token is that of console.token")
 
     def _not_logged_in(self, request: Request, error: str, remedy: str) -> _Refused:
@@ -197,23 +193,37 @@ class Console:
 
     # Answers
 
+    async def _source(self, request: Request) -> Source:
+        """Return what a page is made from. Raises BrokerError (NOT_READY) while the broker does not serve."""
+        requests, figures = self._serving(), self._figures
+        if requests is None or figures.store is None:
+            state = figures.health.state
+            raise BrokerError(
+                ErrorCode.NOT_READY, f"the broker is {state}; this page shows its data once it serves"
+            )
+        peer = "console" if request.client is None else f"{request.client.host}:{request.client.port}"
+        ask = partial(requests.ask, principal=request.scope.get(USER, OPERATOR), peer=peer)
+        own_admin = await trio.to_thread.run_sync(_own_admin)
+        return Source(own_admin(ask, figures.config.broker_name), figures.clock_ms())
+
     async def _page(self, page: Page, request: Request) -> Response:
         async def compute() -> bytes:
-            return _encoded(await page(self._source, Query(request.query_params)))
+            return _encoded(await page(await self._source(request), Query(request.query_params)))
 
-        return _json(await self._shared.get(f"{request.url.path}?{request.url.query}", compute))
+        key = (request.scope.get(USER), request.url.path, request.url.query)
+        return _json(await self._shared.get(key, compute))
 
     async def _look_up(self, page: Page, request: Request) -> Response:
         async with self._look_ups:
-            return _json(_encoded(await page(self._source, Query(request.query_params))))
+            return _json(_encoded(await page(await self._source(request), Query(request.query_params))))
 
     async def _change(self, page: Page, request: Request) -> Response:
         if not self._is_logged_in(request):
-            raise self._not_logged_in(request, "log in to change something", self._how_to_log_in(request))
+            raise self._not_logged_in(request, "log in to change something", self._how_to_log_in)
         client, members = request.client, await _members(request)
         log.info(
             "console_change",
-            user=request.scope.get(USER),
+            user=request.scope[USER].name if USER in request.scope else None,
             path=request.url.path,
             **{
                 name: str(members[name])[:_LOGGED_MAX]
@@ -224,7 +234,7 @@ class Console:
         )
         query = Query(members)
         async with self._changes:  # two replays of one group would send its dead letters twice
-            return _json(_encoded(await page(self._source, query)))
+            return _json(_encoded(await page(await self._source(request), query)))
 
     async def _body(self, request: Request) -> Response:
         from starlette.responses import Response
@@ -244,7 +254,7 @@ class Console:
     async def _downloaded(self, request: Request) -> Response:
         from starlette.responses import Response
 
-        name, body = await messages.download_body(self._source, Query(request.query_params))
+        name, body = await messages.download_body(await self._source(request), Query(request.query_params))
         disposition = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(body, media_type="application/octet-stream", headers=disposition)
 
@@ -273,12 +283,12 @@ class Console:
 
     async def _session(self, request: Request) -> Response:
         members = {
-            "can_log_in": self._logins.is_possible and IS_ADMIN not in request.scope,
+            "can_log_in": self._logins.is_possible and USER not in request.scope,
             "is_logged_in": self._is_logged_in(request),
             "read_without_login": self._options.read_without_login,
-            "how": self._how_to_log_in(request),
-            "broker": self._source.figures.config.broker_name,
-            "cluster": self._source.figures.config.cluster,
+            "how": self._how_to_log_in,
+            "broker": self._figures.config.broker_name,
+            "cluster": self._figures.config.cluster,
         }
         return _json(_encoded(members))
 
@@ -290,7 +300,7 @@ class Console:
             log.warning("console_login_failed", peer="" if client is None else client.host)
             self._failures["bad_credentials"] += 1
             await trio.sleep(_WRONG_TOKEN_S)
-            raise _Refused(401, "this is not the token", self._how_to_log_in(request))
+            raise _Refused(401, "this is not the token", self._how_to_log_in)
         response = _json(b"{}")
         response.set_cookie(
             COOKIE,
@@ -309,9 +319,8 @@ class Console:
         response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="strict")
         return response
 
-    def _how_to_log_in(self, request: Request) -> str:
-        if IS_ADMIN in request.scope:
-            return "only an administrator of the cluster may change something here"
+    @property
+    def _how_to_log_in(self) -> str:
         if self._logins.is_possible:
             return "the token is that of console.token"
         return (
@@ -343,8 +352,6 @@ async def _guarded(
     except BrokerError as error:
         text = (error.remark or str(error)).removeprefix(f"{error.error.name}: ")
         response = _refusal(_STATUS_OF.get(error.error, 400), text)
-    except Refusal as error:
-        response = _refusal(_STATUS_OF.get(error.error, 400), error.text)
     except ReputError as error:
         response = _refusal(400, str(error))
     response.headers.update(_HEADERS)
@@ -408,6 +415,13 @@ def _json(body: bytes) -> Response:
     from starlette.responses import Response
 
     return Response(body, media_type="application/json")
+
+
+def _own_admin() -> Callable[[Ask, str], Admin]:
+    """Import the client, which takes a moment."""
+    from reput_broker.console.own_client import own_admin
+
+    return own_admin
 
 
 def _encoded(value: object) -> bytes:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import structlog
+from msgspec.structs import asdict
 
 from reput_broker.console.source import Query, Source
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands.delay import (
-    CancelDelayedHeader,
-    CancelResult,
-    DelayedMessage,
-    DelayedMessageList,
-    ListDelayedHeader,
-)
 
 log = structlog.get_logger(__name__)
 
@@ -23,45 +16,27 @@ _LISTED_MAX: Final = 100
 
 async def list_delayed(source: Source, query: Query) -> dict[str, Any]:
     """Return delayed messages, of one `topic` or with one `key` if they are given, from `cursor` on."""
-    header = ListDelayedHeader(
-        query.text("topic") or None,
-        query.text("key") or None,
-        query.number("count", 50, 1, _LISTED_MAX),
-        query.text("cursor") or None,
+    found = await source.admin.delayed_page(
+        topic=query.text("topic") or None,
+        key=query.text("key") or None,
+        max_messages=query.number("count", 50, 1, _LISTED_MAX),
+        cursor=query.text("cursor") or None,
     )
-    found = DelayedMessageList.from_json((await source.ask(RequestCode.LIST_DELAYED_MESSAGES, header)).body)
-    delays = source.figures.delays
     return {
-        "at_ms": source.figures.clock_ms(),
-        "total": 0 if delays is None else max(0, sum(delays.stats.waiting.values())),
-        "late_s": 0.0 if delays is None else delays.due_s(),
-        "messages": [_message(message) for message in found.messages],
+        "at_ms": source.at_ms,
+        "total": found.waiting,
+        "late_s": found.due_seconds,
+        "messages": [asdict(message) for message in found.messages],
         "cursor": found.cursor,
-    }
-
-
-def _message(message: DelayedMessage) -> dict[str, Any]:
-    return {
-        "id": message.offset_message_id,
-        "unique_id": message.unique_id,
-        "topic": message.topic,
-        "queue": message.queue_id,
-        "due_ms": message.deliver_timestamp,
-        "stored_ms": message.store_timestamp,
-        "level": message.delay_level or None,
-        "size_b": message.size,
-        "tag": message.tag,
-        "keys": message.keys,
     }
 
 
 async def cancel(source: Source, query: Query) -> dict[str, Any]:
     """Cancel the delayed messages for `topic` with a unique id or key; it is on disk when this returns."""
     topic, key = query.needed("topic"), query.needed("key")
-    answer = await source.ask(RequestCode.CANCEL_DELAYED_MESSAGE, CancelDelayedHeader(topic, key))
     outcomes = [
         {"unique_id": message.unique_id, "outcome": message.outcome.value.lower()}
-        for message in CancelResult.from_json(answer.body).messages
+        for message in await source.admin.cancel_delayed(topic, key)
     ]
     log.info("console_cancelled", topic=topic, count=len(outcomes))
     return {"messages": outcomes}

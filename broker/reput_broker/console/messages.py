@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from reput_broker.console.source import InvalidQuery, Query, Source
-from reput_protocol.codes import BoundaryType, MessageSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands.offset import OffsetResult, SearchOffsetHeader
-from reput_protocol.commands.pull import FetchRecordsHeader, FetchRecordsResult
-from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult, ViewMessageHeader
-from reput_protocol.commands.topic import GetTopicConfigHeader, TopicConfig
-from reput_protocol.errors import InvalidMessage, error_from_response
-from reput_protocol.kernel.records import checksum_faults, scan_records
+from reput_client.errors import DamagedMessage
+from reput_protocol import properties as names
+from reput_protocol.codes import MessageSysFlag
+from reput_protocol.errors import InvalidMessage, PermissionDenied, ReputError
 from reput_protocol.printable import printable
-from reput_protocol.record import row as number
-from reput_protocol.record.compression import compression_method, inflate
-from reput_protocol.record.message_id import decode_offset_message_id
-from reput_protocol.record.view import RecordView
+from reput_protocol.record.compression import compression_method
+
+if TYPE_CHECKING:
+    from reput_client.received import ReceivedMessage
 
 SHOWN_BYTES: Final = 64 * 1024
 """Of a body; the rest can be downloaded."""
@@ -30,44 +27,41 @@ _PREVIEW_BYTES: Final = 640
 _FOUND_MAX: Final = 64
 _LISTED_MAX: Final = 100
 _QUEUES_MAX: Final = 64
+_GROUPS_MAX: Final = 256
 _NEXT_CHARS_MAX: Final = 24 * _QUEUES_MAX
 _LIST_BYTES_MAX: Final = 16 << 20
 """Bytes of messages that are read for one list."""
 _TIME_MAX_MS: Final = (1 << 63) - 1
 
 
-class Stored(NamedTuple):
-    """A record, and its checksum errors."""
-
-    record: RecordView
-    fault: str | None
-
-
-def stored_in(data: bytes) -> Iterator[Stored]:
-    """Yield the records of an answer."""
-    table, _, _, _, _ = scan_records(data, 0, len(data))
-    faults = dict(checksum_faults(data, table))
-    for row, at in enumerate(range(0, len(table), number.WIDTH)):
-        yield Stored(RecordView(data, 0, table, at), faults.get(row))
-
-
-def summary_of(stored: Stored) -> dict[str, Any]:
-    """Return a message as a row of a list."""
-    record = stored.record
-    compressed = bool(record.sys_flag & MessageSysFlag.COMPRESSED)
+def summary_of(message: ReceivedMessage) -> dict[str, Any]:
+    """Return a message as a row of a list; of a damaged one without what may be wrong."""
+    is_compressed = bool(message.sys_flag & MessageSysFlag.COMPRESSED)
+    row: dict[str, Any] = {
+        "id": message.offset_message_id,
+        "unique_id": None,
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "stored_ms": message.store_timestamp_ms,
+        "tag": None,
+        "keys": [],
+        "size_b": message.record_bytes,
+        "preview": "",
+        "is_compressed": is_compressed,
+        "fault": None,
+    }
+    try:
+        body = message.raw_body
+    except DamagedMessage as damage:
+        return {**row, "fault": damage.reason}
     return {
-        "id": record.offset_message_id,
-        "unique_id": record.unique_key,
-        "topic": record.topic,
-        "queue": record.queue_id,
-        "offset": record.queue_offset,
-        "stored_ms": record.store_timestamp_ms,
-        "tag": record.tag,
-        "keys": list(record.keys),
-        "size_b": len(record.body_view),
-        "preview": "" if compressed else _preview(bytes(record.body_view[:_PREVIEW_BYTES])),
-        "is_compressed": compressed,
-        "fault": stored.fault,
+        **row,
+        "unique_id": message.get_property(names.UNIQ_KEY),
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "size_b": len(body),
+        "preview": "" if is_compressed else _preview(body[:_PREVIEW_BYTES]),
     }
 
 
@@ -77,48 +71,46 @@ def _preview(head: bytes) -> str:
 
 async def show_message(source: Source, query: Query) -> dict[str, Any]:
     """Return the message with an offset message id: all fields, the start of its body, and which groups have it."""
-    stored = await _view(source, query.needed("id"))
-    record = stored.record
-    body, is_whole, trouble = await trio.to_thread.run_sync(_shown_body, record)
+    message = await _view(source, query.needed("id"))
+    body, is_whole, trouble = await trio.to_thread.run_sync(_shown_body, message)
     return {
-        **summary_of(stored),
-        "at_ms": source.figures.clock_ms(),
-        "born_ms": record.born_timestamp_ms,
-        "born_host": str(record.born_host),
-        "store_host": str(record.store_host),
-        "log_offset": record.physical_offset,
-        "record_b": record.size,
-        "attempts": record.reconsume_times,
-        "flag": record.flag,
-        "properties": record.property_map(),
-        "compression": compression_method(record.sys_flag),
+        **summary_of(message),
+        "at_ms": source.at_ms,
+        "born_ms": message.born_timestamp_ms,
+        "born_host": message.born_host,
+        "store_host": message.store_host,
+        "log_offset": message.physical_offset,
+        "record_b": message.record_bytes,
+        "attempts": message.reconsume_times,
+        "flag": message.flag,
+        "properties": message.properties,
+        "compression": compression_method(message.sys_flag),
         "body_base64": base64.b64encode(body).decode(),
         "is_whole": is_whole,
         "trouble": trouble,
-        "groups": _groups_of(source, record),
+        "groups": await _groups_of(source, message),
     }
 
 
 async def download_body(source: Source, query: Query) -> tuple[str, bytes]:
     """Return the whole body of a message, decompressed if that is possible, and a file name for it."""
     message_id = query.needed("id")
-    record = (await _view(source, message_id)).record
+    message = await _view(source, message_id)
 
     def body() -> bytes:
-        stored = record.body
         try:
-            return inflate(stored) if compression_method(record.sys_flag) == "zlib" else stored
-        except ValueError:
-            return stored
+            return message.body
+        except ReputError:
+            return message.raw_body
 
     return f"{message_id}.bin", await trio.to_thread.run_sync(body)
 
 
-def _shown_body(record: RecordView) -> tuple[bytes, bool, str | None]:
+def _shown_body(message: ReceivedMessage) -> tuple[bytes, bool, str | None]:
     """Return the start of the body, whether it is all of it, and why it is not decompressed, if so."""
-    stored, method = record.body_view, compression_method(record.sys_flag)
+    stored, method = message.raw_body, compression_method(message.sys_flag)
     if method is None:
-        return bytes(stored[:SHOWN_BYTES]), len(stored) <= SHOWN_BYTES, None
+        return stored[:SHOWN_BYTES], len(stored) <= SHOWN_BYTES, None
     trouble = f"compressed with {method}, which the console cannot decompress: these are the stored bytes"
     if method == "zlib":
         inflater = zlib.decompressobj()
@@ -129,50 +121,43 @@ def _shown_body(record: RecordView) -> tuple[bytes, bool, str | None]:
             trouble = (
                 f"marked as compressed, but cannot be decompressed ({error}): these are the stored bytes"
             )
-    return bytes(stored[:SHOWN_BYTES]), len(stored) <= SHOWN_BYTES, trouble
+    return stored[:SHOWN_BYTES], len(stored) <= SHOWN_BYTES, trouble
 
 
-async def _view(source: Source, message_id: str) -> Stored:
+async def _view(source: Source, message_id: str) -> ReceivedMessage:
     try:
-        _, physical_offset = decode_offset_message_id(message_id)
+        return await source.admin.view_message(message_id)
     except InvalidMessage as error:
-        raise InvalidQuery(
-            f"{message_id[:80]!r} is not an offset message id of 32 or 56 hexadecimal digits; a producer's message_id "
-            "is found by topic and key"
-        ) from error
-    answer = await source.ask(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(physical_offset))
-    (stored,) = stored_in(bytes(answer.body))
-    return stored
+        raise InvalidQuery(f"{error}; a producer's message_id is found by topic and key") from error
 
 
-def _groups_of(source: Source, record: RecordView) -> list[dict[str, Any]]:
-    """Return for each group with an offset in the message's queue whether it has committed the message."""
-    topic, queue_id = record.topic, record.queue_id
+async def _groups_of(source: Source, message: ReceivedMessage) -> list[dict[str, Any]]:
+    """Return for each group with an offset in the message's queue whether it has committed the message.
+
+    Groups that the user may not see are left out.
+    """
     rows = []
-    for group, queues in sorted(source.offsets.for_topic(topic).items()):
-        committed = queues.get(queue_id)
-        if committed is not None:
-            is_consumed = committed > record.queue_offset
-            rows.append({"group": group, "committed": committed, "is_consumed": is_consumed})
+    for group in (await source.admin.topic_groups(message.topic))[:_GROUPS_MAX]:
+        with suppress(PermissionDenied):
+            committed = await source.admin.committed_offset(group, message.topic, message.queue_id)
+            if committed is not None:
+                is_consumed = committed > message.queue_offset
+                rows.append({"group": group, "committed": committed, "is_consumed": is_consumed})
     return rows
 
 
 async def find_messages(source: Source, query: Query) -> dict[str, Any]:
     """Return the messages of `topic` with a key or unique id, newest first."""
-    header = QueryMessageHeader(
+    found = await source.admin.find_messages(
         query.needed("topic"),
         query.needed("key"),
-        query.number("count", 32, 1, _FOUND_MAX),
-        query.number("from_ms", 0),
-        query.number("to_ms", _TIME_MAX_MS),
+        max_messages=query.number("count", 32, 1, _FOUND_MAX),
+        begin=query.number("from_ms", 0),
+        end=query.number("to_ms", _TIME_MAX_MS),
     )
-    answer = await source.ask_any(RequestCode.QUERY_MESSAGE, header)
-    if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-        raise error_from_response(answer.code, answer.remark, answer.ext)
-    is_complete = QueryMessageResult.from_ext(answer.ext).index_complete is not False
     return {
-        "messages": [summary_of(stored) for stored in stored_in(bytes(answer.body))],
-        "is_complete": is_complete,
+        "messages": [summary_of(message) for message in found.messages],
+        "is_complete": found.complete,
     }
 
 
@@ -183,8 +168,7 @@ async def browse_messages(source: Source, query: Query) -> dict[str, Any]:
     before.
     """
     topic = query.needed("topic")
-    answer = await source.ask(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigHeader(topic))
-    queues_total = TopicConfig.from_json(answer.body).read_queue_nums
+    queues_total = (await source.admin.topic_config(topic)).read_queue_nums
     count = query.number("count", 50, 1, _LISTED_MAX)
     queue_id = query.number("queue", -1, -1, max(0, queues_total - 1))
     if queue_id < 0 and queues_total > _QUEUES_MAX:
@@ -212,12 +196,12 @@ async def _starts(
     source: Source, query: Query, topic: str, queue_ids: list[int], count: int
 ) -> dict[int, int]:
     """Return the first offset to read of each queue."""
-    start, store = query.text("start") or "newest", source.store
+    start, admin = query.text("start") or "newest", source.admin
     if start == "next":
         return _given_starts(query.text("next", size_max=_NEXT_CHARS_MAX), queue_ids)
     starts = {}
     for queue_id in queue_ids:
-        low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
+        low, high = await admin.min_offset(topic, queue_id), await admin.max_offset(topic, queue_id)
         if start == "newest":
             starts[queue_id] = max(low, high - count // len(queue_ids))
         elif start == "oldest":
@@ -225,9 +209,7 @@ async def _starts(
         elif start == "offset":
             starts[queue_id] = max(low, min(high, query.number("offset", 0)))
         elif start == "time":
-            header = SearchOffsetHeader(topic, queue_id, query.number("at_ms", 0), BoundaryType.LOWER)
-            answer = await source.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-            starts[queue_id] = OffsetResult.from_ext(answer.ext).offset
+            starts[queue_id] = await admin.offset_by_time(topic, queue_id, query.number("at_ms", 0))
         else:
             raise InvalidQuery(f"start is {start[:40]!r}, and must be newest, oldest, offset, time or next")
     return starts
@@ -268,20 +250,16 @@ class _Reading:
         self.bounds[queue_id] = offset
         while len(rows) < self._count:
             end = offset + self._count - len(rows)
-            header = FetchRecordsHeader(self._topic, queue_id, offset, end, max(1, left))
-            answer = await self._source.ask_any(RequestCode.FETCH_RECORDS, header)
-            if answer.code == ResponseCode.PULL_NOT_FOUND:
+            found = await self._source.admin.fetch_messages(
+                self._topic, queue_id, offset, end, max_bytes=max(1, left)
+            )
+            self.bounds[queue_id] = found.max_offset
+            if found.next_offset <= offset:
                 return
-            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED):
-                raise error_from_response(answer.code, answer.remark, answer.ext)
-            result = FetchRecordsResult.from_ext(answer.ext)
-            self.bounds[queue_id] = result.max_offset
-            if result.next_offset <= offset:
-                return
-            offset = result.next_offset
-            rows += [summary_of(stored) for stored in stored_in(bytes(answer.body))]
-            left -= len(answer.body)
-            if left <= 0 and len(rows) < self._count and offset < result.max_offset:
+            offset = found.next_offset
+            rows += [summary_of(message) for message in found.messages]
+            left -= found.messages.record_bytes
+            if left <= 0 and len(rows) < self._count and offset < found.max_offset:
                 self.is_cut = True
                 return
 

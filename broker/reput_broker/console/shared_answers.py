@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
 import trio
@@ -23,9 +23,9 @@ class SharedAnswers:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._at_once = trio.CapacityLimiter(_AT_ONCE)
-        self._answers: dict[str, _Answer] = {}
+        self._answers: dict[Hashable, _Answer] = {}
 
-    async def get(self, key: str, compute: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def get(self, key: Hashable, compute: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the answer of this key, computed now if there is no fresh one. Errors are not kept."""
         answer = self._answers.get(key)
         if answer is None:

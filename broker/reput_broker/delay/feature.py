@@ -48,6 +48,7 @@ class DelayFeature:
         )
         waiting = WaitingMessages(schedule, store, reader, clock_ms)
         canceller = Canceller(schedule, counts, store, puts.own, waiting, clock_ms=clock_ms)
+        core.sources.delays = DelaySources(schedule.stats, self.due_s, schedule.timers_behind)
         self.processor = DelayProcessor(
             waiting,
             canceller,
@@ -56,8 +57,8 @@ class DelayFeature:
             config.broker_name,
             lambda topic: core.tables.topics.get(topic) is not None,
             lambda: encode(schedule.offset_members()),
+            core.sources.delays,
         )
-        core.sources.delays = DelaySources(schedule.stats, self.due_s, schedule.timers_behind)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

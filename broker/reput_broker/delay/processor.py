@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from reput_broker.delay.canceller import Cancelled, Canceller, has_key
 from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
+from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.progress import LogProgress
 from reput_broker.request import Client, Handler, Refusal, Request, Response
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
@@ -41,6 +42,7 @@ class DelayProcessor:
         broker_name: of recall handles that are valid here.
         has_topic: tells whether a topic exists.
         offsets_json: returns the current content of `config/delayOffset.json`.
+        figures: how many messages wait, and how late they are.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class DelayProcessor:
         broker_name: str,
         has_topic: Callable[[str], bool],
         offsets_json: Callable[[], bytes],
+        figures: DelaySources,
     ) -> None:
         self._waiting = waiting
         self._cancelling = cancelling
@@ -60,6 +63,7 @@ class DelayProcessor:
         self._broker_name = broker_name
         self._has_topic = has_topic
         self._offsets_json = offsets_json
+        self._figures = figures
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -87,17 +91,20 @@ class DelayProcessor:
 
     async def _list(self, header: ListDelayedHeader, cursor: WalkCursor) -> Response:
         wanted = min(max(1, header.max_num), _LISTED_MAX)
-        messages: list[DelayedMessage] = []
+        counts = self._figures.stats.waiting
+        waiting = sum(counts.values()) if header.topic is None else counts[header.topic]
+        found = DelayedMessageList(waiting=max(0, waiting), due_seconds=self._figures.due_s())
         looked_at = 0
         await self._waiting.until_walked()
-        while len(messages) < wanted and looked_at < _LOOKED_AT_MAX:
-            count = min(_AT_ONCE, wanted - len(messages))
+        while len(found.messages) < wanted and looked_at < _LOOKED_AT_MAX:
+            count = min(_AT_ONCE, wanted - len(found.messages))
             some = await self._waiting.next(cursor, count)
             if some is None:
-                return Response(0, body=DelayedMessageList(messages).to_json())
+                return Response(0, body=found.to_json())
             looked_at += max(1, len(some))
-            messages += [self._described(one) for one in some if _is_wanted(one, header)]
-        return Response(0, body=DelayedMessageList(messages, str(cursor)).to_json())
+            found.messages += [self._described(one) for one in some if _is_wanted(one, header)]
+        found.cursor = str(cursor)
+        return Response(0, body=found.to_json())
 
     def _described(self, delayed: DelayedRecord) -> DelayedMessage:
         record = delayed.record

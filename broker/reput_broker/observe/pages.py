@@ -190,17 +190,25 @@ def status_of(sources: MetricsSources) -> dict[str, Any]:
             "log_used_ratio": round(max(disk.used_ratio, disk.log_used_ratio), 4),
             "level": str(disk.level),
             "looked_up_at": disk.looked_up_at_s,
+            "size_b": dict(disk.size_bytes),
+            "oldest_ms": disk.oldest_store_timestamp_ms,
         },
     }
 
 
-def _store_status(sources: MetricsSources) -> dict[str, int] | None:
+def _store_status(sources: MetricsSources) -> dict[str, Any] | None:
     store, topics, groups = sources.store, sources.topics, sources.groups
     if store is None:
         return None
+    deleted = sources.counters.segments_deleted.items()
     return {
+        "read_only_reason": store.read_only_reason,
+        "recovery_s": round(sources.recovery_duration_s, 3),
+        "recovery_truncated_b": sources.recovery_truncated_bytes,
+        "deleted_files": {f"{part} ({reason})": count for (part, reason), count in deleted if count},
         "start_offset_b": store.min_physical_offset,
         "end_offset_b": store.max_physical_offset,
+        "flushed_offset_b": store.flushed_offset,
         "flush_behind_b": store.flush_behind_bytes,
         "dispatch_behind_b": store.dispatch_behind_bytes,
         "queues": len(store.queues()),

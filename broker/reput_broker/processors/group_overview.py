@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import trio
 
@@ -40,15 +40,8 @@ class GroupOverviewProcessor:
         return {RequestCode.LIST_GROUPS: self.list_groups, RequestCode.DESCRIBE_GROUP: self.describe}
 
     async def list_groups(self, request: Request) -> Response:
-        """Answer with every group."""
+        """Answer with every group with settings, a member or an offset; the system's only with one of the last two."""
         del request
-        return Response(0, body=await write_in_turns(GroupSummaries(await self.summaries())))
-
-    async def summaries(self) -> list[GroupSummary]:
-        """Return every group that has settings, a member or an offset; the system's only with a member or an offset.
-
-        Other tasks run in between.
-        """
         of_group: dict[str, dict[str, dict[int, int]]] = {}
         for position, (group, topic, queues) in enumerate(self._offsets.items()):
             if position % _QUEUES_A_TURN == 0:
@@ -61,7 +54,7 @@ class GroupOverviewProcessor:
             if position % _GROUPS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             summaries.append(self._summary(name, of_group.get(name, {})))
-        return summaries
+        return Response(0, body=await write_in_turns(GroupSummaries(summaries)))
 
     def _summary(self, group: str, offsets: dict[str, dict[int, int]]) -> GroupSummary:
         settings, online = self._core.tables.groups.get(group), self._groups.membership.consumers.get(group)
@@ -91,16 +84,7 @@ class GroupOverviewProcessor:
     async def describe(self, request: Request) -> Response:
         """Answer with a group's members, and its progress in all of its queues or in those of one topic."""
         header = DescribeGroupHeader.from_ext(request.ext)
-        return Response(0, body=await write_in_turns(await self.description(header.group, header.topic)))
-
-    async def description(self, group: str, topic: str | None = None) -> GroupDescription:
-        """Return a group's members, and its progress in all of its queues or in those of one topic.
-
-        Other tasks run in between.
-
-        Raises:
-            Refusal: NO_GROUP.
-        """
+        group, topic = header.group, header.topic
         offsets, online = self._offsets.for_group(group), self._groups.membership.consumers.get(group)
         if self._core.tables.groups.get(group) is None and online is None and not offsets:
             raise no_group(group)
@@ -115,13 +99,20 @@ class GroupOverviewProcessor:
                 if len(queues) % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
                 queues.append(await self._queue(group, each, queue_id, peers))
-        body = GroupDescription(summary, self._members(group, online, queues), queues)
+        counts = self._core.counters.retry
+        body = GroupDescription(
+            summary,
+            self._members(group, online, queues),
+            queues,
+            retries=_of_group(counts.retries, group),
+            dead_letters=_of_group(counts.dead_letters, group),
+        )
         if online is not None:
             body.subscriptions = sorted(online.subscriptions.values(), key=lambda data: data.topic)
             body.consume_type = online.consume_type
             body.message_model = online.message_model
             body.consume_from_where = online.consume_from_where
-        return body
+        return Response(0, body=await write_in_turns(body))
 
     def _queue_ids(self, topic: str, offsets: Iterable[int]) -> list[int]:
         config = self._topics.get(topic)
@@ -163,3 +154,7 @@ class GroupOverviewProcessor:
 
         channels = () if online is None else online.members
         return sorted((member(channel) for channel in channels), key=lambda found: found.client_id)
+
+
+def _of_group(counts: Mapping[tuple[str, str], int], group: str) -> int:
+    return sum(count for (name, _), count in counts.items() if name == group)

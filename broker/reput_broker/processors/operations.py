@@ -145,17 +145,13 @@ class OperationsProcessor(Permission):
 
     async def list_clients(self, _request: Request) -> Response:
         """Answer with all connections, this one included."""
-        return Response(0, body=await write_in_turns(ClientDescriptions(await self.connections())))
-
-    async def connections(self) -> list[ClientDescription]:
-        """Return all connections; other tasks run in between."""
         now = trio.current_time()
         found = []
         for position, connection in enumerate(self._role.connections()):
             if position % _CLIENTS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             found.append(self._described(connection, now))
-        return found
+        return Response(0, body=await write_in_turns(ClientDescriptions(found)))
 
     def _described(self, connection: Connected, now: float) -> ClientDescription:
         channel = self._role.clients().get(connection)

@@ -1,4 +1,4 @@
-"""The topic table: create 17, 18, delete 215, 316, show 351, 21, 202, 305 (RocketMQ: AdminBrokerProcessor)."""
+"""The topic table: create 17, 18, delete 215, 316, show 351, 21, 202, 305, 700022 (RocketMQ: AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import trio
 from msgspec.structs import replace
 
 from reput_broker.core import Core
+from reput_broker.observe.counters import topic_kind
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from reput_broker.tables.topics import why_not_kept
@@ -17,6 +18,7 @@ from reput_protocol.commands.topic import (
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
+    ListTopicsHeader,
     QueueStats,
     TopicConfig,
     TopicConfigList,
@@ -24,6 +26,8 @@ from reput_protocol.commands.topic import (
     TopicList,
     TopicStats,
     TopicStatsHeader,
+    TopicSummaries,
+    TopicSummary,
 )
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import (
@@ -62,6 +66,7 @@ class TopicProcessor:
             RequestCode.GET_TOPIC_CONFIG: self.config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_configs,
             RequestCode.GET_TOPIC_STATS_INFO: self.stats,
+            RequestCode.LIST_TOPICS: self.list_topics,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
         }
@@ -223,6 +228,39 @@ class TopicProcessor:
         return Response(
             0, body=await write_in_turns(TopicStats(table, self._core.statistics.topic_put_tps(topic)))
         )
+
+    async def list_topics(self, request: Request) -> Response:
+        """Answer with every topic in short, or with one."""
+        wanted, topics = ListTopicsHeader.from_ext(request.ext).topic, self._topics.all()
+        names = sorted(topics) if wanted is None else [self._core.topic_access.existing(wanted).topic_name]
+        summaries, queues = [], 0
+        for name in names:
+            queues += 1 + max(topics[name].read_queue_nums, topics[name].write_queue_nums)
+            if queues >= _QUEUES_A_TURN:
+                await trio.lowlevel.checkpoint()
+                queues = 0
+            summaries.append(self._summary(topics[name]))
+        return Response(0, body=await write_in_turns(TopicSummaries(summaries)))
+
+    def _summary(self, config: TopicConfig) -> TopicSummary:
+        core, topic = self._core, config.topic_name
+        traffic, delays = core.counters.topics.get(topic), core.sources.delays
+        summary = TopicSummary(
+            topic,
+            "system" if self._topics.is_system(topic) else topic_kind(topic),
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.order,
+            messages_in={} if traffic is None else dict(traffic.messages_in),
+            bytes_in=0 if traffic is None else traffic.bytes_in,
+            delayed=0 if delays is None else max(0, delays.stats.waiting[topic]),
+        )
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            end = max(0, core.store.max_offset_in_queue(topic, queue_id))
+            summary.end_offsets += end
+            summary.messages += max(0, end - core.store.min_offset_in_queue(topic, queue_id))
+        return summary
 
 
 def _without_generation(config: TopicConfig) -> TopicConfig:

@@ -13,7 +13,7 @@ from reput_broker.observe.counters import RequestTraffic
 from reput_broker.request import ClientAnswer, ClientGone, Principal, Put, Request, Response
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
-from reput_protocol.errors import BrokerError, ErrorCode, error_from_response
+from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.host import Host
 from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.header import Header, HeaderType, Value
@@ -45,13 +45,23 @@ class LocalRequests:
         """Refuse further requests, because the broker drains."""
         self._is_ending = True
 
-    async def ask(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> Response:
+    async def ask(
+        self,
+        code: int,
+        ext: Mapping[str, Value],
+        body: bytes = b"",
+        *,
+        principal: Principal = OPERATOR,
+        peer: str = "console",
+    ) -> Response:
         """Make a request and return its answer, whatever its code.
 
         Args:
             code: the request's code.
             ext: the header's fields, typed as for msgpack.
             body: the request's body.
+            principal: whose rights count, under access control.
+            peer: for logs, who it is for.
 
         Raises:
             BrokerError: DRAINING: the broker ends or changes its role.
@@ -61,20 +71,11 @@ class LocalRequests:
         self._open += 1
         try:
             async with trio.open_nursery() as nursery:
-                return await self._answer(_LocalClient(nursery, self.address), code, ext, body)
+                return await self._answer(
+                    _LocalClient(nursery, self.address, principal, peer), code, ext, body
+                )
         finally:
             self._open -= 1
-
-    async def ask_ok(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> Response:
-        """Make a request that must succeed.
-
-        Raises:
-            BrokerError: it was refused.
-        """
-        response = await self.ask(code, ext, body)
-        if response.code:
-            raise error_from_response(response.code, response.remark, response.ext)
-        return response
 
     async def _answer(
         self, client: _LocalClient, code: int, ext: Mapping[str, Value], body: bytes
@@ -99,16 +100,16 @@ class _LocalClient:
     """What stands for the connection of one request."""
 
     header_type = HeaderType.MSGPACK.value
-    peer = "console"
     is_local = True
-    principal: Principal | None = OPERATOR
     is_closed = is_crowded = False
     unauthenticated = 0
     share = _SHARE
     born_host = _HOST.packed()
 
-    def __init__(self, nursery: trio.Nursery, address: str) -> None:
+    def __init__(self, nursery: trio.Nursery, address: str, principal: Principal, peer: str) -> None:
         self.dialled_address = address
+        self.principal: Principal | None = principal
+        self.peer = peer
         self.opened_at = trio.current_time()
         self.identity: str | None = None
         self.signatures: SignatureChecker | None = None

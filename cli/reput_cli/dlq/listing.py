@@ -12,19 +12,13 @@ import click
 
 from reput_cli import rendering
 from reput_cli.completion import GROUP
-from reput_cli.dlq.letters import (
-    READER_GROUP,
-    Chosen,
-    DeadLetter,
-    LetterSpans,
-    chosen_by,
-    filter_option,
-)
+from reput_cli.dlq.letters import Chosen, chosen_by, filter_option, letters_of, read, within
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
 from reput_cli.positions import Position, RangeType
 from reput_cli.rendering import rfc3339
-from reput_client.blocking import Admin, PullConsumer
+from reput_client.blocking import Admin
+from reput_client.dead_letters import DeadLetter
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
 from reput_protocol.printable import printable, printable_json
@@ -73,14 +67,9 @@ def list_dead_letters(settings: Settings, group: str | None, expression: str | N
     Reads every dead letter.
     """
     printer, chosen = Printer(settings), chosen_by(expression)
-    with (
-        settings.admin() as admin,
-        PullConsumer(
-            settings.server, group=READER_GROUP, timeout_s=settings.timeout_s, tls=settings.tls
-        ) as consumer,
-    ):
+    with settings.admin() as admin:
         groups = [group] if group is not None else _groups(admin)
-        summaries = [_summary(admin, consumer, name, chosen) for name in groups]
+        summaries = [_summary(admin, name, chosen) for name in groups]
     printer.rows(
         _COLUMNS, [summary.row(as_json=printer.is_json) for summary in summaries if summary.messages or group]
     )
@@ -91,9 +80,9 @@ def _groups(admin: Admin) -> list[str]:
     return [topic.removeprefix(DLQ_PREFIX) for topic in admin.list_topics() if topic.startswith(DLQ_PREFIX)]
 
 
-def _summary(admin: Admin, consumer: PullConsumer, group: str, chosen: Chosen) -> Summary:
+def _summary(admin: Admin, group: str, chosen: Chosen) -> Summary:
     summary = Summary(group)
-    for letter in LetterSpans.of_group(admin, group).read(consumer):
+    for letter in read(admin, letters_of(admin, group)):
         if chosen(letter):
             summary.add(letter)
     return summary
@@ -136,14 +125,9 @@ def peek(
 ) -> int:
     """Show dead letters of GROUP, oldest first: the message, its origin topic, the reason and the attempts."""
     render, chosen = _renderer(settings, text), chosen_by(expression)
-    with (
-        settings.admin() as admin,
-        PullConsumer(
-            settings.server, group=READER_GROUP, timeout_s=settings.timeout_s, tls=settings.tls
-        ) as consumer,
-    ):
+    with settings.admin() as admin:
         left = count
-        for letter in LetterSpans.of_group(admin, group).within(admin, *span).read(consumer):
+        for letter in read(admin, within(admin, letters_of(admin, group), *span)):
             if not chosen(letter):
                 continue
             write_message(render(letter))
@@ -164,7 +148,15 @@ def _renderer(settings: Settings, text: str | None) -> Callable[[DeadLetter], st
 
 
 def _json_line(letter: DeadLetter) -> str:
-    return printable_json({**json.loads(rendering.json_line(letter.message)), **letter.fields})
+    origin = letter.origin
+    fields = {
+        "origin_topic": origin.topic,
+        "origin_message_id": origin.message_id,
+        "attempts": letter.attempts,
+        "reason": origin.reason,
+        "cause": origin.cause,
+    }
+    return printable_json({**json.loads(rendering.json_line(letter.message)), **fields})
 
 
 def _plain(letter: DeadLetter) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from reput_cli.completion import GROUP
-from reput_cli.dlq.letters import LetterSpans, committed, replayed_until
+from reput_cli.dlq.letters import letters_of
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
-from reput_client.blocking import PullConsumer
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
@@ -27,8 +26,8 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
     """
     printer = Printer(settings)
     with settings.admin() as admin:
-        letters = LetterSpans.of_group(admin, group)
-        left = len(letters.after(_replayed(settings, letters)))
+        letters = letters_of(admin, group)
+        left = len(letters.after(admin.replay_progress(letters)))
         printer.note(
             f"topic {letters.topic}: {counted(len(letters), 'dead letter')}, {left} not replayed yet"
         )
@@ -38,7 +37,7 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
             raise CommandFailed(
                 f"the dead letters of {group} were not deleted", reason="the name was not typed"
             )
-        now = LetterSpans.of_group(admin, group)
+        now = letters_of(admin, group)
         more = len(now.after({name: end for name, (_, end) in letters.spans.items()}))
         if more:
             raise CommandFailed(
@@ -49,10 +48,3 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
         admin.delete_topic(letters.topic)
     printer.note(f"topic {letters.topic} deleted")
     return ExitCode.DONE
-
-
-def _replayed(settings: Settings, letters: LetterSpans) -> dict[str, int]:
-    with PullConsumer(
-        settings.server, group=replayed_until(None, None), timeout_s=settings.timeout_s, tls=settings.tls
-    ) as consumer:
-        return committed(consumer, letters)

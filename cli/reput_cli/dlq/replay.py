@@ -1,9 +1,8 @@
 """`reput dlq replay`: send dead letters back to the topics that they came from.
 
-Each becomes a new message (`Producer.forward`) with the same body, tag, keys, flag and user properties, no attempts and
-another unique id; DLQ_ORIGIN_MESSAGE_ID has the old one. The progress is committed under a system group after the
-broker has flushed a batch. The unique id follows from the dead letter (`replayed_id`): what an earlier replay has sent,
-of another selection or before it was killed, is found by it and not sent again.
+The client sends each as a new message (`Admin.replay_dead_letter`), and finds what an earlier replay has sent, of
+another selection or before it was killed. The progress is committed under a system group after the broker has flushed a
+batch.
 """
 
 from __future__ import annotations
@@ -22,26 +21,17 @@ from typing import Any
 import click
 
 from reput_cli.completion import GROUP, TOPIC
-from reput_cli.dlq.letters import (
-    DeadLetter,
-    LetterSpans,
-    chosen_by,
-    committed,
-    filter_option,
-    replayed_until,
-    without_origin,
-)
+from reput_cli.dlq.letters import chosen_by, filter_option, letters_of, read, within, without_origin
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import Position, RangeType
-from reput_client.blocking import Admin, Producer, PullConsumer
-from reput_protocol import properties as names
+from reput_client.blocking import Admin
+from reput_client.dead_letters import DeadLetter, Replayed, replay_group
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import check_send_topic
 from reput_protocol.printable import counted
-from reput_protocol.record.dead_letter import replayed_id
 
 _BATCH = 32
 _BATCH_S = 0.25
@@ -133,17 +123,8 @@ def replay(
     if target is not None:
         check_send_topic(target)
     work = _Replay(settings, group, rate, expression, count, target, dry_run, sends_again=span is not None)
-    progress_group = replayed_until(expression, target)
-    with (
-        settings.admin() as admin,
-        PullConsumer(
-            settings.server, group=progress_group, timeout_s=settings.timeout_s, tls=settings.tls
-        ) as consumer,
-        Producer(
-            settings.server, group="reput-cli", timeout_s=max(10.0, settings.timeout_s), tls=settings.tls
-        ) as producer,
-    ):
-        outcome = work.run(admin, consumer, producer, span)
+    with settings.admin() as admin:
+        outcome = work.run(admin, span)
     if outcome.interrupted:
         raise KeyboardInterrupt
     return ExitCode.PARTIAL if outcome.without_origin else ExitCode.DONE
@@ -173,23 +154,17 @@ class _Replay:
         self._left = count
         self._target = target
         self._dry_run = dry_run
-        self._existing: set[str] = set()
+        self._progress_group = replay_group(expression, target)
         self.outcome = Outcome()
 
-    def run(
-        self,
-        admin: Admin,
-        consumer: PullConsumer,
-        producer: Producer,
-        span: tuple[Position, Position | None] | None,
-    ) -> Outcome:
+    def run(self, admin: Admin, span: tuple[Position, Position | None] | None) -> Outcome:
         """Replay and return the outcome."""
-        letters = LetterSpans.of_group(admin, self._group)
+        letters = letters_of(admin, self._group)
         if span is not None:
-            letters = letters.within(admin, *span)
+            letters = within(admin, letters, *span)
         else:
             before = len(letters)
-            letters = letters.after(committed(consumer, letters))
+            letters = letters.after(admin.replay_progress(letters, self._progress_group))
             if len(letters) < before:
                 number = counted(before - len(letters), "dead letter was", "dead letters were")
                 self._printer.note(
@@ -197,22 +172,22 @@ class _Replay:
                 )
         self._ask(len(letters))
         done: dict[str, int] = {}  # by broker: what is not committed yet
-        read = 0
+        seen = 0
         with _until_interrupted(self.outcome), self._printer.counting("dead letters") as add:
             try:
-                for letter in letters.read(consumer):
-                    if not self._replay(admin, producer, letter):
+                for letter in read(admin, letters):
+                    if not self._replay(admin, letter):
                         break
                     add(1)
                     done[letter.message.broker_name] = letter.message.queue_offset + 1
                     letters = letters.after(done)
-                    read += 1
-                    if read % self._batch == 0:
-                        self._commit(consumer, letters.topic, done)
+                    seen += 1
+                    if seen % self._batch == 0:
+                        self._commit(admin, letters.topic, done)
                     if self._left == 0 or self.outcome.interrupted:
                         break
             finally:
-                self._commit(consumer, letters.topic, done)
+                self._commit(admin, letters.topic, done)
         self._report(len(letters))
         return self.outcome
 
@@ -230,52 +205,43 @@ class _Replay:
                 f"the dead letters of {self._group} were not sent", reason="the name was not typed"
             )
 
-    def _commit(self, consumer: PullConsumer, topic: str, done: dict[str, int]) -> None:
+    def _commit(self, admin: Admin, topic: str, done: dict[str, int]) -> None:
         while done:
             name, offset = done.popitem()
             if not self._dry_run:
-                consumer.commit(topic, 0, offset, broker_name=name)
+                admin.commit_offset(self._progress_group, topic, 0, offset, broker_name=name)
 
-    def _replay(self, admin: Admin, producer: Producer, letter: DeadLetter) -> bool:
+    def _replay(self, admin: Admin, letter: DeadLetter) -> bool:
         """Send or skip one; return False if Ctrl-C came first."""
         outcome = self.outcome
         if not self._chosen(letter):
             outcome.passed_over += 1
             return True
-        topic = self._target or letter.origin.topic
-        if topic is None:
-            outcome.without_origin += 1
-            return True
-        self._check_exists(admin, topic)
-        unique_id = replayed_id(letter.message.offset_message_id)
-        if not self._sends_again and _was_sent(admin, topic, unique_id, letter):
-            outcome.sent_before += 1
-            return True
-        if not self._dry_run:
-            self._pace.wait(lambda: outcome.interrupted)
-            if outcome.interrupted:
-                return False
-            key = letter.properties.get(names.SHARDING_KEY)
-            added = {names.DLQ_ORIGIN_MESSAGE_ID: letter.origin.message_id}
-            producer.forward(letter.message, topic, properties=added, unique_id=unique_id, key=key)
-        outcome.sent[topic] += 1
-        if self._left is not None:
-            self._left -= 1
-        return True
-
-    def _check_exists(self, admin: Admin, topic: str) -> None:
-        """Refuse a missing topic: automatic creation would give it the default number of queues."""
-        if topic in self._existing:
-            return
         try:
-            admin.topic_config(topic)
+            replayed, topic = admin.replay_dead_letter(
+                letter, self._target, sends_again=self._sends_again, dry_run=True
+            )
+            if replayed is Replayed.SENT and not self._dry_run:
+                self._pace.wait(lambda: outcome.interrupted)
+                if outcome.interrupted:
+                    return False
+                admin.replay_dead_letter(letter, self._target, sends_again=True)
         except TopicNotFound as error:
+            topic = self._target or letter.origin.topic or ""
             raise CommandFailed(
                 f"topic {topic}, from which dead letters of {self._group} came, no longer exists",
                 remedy=f"reput topic create {topic}, or --to ANOTHER_TOPIC",
                 code=ExitCode.NOT_FOUND,
             ) from error
-        self._existing.add(topic)
+        if replayed is Replayed.WITHOUT_ORIGIN:
+            outcome.without_origin += 1
+        elif replayed is Replayed.SENT_BEFORE:
+            outcome.sent_before += 1
+        else:
+            outcome.sent[topic] += 1
+            if self._left is not None:
+                self._left -= 1
+        return True
 
     def _report(self, left: int) -> None:
         outcome, printer = self.outcome, self._printer
@@ -311,8 +277,3 @@ def _until_interrupted(outcome: Outcome) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _was_sent(admin: Admin, topic: str, unique_id: str, letter: DeadLetter) -> bool:
-    """Whether a replay has sent it before. Its id can be computed, so another message may have it."""
-    return any(found.body == letter.message.body for found in admin.find_messages(topic, unique_id).messages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from reput_client.consume.fetch_records import (
     COLUMN_BYTES,
@@ -15,7 +14,7 @@ from reput_client.consume.fetch_records import (
     no_columns,
     require_columns,
 )
-from reput_client.consume.offsets import OffsetRequests
+from reput_client.consume.offsets import QueueBounds
 from reput_client.consume.pull import (
     PULL_BYTES_MAX,
     PULL_GRACE_S,
@@ -28,11 +27,10 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.consume.slave_pulls import SlavePulls
-from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import is_not_master
 from reput_client.transport.standbys import standbys
-from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.message import MessageQueue
@@ -46,7 +44,7 @@ class PullConsumerOptions(ClientOptions):
     group: str
 
 
-class PullConsumer(Client):
+class PullConsumer(QueueBounds):
     """Pulls messages and keeps a group's offsets; an async context manager for trio and asyncio.
 
     Tasks may share one; their pulls wait concurrently on one connection.
@@ -64,7 +62,6 @@ class PullConsumer(Client):
     def __init__(self, options: PullConsumerOptions) -> None:
         self.group = check_client_group(options.group)
         super().__init__(options)
-        self._offsets = OffsetRequests(self._session)
         self._new_read_aheads()
 
     def _new_read_aheads(self) -> None:
@@ -274,34 +271,6 @@ class PullConsumer(Client):
             set_zero_if_not_found=set_zero_if_not_found,
             or_slave=True,
         )
-
-    async def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the offset of the first message still in the queue."""
-        return await self._offsets.min_offset(await self._queue(topic, queue_id, broker_name))
-
-    async def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the offset that the queue's next message will get."""
-        return await self._offsets.max_offset(await self._queue(topic, queue_id, broker_name))
-
-    async def offset_by_time(
-        self,
-        topic: str,
-        queue_id: int,
-        when: datetime | int,
-        boundary: str = BoundaryType.LOWER,
-        *,
-        broker_name: str | None = None,
-    ) -> int:
-        """Return the offset of the first message stored at or after `when` (datetime, or ms since 1970).
-
-        Returns the end of the queue if all messages are older, its start if all are newer. With `boundary="UPPER"` it
-        is the last of several messages of that millisecond.
-        """
-        queue = await self._queue(topic, queue_id, broker_name)
-        return await self._offsets.offset_by_time(queue, when, boundary)
-
-    async def _queue(self, topic: str, queue_id: int, broker_name: str | None) -> MessageQueue:
-        return await self._session.queue(check_topic(topic), queue_id, broker_name)
 
     def after_fork(self) -> None:
         """In a forked child: abandon the parent's connections."""

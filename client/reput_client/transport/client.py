@@ -31,7 +31,8 @@ class Client:
         return AnyioRuntime()
 
     def __init__(self, options: ClientOptions) -> None:
-        self._session = Session(options, self.new_runtime())
+        shared = options.address if isinstance(options.address, Session) else None
+        self._session = shared or Session(options, self.new_runtime())
 
     async def __aenter__(self) -> Self:
         """Connect.

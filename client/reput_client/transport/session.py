@@ -71,6 +71,7 @@ class Session:
     """
 
     def __init__(self, options: ClientOptions, runtime: Runtime) -> None:
+        assert not isinstance(options.address, Session), "a client shares it"
         first, *others = parse_addresses(options.address)
         self.home = first._replace(others=tuple(others))
         self.runtime = runtime

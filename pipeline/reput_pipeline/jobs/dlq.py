@@ -7,13 +7,17 @@ reason is DLQ_REASON, which RocketMQ does not write; the attempts are RECONSUMET
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_client.blocking import Message, Producer
+from reput_client.blocking import Admin
+from reput_client.dead_letters import DeadLetter, Replayed
+from reput_client.errors import BrokerNotFound, TopicNotFound
+from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS
 from reput_pipeline.jobs.command_line import job, main
@@ -23,26 +27,18 @@ from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
-from reput_protocol.record.forwarding import own_properties
+from reput_protocol.printable import counted
+from reput_protocol.properties import encode_properties
+from reput_protocol.record.record import Record, encode_record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 _COLUMNS = (
-    "topic",
-    "queueId",
-    "queueOffset",
-    "tags",
-    "keys",
-    "body",
-    "properties",
-    "flag",
-    "storeTimestamp",
-    "reconsumeTimes",
-)
+    "topic", "queueId", "queueOffset", "brokerName", "physicalOffset", "body", "properties", "flag",
+    "storeTimestamp", "reconsumeTimes",
+)  # fmt: skip
 _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last_ms")
-_ARGUMENTS = ("KEYS", "TAGS")
-"""Properties that `Message` has arguments for."""
 
 
 @job
@@ -70,6 +66,9 @@ _ARGUMENTS = ("KEYS", "TAGS")
     help="Messages per second.",
 )
 @click.option("--dry-run", is_flag=True, help="With --replay: only print what would be sent.")
+@click.option(
+    "--yes", is_flag=True, help="With --replay: send them; messages that were sent cannot be taken back."
+)
 def command(
     run: JobRun,
     messages: Messages,
@@ -82,6 +81,7 @@ def command(
     to_topic: str | None,
     rate: float,
     dry_run: bool,
+    yes: bool,
 ) -> Outcome:
     """Group dead letters by origin, reason and attempts; with --replay, send the selected ones back."""
     server = to_server or messages.options.name_servers
@@ -109,9 +109,13 @@ def command(
         )
     if dry_run:
         return Outcome({**figures, "would_send": total})
+    if not yes:
+        raise ArgumentError("--yes", f"is missing; it has up to {counted(total, 'dead letter')} sent")
     assert server is not None, "was checked"
-    sent = _send(run, letters, server, to_topic, rate, messages.options.tls)
-    return Outcome({**figures, "sent": sent}, ExitCode.DONE if sent == total else ExitCode.PARTIAL)
+    done = _replay(run, letters, server, to_topic, rate, messages.options.tls)
+    sent, before = done[Replayed.SENT], done[Replayed.SENT_BEFORE]
+    code = ExitCode.DONE if sent + before == total else ExitCode.PARTIAL
+    return Outcome({**figures, "sent": sent, "sent_before": before}, code)
 
 
 def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFrame:
@@ -169,48 +173,54 @@ def grouped(letters: DataFrame) -> DataFrame:
     )
 
 
-def _send(
-    run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float, tls: TLS | None = None
-) -> int:
-    """Send letters one by one at a rate per second; return how many were stored."""
+def _replay(
+    run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float, tls: TLS | None
+) -> Counter[Replayed]:
+    """Replay letters one by one at a rate per second; return how many were sent, and how many a replay had sent."""
+    done: Counter[Replayed] = Counter()
     sent = 0
     started_at = time.monotonic()
     ordered = letters.orderBy("storeTimestamp", "topic", "queueId", "queueOffset")
     try:
-        with Producer(server, group="reput-pipeline-dlq", retries=3, tls=tls) as producer:
-            for message in _messages(ordered.toLocalIterator(), to_topic):
-                early = started_at + sent / rate - time.monotonic()
-                if early > 0:
-                    time.sleep(early)
-                producer.send(message)
-                sent += 1
-                if sent % 1000 == 0:
+        with Admin(server, tls=tls) as admin:
+            for row in ordered.toLocalIterator():
+                time.sleep(max(0.0, started_at + sent / rate - time.monotonic()))
+                done[admin.replay_dead_letter(_letter(admin, row), to_topic)[0]] += 1
+                sent = done[Replayed.SENT]
+                if sum(done.values()) % 1000 == 0:
                     run.note(f"{sent} sent")
     except (Exception, KeyboardInterrupt) as error:
         if not sent:
             raise
         failure = failure_of(error)
         raise JobFailed(
-            f"{failure.text}; the oldest {sent} were sent before, and a new run sends them again",
+            f"{failure.text}; {sent} were sent before, and a new run does not send them again",
             code=failure.code,
         ) from None
-    return sent
+    return done
 
 
-def _messages(rows: Iterator[Row], to_topic: str | None) -> Iterator[Message]:
-    for row in rows:
-        properties = row["properties"] or {}
-        yield Message(
-            to_topic or row["origin"],
-            bytes(row["body"] or b""),
-            tag=row["tags"],
-            keys=tuple(key for key in (row["keys"] or "").split(" ") if key),
-            properties={
-                name: value for name, value in own_properties(properties).items() if name not in _ARGUMENTS
-            },
-            flag=row["flag"],
-            unique_id=properties.get("UNIQ_KEY"),
-        )
+def _letter(admin: Admin, row: Row) -> DeadLetter:
+    """Return the dead letter of a row: as the broker has it, if it does, so that every replay knows it."""
+    record = Record(
+        row["topic"],
+        bytes(row["body"] or b""),
+        queue_id=row["queueId"],
+        flag=row["flag"],
+        queue_offset=row["queueOffset"],
+        physical_offset=row["physicalOffset"],
+        properties=encode_properties(row["properties"] or {}),
+        reconsume_times=row["attempts"],
+    )
+    found = [ReceivedMessage.of_record(bytes(encode_record(record)))]
+    place = (row["topic"], row["queueId"], row["queueOffset"], row["queueOffset"] + 1)
+    with suppress(TopicNotFound, BrokerNotFound):
+        found = [
+            message
+            for message in admin.fetch_messages(*place, broker_name=row["brokerName"]).messages
+            if message.physical_offset == record.physical_offset and message.properties == found[0].properties
+        ] or found
+    return DeadLetter(found[0])
 
 
 if __name__ == "__main__":

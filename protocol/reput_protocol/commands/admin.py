@@ -89,7 +89,10 @@ class GroupQueue(Members):
 
 
 class GroupDescription(LargeBody):
-    """Answer body of DESCRIBE_GROUP. The consume settings are the members', or defaults without any."""
+    """Answer body of DESCRIBE_GROUP. The consume settings are the members', or defaults without any.
+
+    `retries` and `dead_letters` count messages that were sent back and given up since the broker's start.
+    """
 
     summary: GroupSummary
     members: list[GroupMember] = []
@@ -98,6 +101,8 @@ class GroupDescription(LargeBody):
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    retries: I64 = 0
+    dead_letters: I64 = 0
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Self
 from msgspec import field
 
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.body import Body, Members
+from reput_protocol.commands.body import Body, Members, Number
 from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.commands.request import RequestType, Sender, Slave
 from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
@@ -49,10 +49,16 @@ class DelayedMessage(Members):
 
 
 class DelayedMessageList(Body):
-    """Answer body of LIST_DELAYED_MESSAGES; with a `cursor` there may be more."""
+    """Answer body of LIST_DELAYED_MESSAGES; with a `cursor` there may be more.
+
+    `waiting` counts all messages that wait for the topic, or for all topics if none is named; `due_seconds` is how late
+    the most overdue message of any topic is.
+    """
 
     messages: list[DelayedMessage] = []
     cursor: str | None = None
+    waiting: I64 = 0
+    due_seconds: Number = 0.0
 
 
 class CancelDelayedHeader(CommandHeader):

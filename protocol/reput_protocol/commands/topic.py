@@ -206,6 +206,39 @@ class TopicStats(LargeBody):
     topic_put_tps: Number = 0.0
 
 
+class ListTopicsHeader(CommandHeader):
+    """Header of LIST_TOPICS, which is Reput's: every topic in short, or only one."""
+
+    topic: TopicName | None = None
+
+
+class TopicSummary(Members):
+    """One topic in short.
+
+    `kind` is `normal`, `retry`, `dlq` or `system`; `messages` counts those that its queues still have, `end_offsets` is
+    the sum of the ends of its queues, `delayed` counts those that wait for their time. `messages_in`, by kind, and
+    `bytes_in` count from the broker's start.
+    """
+
+    topic: TopicName = ""
+    kind: str = ""
+    read_queue_nums: I64 = 0
+    write_queue_nums: I64 = 0
+    perm: I64 = Perm.READ_WRITE
+    order: bool = False
+    messages: I64 = 0
+    end_offsets: I64 = 0
+    messages_in: dict[str, I64] = {}
+    bytes_in: I64 = 0
+    delayed: I64 = 0
+
+
+class TopicSummaries(LargeBody):
+    """Answer body of LIST_TOPICS."""
+
+    topics: list[TopicSummary] = []
+
+
 # -- the requests ------------------------------------------------------------------------------------------------------
 
 REQUESTS: Final = (
@@ -215,6 +248,7 @@ REQUESTS: Final = (
     RequestType(RequestCode.GET_BROKER_CLUSTER_INFO, sender=Sender.CLIENT),
     RequestType(RequestCode.GET_TOPIC_CONFIG, GetTopicConfigHeader, topics=Right.DESCRIBE),
     RequestType(RequestCode.GET_TOPIC_STATS_INFO, TopicStatsHeader, topics=Right.DESCRIBE),
+    RequestType(RequestCode.LIST_TOPICS, ListTopicsHeader, topics=Right.DESCRIBE, unnamed=Right.DESCRIBE),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, topics=Right.ADMIN,
         fields={"defaultTopic": "the broker's settings of new topics count"}, slave=Slave.REFUSES, changes_tables=True,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from reput_cli.dlq.letters import DeadLetter, chosen_by, without_origin
+from reput_cli.dlq.letters import chosen_by, without_origin
 from reput_client import ReceivedMessage
+from reput_client.dead_letters import DeadLetter
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record, encode_record
 

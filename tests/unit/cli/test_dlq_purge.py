@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from click.testing import CliRunner, Result
 
 from reput_cli.dlq.purge import purge
 from reput_cli.failures import CommandFailed
-
-MODULE = import_module("reput_cli.dlq.purge")  # the package has the command under that name
+from reput_client.dead_letters import DeadLetters
 
 
 class Broker:
@@ -30,19 +28,13 @@ class Broker:
     def __exit__(self, *_error: object) -> None:
         pass
 
-    def topic_configs(self, _topic: str) -> list[str]:
-        return ["broker-a"]
-
-    def min_offset(self, _topic: str, _queue_id: int, *, broker_name: str) -> int:
-        return 0
-
-    def max_offset(self, _topic: str, _queue_id: int, *, broker_name: str) -> int:
+    def dead_letters(self, group: str) -> DeadLetters:
         end = self._end
         self._end += self._comes
-        return end
+        return DeadLetters(f"%DLQ%{group}", {"broker-a": (0, end)})
 
-    def committed(self, _topic: str, _queue_id: int, *, broker_name: str) -> int | None:
-        return 4
+    def replay_progress(self, _letters: DeadLetters) -> dict[str, int]:
+        return {"broker-a": 4}
 
     def delete_topic(self, topic: str) -> None:
         self.deleted.append(topic)
@@ -50,7 +42,6 @@ class Broker:
 
 def run(monkeypatch: pytest.MonkeyPatch, broker: Any, *arguments: str) -> Result:
     monkeypatch.setattr("reput_client.blocking.Admin", broker)
-    monkeypatch.setattr(MODULE, "PullConsumer", broker)
     return CliRunner().invoke(purge, ["billing", *arguments], input="billing\n")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from reput_client.blocking import Message
-from reput_client.errors import ConnectFailed
-from reput_pipeline.jobs.dlq import _send
+from reput_client.dead_letters import DeadLetter, Replayed
+from reput_client.errors import ConnectFailed, ErrorCode, TopicNotFound
+from reput_pipeline.jobs.dlq import _replay
 from reput_pipeline.jobs.outcomes import JobFailed
 from reput_pipeline.jobs.run import JobRun
 from reput_protocol.exit_codes import ExitCode
@@ -27,23 +27,26 @@ class Letters:
     def toLocalIterator(self) -> Iterator[dict[str, Any]]:  # noqa: N802
         for number in range(self.count):
             yield {
-                "origin": "t",
+                "topic": "%DLQ%g",
+                "queueId": 0,
+                "queueOffset": number,
+                "brokerName": "broker-a",
+                "physicalOffset": 100 * number,
                 "body": b"%d" % number,
-                "tags": None,
-                "keys": None,
-                "properties": {},
+                "properties": {"RETRY_TOPIC": "t"},
                 "flag": 0,
+                "attempts": 16,
             }
 
 
 class Refusing:
-    """A producer that stores two messages."""
+    """A client of a broker that has no dead letters of its own, and takes two."""
 
     error: BaseException = ConnectFailed("127.0.0.1:1", "refused")
     room = 2
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.stored: list[Message] = []
+        self.stored: list[bytes] = []
 
     def __enter__(self) -> Refusing:
         return self
@@ -51,10 +54,14 @@ class Refusing:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def send(self, message: Message) -> None:
+    def fetch_messages(self, topic: str, *_: int, broker_name: str) -> None:
+        raise TopicNotFound(ErrorCode.NO_TOPIC, f"no {topic} at {broker_name}")
+
+    def replay_dead_letter(self, letter: DeadLetter, target: str | None) -> tuple[Replayed, str]:
         if len(self.stored) == self.room:
             raise self.error
-        self.stored.append(message)
+        self.stored.append(letter.message.body)
+        return Replayed.SENT, target or str(letter.origin.topic)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +74,12 @@ class Refusing:
 def test_a_run_that_ends_early_says_how_many_it_has_sent(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, code: ExitCode, words: str
 ) -> None:
-    monkeypatch.setattr("reput_pipeline.jobs.dlq.Producer", Refusing)
+    monkeypatch.setattr("reput_pipeline.jobs.dlq.Admin", Refusing)
     monkeypatch.setattr(Refusing, "error", error)
     letters: Any = Letters(5)
-    with pytest.raises(JobFailed, match=f"{words}.*; the oldest 2 were sent before") as caught:
-        _send(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9)
+    with pytest.raises(JobFailed, match=f"{words}.*; 2 were sent before") as caught:
+        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9, None)
     assert caught.value.code is code
     monkeypatch.setattr(Refusing, "room", 0)
     with pytest.raises(type(error)):
-        _send(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9)
+        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9, None)

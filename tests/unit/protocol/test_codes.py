@@ -13,6 +13,7 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "CANCEL_DELAYED_MESSAGE": 700011,
         "LIST_GROUPS": 700020,
         "DESCRIBE_GROUP": 700021,
+        "LIST_TOPICS": 700022,
         "FETCH_RECORDS": 700030,
         "QUERY_QUEUE_BOUNDS": 700031,
         "STAGE_RECORDS": 700040,

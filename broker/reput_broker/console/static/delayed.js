@@ -23,17 +23,17 @@ export function delayed(page) {
   let extra = [];
   const table = new Table({
     label: "Delayed messages",
-    key: (row) => row.id,
+    key: (row) => row.offset_message_id,
     sort: "due",
     empty: empty("No delayed message waits.", "reput produce orders 'remember me' --delay 5m", "reput delay list"),
     columns: [
-      { name: "due", label: "Due", value: (row) => row.due_ms, cell: (row) => h("span", { title: time(row.due_ms) }, row.due_ms < now - 1000 ? badge("warn", "late " + span(now - row.due_ms)) : ago(row.due_ms, now)) },
-      { name: "at", label: "At", value: (row) => row.due_ms, cell: (row) => h("span", { class: "when" }, time(row.due_ms)) },
+      { name: "due", label: "Due", value: (row) => row.deliver_timestamp, cell: (row) => h("span", { title: time(row.deliver_timestamp) }, row.deliver_timestamp < now - 1000 ? badge("warn", "late " + span(now - row.deliver_timestamp)) : ago(row.deliver_timestamp, now)) },
+      { name: "at", label: "At", value: (row) => row.deliver_timestamp, cell: (row) => h("span", { class: "when" }, time(row.deliver_timestamp)) },
       { name: "topic", label: "Topic", value: (row) => row.topic, cell: (row) => link(path("topics", row.topic), row.topic) },
       { name: "keys", label: "Keys", value: (row) => row.keys.join(" "), cell: (row) => h("span", { class: "short" }, row.keys.join(" ") || "–") },
-      { name: "level", label: "Level", isNumber: true, value: (row) => row.level, cell: (row) => (row.level ?? "–") },
-      { name: "size", label: "Size", isNumber: true, value: (row) => row.size_b, cell: (row) => size(row.size_b) },
-      { name: "id", label: "Message", value: (row) => row.unique_id ?? row.id, cell: (row) => link(path("messages", row.id), h("code", { class: "short" }, row.unique_id ?? row.id)) },
+      { name: "level", label: "Level", isNumber: true, value: (row) => row.delay_level, cell: (row) => (row.delay_level || "–") },
+      { name: "size", label: "Size", isNumber: true, value: (row) => row.size, cell: (row) => size(row.size) },
+      { name: "id", label: "Message", value: (row) => row.unique_id ?? row.offset_message_id, cell: (row) => link(path("messages", row.offset_message_id), h("code", { class: "short" }, row.unique_id ?? row.offset_message_id)) },
       { name: "cancel", label: "", cell: (row) => h("button", { type: "button", class: "small", disabled: !row.unique_id, title: row.unique_id ? null : "It has no id of its producer, by which one message is cancelled; reput delay cancel takes a key", onclick: () => cancel(row) }, "Cancel") },
     ],
   });
@@ -42,8 +42,8 @@ export function delayed(page) {
   const refresh = page.poll(async () => {
     const found = await get("delayed", { topic: topic.value, key: key.value }, page.signal);
     now = found.at_ms;
-    const known = new Set(found.messages.map((row) => row.id));
-    extra = found.cursor ? extra.filter((row) => !known.has(row.id)) : [];
+    const known = new Set(found.messages.map((row) => row.offset_message_id));
+    extra = found.cursor ? extra.filter((row) => !known.has(row.offset_message_id)) : [];
     show(found, [...found.messages, ...extra]);
   });
 
@@ -56,24 +56,24 @@ export function delayed(page) {
   async function next(cursor) {
     try {
       const found = await get("delayed", { topic: topic.value, key: key.value, cursor }, page.signal);
-      const known = new Set(table.rows.map((row) => row.id));
-      extra.push(...found.messages.filter((row) => !known.has(row.id)));
-      show(found, [...table.rows, ...found.messages.filter((row) => !known.has(row.id))]);
+      const known = new Set(table.rows.map((row) => row.offset_message_id));
+      extra.push(...found.messages.filter((row) => !known.has(row.offset_message_id)));
+      show(found, [...table.rows, ...found.messages.filter((row) => !known.has(row.offset_message_id))]);
     } catch (error) {
       if (error.name !== "AbortError") put(outcome, failure(error));
     }
   }
 
   async function cancel(row) {
-    if (!(await confirm("Cancel this message?", "The message for " + row.topic + ", due " + ago(row.due_ms, Date.now()) + ", is then never delivered. That cannot be undone.", "Cancel the message"))) return;
+    if (!(await confirm("Cancel this message?", "The message for " + row.topic + ", due " + ago(row.deliver_timestamp, Date.now()) + ", is then never delivered. That cannot be undone.", "Cancel the message"))) return;
     try {
       const done = await withLogin(() => post("cancel", { topic: row.topic, key: row.unique_id }));
       if (!done) return;
       const [kind, text] = OUTCOMES[done.messages[0]?.outcome] ?? ["warn", "The broker has not said what became of it."];
       put(outcome, h("div", { class: "notice " + kind, role: "status" }, h("strong", null, text)));
       say(text);
-      extra = extra.filter((one) => one.id !== row.id);
-      table.update(table.rows.filter((one) => one.id !== row.id), table.note);
+      extra = extra.filter((one) => one.id !== row.offset_message_id);
+      table.update(table.rows.filter((one) => one.id !== row.offset_message_id), table.note);
     } catch (error) {
       put(outcome, failure(error));
     }

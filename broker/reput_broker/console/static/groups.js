@@ -7,7 +7,7 @@ import { Table } from "./table.js";
 
 function state(row) {
   if (row.has_conflict) return badge("bad", "conflict", "Its members ask for different messages");
-  if (!row.may_consume) return badge("warn", "not permitted", "The group's settings forbid it to consume");
+  if (!row.consume_enable) return badge("warn", "not permitted", "The group's settings forbid it to consume");
   if (row.members) return badge("ok", "online");
   return row.lag ? badge("warn", "no consumer") : badge("quiet", "offline");
 }
@@ -22,7 +22,7 @@ export function groupTable(nothing) {
     columns: [
       { name: "group", label: "Group", value: (row) => row.group.toLowerCase(), cell: (row) => link(path("groups", row.group), row.group) },
       { name: "lag", label: "Lag", isNumber: true, value: (row) => row.lag, cell: (row) => count(row.lag), title: "Messages that are not committed" },
-      { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_ms, cell: (row) => (row.lag ? span(row.lag_age_ms) : "–") },
+      { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_millis, cell: (row) => (row.lag ? span(row.lag_age_millis) : "–") },
       { name: "members", label: "Members", isNumber: true, value: (row) => row.members, cell: (row) => count(row.members) },
       { name: "state", label: "State", value: (row) => (row.has_conflict ? 0 : row.members ? 2 : row.lag ? 1 : 3), cell: state },
       { name: "topics", label: "Topics", value: (row) => row.topics.length, cell: (row) => topicsOf(row.topics) },
@@ -62,44 +62,44 @@ export function group(page) {
   let before = null;
   const queues = new Table({
     label: "Lag in each queue",
-    key: (row) => row.topic + " " + row.queue,
+    key: (row) => row.topic + " " + row.queue_id,
     sort: "lag",
     descending: true,
     empty: empty("This group has no offset in any queue, and is subscribed to none."),
     columns: [
       { name: "topic", label: "Topic", value: (row) => row.topic, cell: (row) => link(path("topics", row.topic), row.topic) },
-      { name: "queue", label: "Queue", isNumber: true, value: (row) => row.queue, cell: (row) => link("messages" + query({ topic: row.topic, queue: row.queue, start: row.committed === null ? "" : "offset", offset: row.committed }), row.queue) },
+      { name: "queue", label: "Queue", isNumber: true, value: (row) => row.queue_id, cell: (row) => link("messages" + query({ topic: row.topic, queue: row.queue_id, start: row.committed_offset === null ? "" : "offset", offset: row.committed_offset }), row.queue_id) },
       { name: "lag", label: "Lag", isNumber: true, value: (row) => row.lag, cell: (row) => [bar(row.lag / most, row.lag ? "busy" : ""), count(row.lag)] },
-      { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_ms, cell: (row) => (row.lag && row.committed !== null ? span(row.lag_age_ms) : "–") },
-      { name: "committed", label: "Committed", isNumber: true, value: (row) => row.committed, cell: (row) => count(row.committed) },
-      { name: "end", label: "Next", isNumber: true, value: (row) => row.end, cell: (row) => count(row.end), title: "The offset of the next message of the queue" },
+      { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_millis, cell: (row) => (row.lag && row.committed_offset !== null ? span(row.lag_age_millis) : "–") },
+      { name: "committed", label: "Committed", isNumber: true, value: (row) => row.committed_offset, cell: (row) => count(row.committed_offset) },
+      { name: "end", label: "Next", isNumber: true, value: (row) => row.end_offset, cell: (row) => count(row.end_offset), title: "The offset of the next message of the queue" },
       { name: "flight", label: "In flight", isNumber: true, value: (row) => row.in_flight, cell: (row) => count(row.in_flight), title: "Pulled and not committed" },
-      { name: "member", label: "Member", value: (row) => row.member, cell: (row) => row.member || "–" },
-      { name: "commit", label: "Last commit", isNumber: true, value: (row) => row.last_commit_ms, cell: (row) => h("span", { title: time(row.last_commit_ms) }, ago(row.last_commit_ms, now)) },
+      { name: "member", label: "Member", value: (row) => row.client_id, cell: (row) => row.client_id || "–" },
+      { name: "commit", label: "Last commit", isNumber: true, value: (row) => row.last_commit_timestamp, cell: (row) => h("span", { title: time(row.last_commit_timestamp) }, ago(row.last_commit_timestamp, now)) },
     ],
   });
   const members = new Table({
     label: "Members",
-    key: (row) => row.client + " " + row.address,
+    key: (row) => row.client_id + " " + row.client_addr,
     sort: "client",
     empty: empty("No member is online.", "reput group describe " + quoted(name)),
     columns: [
-      { name: "client", label: "Client", value: (row) => row.client, cell: (row) => row.client },
-      { name: "address", label: "Address", value: (row) => row.address, cell: (row) => row.address },
+      { name: "client", label: "Client", value: (row) => row.client_id, cell: (row) => row.client_id },
+      { name: "address", label: "Address", value: (row) => row.client_addr, cell: (row) => row.client_addr },
       { name: "queues", label: "Queues", isNumber: true, value: (row) => row.queues, cell: (row) => count(row.queues) },
       { name: "locks", label: "Locks", isNumber: true, value: (row) => row.locks, cell: (row) => count(row.locks), title: "Queues that it has locked, to consume in order" },
       { name: "language", label: "Language", value: (row) => row.language, cell: (row) => row.language.toLowerCase() },
-      { name: "heard", label: "Last heartbeat", isNumber: true, value: (row) => row.silent_ms, cell: (row) => span(row.silent_ms) + " ago" },
+      { name: "heard", label: "Last heartbeat", isNumber: true, value: (row) => row.silent_millis, cell: (row) => span(row.silent_millis) + " ago" },
     ],
   });
   put(page.main, page.trail(["groups", "Groups"], name), tiles, advice, section("Lag in each queue", queues.element), section("Members", members.element), section("Settings", about));
 
   function advise(found) {
-    const stuck = found.queues.filter((row) => row.lag > 0 && row.in_flight > 0 && row.last_commit_ms !== null && now - row.last_commit_ms > 60000);
-    const free = found.queues.filter((row) => row.lag > 0 && !row.member);
+    const stuck = found.queues.filter((row) => row.lag > 0 && row.in_flight > 0 && row.last_commit_timestamp !== null && now - row.last_commit_timestamp > 60000);
+    const free = found.queues.filter((row) => row.lag > 0 && !row.client_id);
     if (found.has_conflict) return ["bad", "Its members ask for different messages.", "Give all of them the same subscription, or each its own group."];
     if (found.lag && !found.members) return ["warn", "No consumer is online.", "Start its consumers; the messages wait, and are kept for as long as all messages."];
-    if (stuck.length) return ["warn", counted(stuck.length, "queue has", "queues have") + " messages at a member that has committed nothing for over a minute.", "Check what " + stuck[0].member + " does: it may be slow, or stuck in one message."];
+    if (stuck.length) return ["warn", counted(stuck.length, "queue has", "queues have") + " messages at a member that has committed nothing for over a minute.", "Check what " + stuck[0].client_id + " does: it may be slow, or stuck in one message."];
     if (found.members && free.length) return ["warn", counted(free.length, "queue", "queues") + " with lag " + (free.length === 1 ? "has" : "have") + " no member.", "Members rebalance within seconds; if that lasts, look for members that stopped."];
     return null;
   }
@@ -108,10 +108,10 @@ export function group(page) {
     const found = await get("group", { group: name }, page.signal);
     now = found.at_ms;
     most = Math.max(1, ...found.queues.map((row) => row.lag));
-    const done = found.queues.reduce((sum, row) => sum + (row.committed ?? 0), 0);
+    const done = found.queues.reduce((sum, row) => sum + (row.committed_offset ?? 0), 0);
     const speed = before && before.at < now ? Math.max(0, done - before.done) / ((now - before.at) / 1000) : null;
     if (!before || before.at < now) before = { at: now, done };
-    put(tiles, tile("Lag", count(found.lag), found.lag ? "oldest waits " + span(found.lag_age_ms) : "all is consumed", found.lag && !found.members ? "warn" : ""),
+    put(tiles, tile("Lag", count(found.lag), found.lag ? "oldest waits " + span(found.lag_age_millis) : "all is consumed", found.lag && !found.members ? "warn" : ""),
       tile("Consumes", perSecond(speed), speed && found.lag ? "done in " + span(found.lag / speed * 1000) + " at this rate" : ""),
       tile("Members", count(found.members), found.model.toLowerCase()),
       tile("Retries", count(found.retries), "since the start"),

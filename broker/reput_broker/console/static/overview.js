@@ -74,10 +74,10 @@ export function overview(page) {
         add("bad", ["Members of ", of, " want different messages"], "Give all of them the same subscription, or each its own group.", command("reput group describe " + quoted(group.group)));
       }
       if (group.lag > 0 && group.members === 0) {
-        add("warn", [of, " has no consumer, and " + counted(group.lag, "message waits", "messages wait")], "The oldest for " + span(group.lag_age_ms) + ". Start its consumers.",
+        add("warn", [of, " has no consumer, and " + counted(group.lag, "message waits", "messages wait")], "The oldest for " + span(group.lag_age_millis) + ". Start its consumers.",
           command("reput group describe " + quoted(group.group)));
-      } else if (group.lag_age_ms > 600000) {
-        add("warn", [of, " is " + span(group.lag_age_ms) + " behind"], counted(group.lag, "message waits", "messages wait") + ". Check which of its queues are behind, and which members have them.");
+      } else if (group.lag_age_millis > 600000) {
+        add("warn", [of, " is " + span(group.lag_age_millis) + " behind"], counted(group.lag, "message waits", "messages wait") + ". Check which of its queues are behind, and which members have them.");
       }
       if (items.length >= 8) break;
     }

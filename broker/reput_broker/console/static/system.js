@@ -24,11 +24,11 @@ export function clients(page) {
       { name: "address", label: "Address", value: (row) => row.address, cell: (row) => row.address },
       { name: "role", label: "Role", value: (row) => row.role, cell: (row) => row.role },
       { name: "groups", label: "Groups", value: (row) => row.groups.join(" "), cell: groupsOf },
-      { name: "client", label: "Client id", value: (row) => row.client ?? "", cell: (row) => row.client ?? "–" },
+      { name: "client", label: "Client id", value: (row) => row.client_id ?? "", cell: (row) => row.client_id ?? "–" },
       { name: "language", label: "Language", value: (row) => row.language ?? "", cell: (row) => (row.language ? row.language.toLowerCase() + " " + row.version : "–") },
       { name: "protocol", label: "Protocol", value: (row) => row.protocol, cell: (row) => row.protocol + (row.listener === "main" ? "" : ", " + row.listener) },
-      { name: "connected", label: "Connected for", isNumber: true, value: (row) => row.connected_ms, cell: (row) => span(row.connected_ms) },
-      { name: "idle", label: "Silent for", isNumber: true, value: (row) => row.idle_ms, cell: (row) => span(row.idle_ms) },
+      { name: "connected", label: "Connected for", isNumber: true, value: (row) => row.connected_millis, cell: (row) => span(row.connected_millis) },
+      { name: "idle", label: "Silent for", isNumber: true, value: (row) => row.idle_millis, cell: (row) => span(row.idle_millis) },
     ],
   });
   put(page.main, h("h1", null, "Clients"), tiles, h("div", { class: "tools" }, search, command("reput client list")), table.element);
@@ -57,7 +57,7 @@ export function store(page) {
     empty: empty("No option matches."),
     columns: [
       { name: "key", label: "Option", value: (row) => row.key, cell: (row) => h("code", null, row.key) },
-      { name: "value", label: "Value", value: (row) => row.value, cell: (row) => [h("code", null, row.value), " ", row.is_default ? null : badge("quiet", "set", "From " + row.source)] },
+      { name: "value", label: "Value", value: (row) => row.text, cell: (row) => [h("code", null, row.text), " ", row.text === row.default ? null : badge("quiet", "set", "From " + row.source)] },
       { name: "live", label: "Changes", value: (row) => (row.live ? 0 : 1), cell: (row) => h("span", { class: "when" }, row.live ? "while it runs" : "at a restart") },
       { name: "description", label: "What it is", cell: (row) => h("span", { class: "hint" }, row.description) },
     ],
@@ -70,23 +70,25 @@ export function store(page) {
   search.addEventListener("input", show);
   page.poll(async () => {
     const found = await get("store", {}, page.signal);
-    const [kind, text] = LEVELS[found.level] ?? ["warn", found.level];
-    const total = Object.values(found.size_b).reduce((sum, number) => sum + number, 0);
-    const option = (key) => (found.options.find((row) => row.key === key)?.value ?? "–").replaceAll('"', "");
-    put(tiles, tile("Disk used", percent(found.used_ratio), size(found.free_b) + " free", kind === "ok" ? "" : kind), tile("Store", size(total), "on disk"),
-      tile("Oldest message", found.oldest_ms === null ? "–" : span(found.at_ms - found.oldest_ms), "kept for " + option("store.file_reserved_time")),
-      tile("Not on disk yet", size(found.flush_behind_b), "flush = " + found.flush), tile("Not in queues yet", size(found.dispatch_behind_b), "of the log"));
-    put(parts, found.looked_up_ms ? facts(Object.entries(found.size_b).map(([part, bytes]) => [PARTS[part] ?? part, [bar(total ? bytes / total : 0, "busy"), size(bytes)]])) : empty("Not measured yet."),
-      h("p", { class: "hint" }, "Measured " + ago(found.looked_up_ms, found.at_ms) + ". The log's current file has its whole size from the start."));
-    put(about, found.read_only_reason ? h("div", { class: "notice bad" }, h("strong", null, "The store takes no messages: " + found.read_only_reason)) : null, facts([
+    const { status, status: { store } } = found;
+    const disk = status.disk ?? { level: "ok", size_b: {}, free_b: 0, used_ratio: 0, looked_up_at: 0, oldest_ms: -1 };
+    const [kind, text] = LEVELS[disk.level] ?? ["warn", disk.level];
+    const total = Object.values(disk.size_b).reduce((sum, number) => sum + number, 0);
+    const option = (key) => (found.options.find((row) => row.key === key)?.text ?? "–").replaceAll('"', "");
+    put(tiles, tile("Disk used", percent(disk.used_ratio), size(disk.free_b) + " free", kind === "ok" ? "" : kind), tile("Store", size(total), "on disk"),
+      tile("Oldest message", disk.oldest_ms < 0 ? "–" : span(found.at_ms - disk.oldest_ms), "kept for " + option("store.file_reserved_time")),
+      tile("Not on disk yet", size(store.flush_behind_b), "flush = " + status.flush), tile("Not in queues yet", size(store.dispatch_behind_b), "of the log"));
+    put(parts, disk.looked_up_at ? facts(Object.entries(disk.size_b).map(([part, bytes]) => [PARTS[part] ?? part, [bar(total ? bytes / total : 0, "busy"), size(bytes)]])) : empty("Not measured yet."),
+      h("p", { class: "hint" }, "Measured " + ago(1000 * disk.looked_up_at, found.at_ms) + ". The log's current file has its whole size from the start."));
+    put(about, store.read_only_reason ? h("div", { class: "notice bad" }, h("strong", null, "The store takes no messages: " + store.read_only_reason)) : null, facts([
       ["Room", badge(kind, text)],
-      ["Directory", h("code", null, found.data_dir)],
-      ["Log", count(found.start_offset) + " to " + count(found.end_offset)],
-      ["On disk up to", count(found.flushed_offset)],
+      ["Directory", h("code", null, status.data_dir)],
+      ["Log", count(store.start_offset_b) + " to " + count(store.end_offset_b)],
+      ["On disk up to", count(store.flushed_offset_b)],
       ["Deleted at", "hour " + option("store.delete_when") + ", or when the disk is fuller than " + option("store.disk_max_used_ratio")],
-      ["Deleted so far", Object.entries(found.deleted_files).map(([what, number]) => what + ": " + counted(number, "file")).join(", ") || "nothing since the start"],
-      ["Last start", "recovered in " + span(found.recovery_s * 1000) + (found.recovery_truncated_b ? ", " + size(found.recovery_truncated_b) + " of unfinished writes truncated" : "")],
-    ]), command("reput store verify " + found.data_dir));
+      ["Deleted so far", Object.entries(store.deleted_files).map(([what, number]) => what + ": " + counted(number, "file")).join(", ") || "nothing since the start"],
+      ["Last start", "recovered in " + span(store.recovery_s * 1000) + (store.recovery_truncated_b ? ", " + size(store.recovery_truncated_b) + " of unfinished writes truncated" : "")],
+    ]), command("reput store verify " + status.data_dir));
     options = found.options;
     show();
   }, 10000);
@@ -130,17 +132,17 @@ export function cluster(page) {
     const found = await get("cluster", {}, page.signal);
     const status = found.status;
     const election = status.election;
-    const isMaster = found.role !== "SLAVE";
-    put(tiles, tile("This broker", found.broker, found.cluster), tile("Role", isMaster ? "master" : "slave", (found.role ?? "").replaceAll("_", " ").toLowerCase()),
-      isMaster ? tile("Copies in sync", count(found.in_sync) + " of " + count(found.wanted), "its own included", found.in_sync < found.wanted ? "bad" : "") :
-        tile("Behind its master", size(found.copying?.lag_bytes), span((found.copying?.lag_s ?? 0) * 1000), found.copying?.is_connected ? "" : "bad"),
-      tile("Epoch", count(found.epoch), election ? "elected by " + election.engine : "no election"));
+    const isMaster = status.role !== "SLAVE";
+    put(tiles, tile("This broker", status.broker_name, status.cluster), tile("Role", isMaster ? "master" : "slave", (status.role ?? "").replaceAll("_", " ").toLowerCase()),
+      isMaster ? tile("Copies in sync", count(status.copies_in_sync) + " of " + count(status.copies_wanted), "its own included", status.copies_in_sync < status.copies_wanted ? "bad" : "") :
+        tile("Behind its master", size(status.behind_b), span(status.behind_s * 1000), status.is_connected ? "" : "bad"),
+      tile("Epoch", count(status.epoch), election ? "elected by " + election.engine : "no election"));
     members.update(found.members);
     slaves.update(status.slaves ?? []);
     put(about, facts([
       ["Address", status.address],
       ["For slaves", status.ha ?? "off"],
-      isMaster ? ["On enough machines up to", count(found.replicated_offset)] : ["Copies from", status.master ?? "no master is known"],
+      isMaster ? ["On enough machines up to", count(status.replicated_offset)] : ["Copies from", status.master ?? "no master is known"],
       isMaster ? null : ["State", status.replication],
       election ? ["In-sync set", election.in_sync.join(", ") || "empty"] : null,
       election ? ["Master", election.master ?? "none"] : null,

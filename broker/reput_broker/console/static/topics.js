@@ -51,16 +51,16 @@ export function topics(page) {
       { name: "topic", label: "Topic", value: (row) => row.topic.toLowerCase(), cell: (row) => [link(path("topics", row.topic), row.topic), " ", kindBadge(row.kind)] },
       { name: "rate", label: "In, per second", isNumber: true, value: (row) => rates.of(row.topic), cell: (row) => rate(rates.of(row.topic)) },
       { name: "messages", label: "Messages kept", isNumber: true, value: (row) => row.messages, cell: (row) => count(row.messages) },
-      { name: "stored", label: "Stored so far", isNumber: true, value: (row) => row.stored_total, cell: (row) => count(row.stored_total) },
-      { name: "bytes", label: "Bytes since start", isNumber: true, value: (row) => row.bytes_in_total, cell: (row) => size(row.bytes_in_total) },
-      { name: "queues", label: "Queues", isNumber: true, value: (row) => row.write_queues, cell: (row) => (row.read_queues === row.write_queues ? count(row.read_queues) : count(row.write_queues) + " write, " + count(row.read_queues) + " read") },
+      { name: "stored", label: "Stored so far", isNumber: true, value: (row) => row.end_offsets, cell: (row) => count(row.end_offsets) },
+      { name: "bytes", label: "Bytes since start", isNumber: true, value: (row) => row.bytes_in, cell: (row) => size(row.bytes_in) },
+      { name: "queues", label: "Queues", isNumber: true, value: (row) => row.write_queue_nums, cell: (row) => (row.read_queue_nums === row.write_queue_nums ? count(row.read_queue_nums) : count(row.write_queue_nums) + " write, " + count(row.read_queue_nums) + " read") },
       { name: "perm", label: "Permission", value: (row) => row.perm, cell: (row) => PERMISSIONS[row.perm] ?? (row.perm ? "permission " + row.perm : "none") },
     ],
   });
   put(page.main, h("h1", null, "Topics"), h("div", { class: "tools" }, search, h("label", { class: "check" }, system, "System topics")), table.element);
   const refresh = page.poll(async () => {
     const found = await get("topics", { search: search.value, system: system.checked ? "1" : "" }, page.signal);
-    rates.take(found.at_ms, found.topics.map((row) => [row.topic, row.stored_total]));
+    rates.take(found.at_ms, found.topics.map((row) => [row.topic, row.end_offsets]));
     table.update(found.topics, found.total > found.topics.length ? "The first " + count(found.topics.length) + " of " + count(found.total) + " topics by name; search for others." : counted(found.total, "topic"));
   });
   page.onInput(search, refresh);
@@ -83,7 +83,7 @@ export function topic(page) {
     columns: [
       { name: "group", label: "Group", value: (row) => row.group, cell: (row) => link(path("groups", row.group), row.group) },
       { name: "lag", label: "Lag", isNumber: true, value: (row) => row.lag, cell: (row) => count(row.lag) },
-      { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_ms, cell: (row) => (row.lag ? span(row.lag_age_ms) : "–") },
+      { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_millis, cell: (row) => (row.lag ? span(row.lag_age_millis) : "–") },
       { name: "members", label: "Members", isNumber: true, value: (row) => row.members, cell: (row) => count(row.members) },
     ],
   });
@@ -113,7 +113,7 @@ export function topic(page) {
     const kept = found.queues.reduce((sum, row) => sum + row.messages, 0);
     const inRate = found.queues.some((row) => rates.of(row.queue) !== null) ? found.queues.reduce((sum, row) => sum + (rates.of(row.queue) ?? 0), 0) : null;
     const last = Math.max(...found.queues.map((row) => row.last_ms ?? -Infinity));
-    put(tiles, tile("In", perSecond(inRate), size(found.bytes_in_total) + " since start"), tile("Messages kept", count(kept), counted(found.queues_total, "queue")),
+    put(tiles, tile("In", perSecond(inRate), size(found.bytes_in) + " since start"), tile("Messages kept", count(kept), counted(found.queues_total, "queue")),
       tile("Last message", Number.isFinite(last) ? ago(last, now) : "–", Number.isFinite(last) ? time(last) : "none is kept"), tile("Delayed", count(found.delayed), found.delayed ? [link("delayed" + query({ topic: name }), "show them")] : "none waits"));
     groups.update(found.groups);
     const shown = found.queues.length;
@@ -122,9 +122,9 @@ export function topic(page) {
     put(about, facts([
       ["Kind", kindBadge(found.kind) ?? "normal"],
       ["Permission", PERMISSIONS[found.perm] ?? String(found.perm)],
-      ["Queues", found.write_queues + " to write, " + found.read_queues + " to read"],
+      ["Queues", found.write_queue_nums + " to write, " + found.read_queue_nums + " to read"],
       found.order ? ["Order", "yes"] : null,
-      ...Object.entries(found.messages_in_total).map(([kind, number]) => ["Since the start, " + kind, counted(number, "message")]),
+      ...Object.entries(found.messages_in).map(([kind, number]) => ["Since the start, " + kind, counted(number, "message")]),
       ...Object.entries(found.attributes),
     ]));
   });

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ def test_topics_with_their_messages(console: ConsoleClient) -> None:
     found = console.get("topics")
     rows = {row["topic"]: row for row in found["topics"]}
     assert (rows["orders"]["messages"], rows["orders"]["kind"]) == (ORDERS + 1, "normal")
-    assert rows["orders"]["write_queues"] == 8
+    assert rows["orders"]["write_queue_nums"] == 8
     assert rows["%DLQ%billing"]["kind"] == "dlq"
     assert "SCHEDULE_TOPIC_XXXX" not in rows
     searched = console.get("topics", search="PAY")
@@ -78,9 +79,9 @@ def test_groups_have_the_lag_that_the_command_line_shows(
     with Admin(broker.address) as admin:
         described = admin.describe_group("billing")
     assert row["lag"] == found["lag"] == described.summary.lag == ORDERS // 2 + 1
-    shown = {(queue["topic"], queue["queue"]): queue["lag"] for queue in found["queues"]}
+    shown = {(queue["topic"], queue["queue_id"]): queue["lag"] for queue in found["queues"]}
     assert shown == {(queue.topic, queue.queue_id): queue.lag for queue in described.queues}
-    assert {queue["committed"] is None for queue in found["queues"]} <= {True, False}
+    assert {queue["committed_offset"] is None for queue in found["queues"]} <= {True, False}
 
 
 def test_messages_are_found_by_key_and_shown_whole(console: ConsoleClient) -> None:
@@ -213,14 +214,14 @@ def test_delayed_messages_are_listed_and_cancelled(
     with Producer(broker.address, group="g") as producer:
         producer.send(Message("reminders", b"later", keys=["r-1"], delay_s=3600.0))
     (row,) = logged_in.get("delayed", topic="reminders")["messages"]
-    assert row["due_ms"] - row["stored_ms"] == pytest.approx(3_600_000, abs=5000)
+    assert row["deliver_timestamp"] - row["store_timestamp"] == pytest.approx(3_600_000, abs=5000)
     body = {"topic": "reminders", "key": row["unique_id"]}
     assert logged_in.post("cancel", body).members["messages"][0]["outcome"] == "cancelled"
     assert logged_in.post("cancel", body).members["messages"][0]["outcome"] == "already_cancelled"
     assert logged_in.post("cancel", {"topic": "reminders", "key": "no such key"}).status == 404
     page = logged_in.get("delayed", count="1")
     rest = logged_in.get("delayed", cursor=page["cursor"])["messages"]
-    assert page["messages"][0]["id"] not in [found["id"] for found in rest]
+    assert page["messages"][0]["offset_message_id"] not in [found["offset_message_id"] for found in rest]
 
 
 def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleClient) -> None:
@@ -231,15 +232,15 @@ def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleCli
         assert found["roles"]["consumer"] == found["total"] >= 1
         assert console.get("clients", search="no such client")["clients"] == []
     store = console.get("store")
-    assert store["end_offset"] > 0
+    assert store["status"]["store"]["end_offset_b"] > 0
     options = {row["key"]: row for row in store["options"]}
-    assert options["console.token"]["value"] == '"***"'
+    assert options["console.token"]["text"] == '"***"'
     assert TOKEN not in str(store)
     cluster = console.get("cluster")
     assert cluster["members"] == [
         {"cluster": "DefaultCluster", "broker": "broker-a", "broker_id": 0, "address": broker.address}
     ]
-    assert (cluster["role"], cluster["in_sync"]) == ("ASYNC_MASTER", 1)
+    assert (cluster["status"]["role"], cluster["status"]["copies_in_sync"]) == ("ASYNC_MASTER", 1)
 
 
 @pytest.mark.parametrize(
@@ -290,11 +291,13 @@ def test_a_damaged_message_is_listed_as_damaged_and_not_shown(
 
 def test_a_body_marked_as_compressed_is_decompressed_or_said_not_to_be() -> None:
     from reput_broker.console.messages import _shown_body
+    from reput_client.received import ReceivedMessage
     from reput_protocol.record.record import Record, encode_record
-    from reput_protocol.record.view import RecordView
 
     def shown(body: bytes, sys_flag: int) -> tuple[bytes, bool, str | None]:
-        return _shown_body(RecordView(bytes(encode_record(Record("t", body, sys_flag=sys_flag))), 0))
+        return _shown_body(
+            ReceivedMessage.of_record(bytes(encode_record(Record("t", body, sys_flag=sys_flag))))
+        )
 
     flag = int(MessageSysFlag.COMPRESSED)
     assert shown(zlib.compress(b"text"), flag) == (b"text", True, None)
@@ -304,3 +307,17 @@ def test_a_body_marked_as_compressed_is_decompressed_or_said_not_to_be() -> None
     assert body == b"not zlib"
     assert "cannot be decompressed" in str(trouble)
     assert "LZ4" in str(shown(b"x", flag | MessageSysFlag.COMPRESSION_LZ4)[2])
+
+
+def test_a_directory_whose_name_is_not_utf_8_is_shown(
+    tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    broker = new_reput_broker(data_dir=tmp_path / os.fsdecode(b"data\xff"), http_port=0)
+    assert broker.http_address is not None
+    console = ConsoleClient(broker.http_address)
+    store = console.get("store")
+    assert store["status"]["data_dir"].endswith("data\N{REPLACEMENT CHARACTER}")
+    assert {row["key"]: row for row in store["options"]}["data_dir"]["text"].endswith(
+        'data\N{REPLACEMENT CHARACTER}"'
+    )
+    assert console.ask("GET", "/status").status == 200

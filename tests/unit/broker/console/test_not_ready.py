@@ -31,7 +31,7 @@ def test_pages_say_what_they_wait_for() -> None:
 
     async def main() -> None:
         sources = MetricsSources(BrokerConfig(console={"token": TOKEN}), Counters(), Health())
-        app = make_app(sources, routes=Console(sources, lambda: None, dict).routes())
+        app = make_app(sources, routes=Console(sources, lambda: None).routes())
         async with trio.open_nursery() as nursery:
             host, port = await nursery.start(serve_http, app, "127.0.0.1", 0)
             await trio.to_thread.run_sync(look, ConsoleClient(f"{host}:{port}"))

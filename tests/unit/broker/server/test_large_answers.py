@@ -36,6 +36,7 @@ ASKED: list[tuple[RequestCode, dict[str, Value], bytes]] = [
     (RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "crowd"}, b""),
     (RequestCode.QUERY_QUEUE_BOUNDS, {}, QueueBoundsRequest(["T"]).to_json()),
     (RequestCode.LIST_GROUPS, {}, b""),
+    (RequestCode.LIST_TOPICS, {}, b""),
     (RequestCode.DESCRIBE_GROUP, {"group": "g0", "topic": "T"}, b""),
     (RequestCode.LOCK_BATCH_MQ, {}, LockBatchBody("c", "g0", QUEUES).to_json()),
 ]
@@ -75,7 +76,7 @@ async def test_no_more_than_a_part_is_written_at_a_time(
         await bench.create_topic("T", COUNT)
         for name in NAMES:
             broker._storage.tables.groups.put(SubscriptionGroupConfig(name))
-        if code == RequestCode.GET_ALL_TOPIC_CONFIG:
+        if code in (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.LIST_TOPICS):
             for name in NAMES:
                 broker._storage.tables.topics.create_on_send(name)
         for queue in QUEUES:

@@ -9,7 +9,7 @@ from reput_broker.request import Refusal, Request, Response
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.local_requests import LocalRequests
 from reput_protocol.codes import RequestCode
-from reput_protocol.errors import BrokerError, ErrorCode, NotFound
+from reput_protocol.errors import BrokerError, ErrorCode
 
 AT_ONCE, AWAITED, LATER, REFUSED = (
     RequestCode.GET_MAX_OFFSET,
@@ -46,15 +46,14 @@ async def test_every_way_to_answer(autojump_clock: trio.testing.MockClock) -> No
     requests = LocalRequests(
         RequestDispatcher({AT_ONCE: at_once, AWAITED: after_awaiting, LATER: from_a_task, REFUSED: refusing})
     )
-    answer = await requests.ask_ok(AT_ONCE, {"name": "x", "number": 7}, b"body")
+    answer = await requests.ask(AT_ONCE, {"name": "x", "number": 7}, b"body")
     assert (answer.ext, answer.body) == ({"name": "x", "number": 7}, b"body")
-    assert (await requests.ask_ok(AWAITED, {})).body == b"awaited"
-    assert (await requests.ask_ok(LATER, {})).body == b"later"
-    with pytest.raises(NotFound, match="there is nothing; look elsewhere"):
-        await requests.ask_ok(REFUSED, {})
-    assert (await requests.ask(REFUSED, {})).code == ErrorCode.NOT_FOUND.response_code
-    with pytest.raises(BrokerError, match="not supported"):
-        await requests.ask_ok(999, {})
+    assert (await requests.ask(AWAITED, {})).body == b"awaited"
+    assert (await requests.ask(LATER, {})).body == b"later"
+    refused = await requests.ask(REFUSED, {})
+    assert refused.code == ErrorCode.NOT_FOUND.response_code
+    assert refused.remark == "NOT_FOUND: there is nothing; look elsewhere"
+    assert "not supported" in str((await requests.ask(999, {})).remark)
     assert not requests.is_busy
 
 
@@ -71,7 +70,7 @@ async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(
     answers: list[bytes] = []
 
     async def ask() -> None:
-        answers.append((await requests.ask_ok(LATER, {})).body)
+        answers.append((await requests.ask(LATER, {})).body)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
