@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from reput_broker.config.description import (
+from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import (
     is_live,
     option_fields,
     option_texts,
@@ -15,7 +16,6 @@ from reput_broker.config.description import (
     section_of,
     written,
 )
-from reput_broker.config.model import BrokerConfig
 
 FILE: Final = Path(__file__).resolve().parents[1] / "conf" / "broker.toml"
 _WIDTH: Final = 120

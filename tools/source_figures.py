@@ -54,6 +54,8 @@ class Figures:
     """The modules that import a module while it runs."""
     typing_importers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """These and the ones that import it for types only."""
+    folders: dict[str, str] = field(default_factory=dict)
+    """The folder of each module; a package's own module is in its folder."""
 
 
 def sources() -> Iterator[tuple[str, str, str]]:
@@ -63,15 +65,16 @@ def sources() -> Iterator[tuple[str, str, str]]:
             parts = path.relative_to(ROOT / folder).parts
             if not parts[0].startswith("reput_") or (folder == "client" and parts[0] == "reput_protocol"):
                 continue  # a link to protocol/
-            module = ".".join((*parts[:-1], path.stem)).removesuffix(".__init__")
-            yield folder, module, path.read_text()
+            yield folder, ".".join((*parts[:-1], path.stem)), path.read_text()
 
 
 def measure() -> Figures:
     """Count everything that can be read from the files."""
     figures = Figures()
-    modules = {module for _, module, _ in sources()}
-    for folder, module, text in sources():
+    modules = {module.removesuffix(".__init__") for _, module, _ in sources()}
+    for folder, file, text in sources():
+        module = file.removesuffix(".__init__")
+        figures.folders[module] = file.rpartition(".")[0]
         figures.files += 1
         tree = ast.parse(text)
         docs, wires = _lines_of_docs(tree), _lines_of_wiring(tree)
@@ -171,19 +174,15 @@ def circles(importers: Mapping[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def mutual_folders(importers: Mapping[str, set[str]]) -> list[tuple[str, str]]:
+def mutual_folders(importers: Mapping[str, set[str]], folders: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the pairs of folders of which each imports the other."""
     pairs = {
-        (users_folder, folder)
+        (folders[user], folders[module])
         for module, users in importers.items()
-        for users_folder in {_folder(user) for user in users}
-        if (folder := _folder(module)) != users_folder
+        for user in users
+        if folders[user] != folders[module]
     }
     return sorted(pair for pair in pairs if pair[::-1] in pairs and pair[0] < pair[1])
-
-
-def _folder(module: str) -> str:
-    return module.rpartition(".")[0]
 
 
 class _Calls:
@@ -250,7 +249,7 @@ def main() -> None:
         "modules with a single importer": single,
         "circles of imports": circles(figures.importers),
         "circles with the imports for types": circles(figures.typing_importers),
-        "pairs of folders that import each other": mutual_folders(figures.importers),
+        "pairs of folders that import each other": mutual_folders(figures.importers, figures.folders),
         "readers of a record's head": figures.head_readers,
     }
     for what, found in facts.items():

@@ -25,9 +25,9 @@ from reput_broker.access.tls import ServerTls
 from reput_broker.access.users import UsersProcessor
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
-from reput_broker.config.description import option_fields
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import option_fields
 from reput_broker.config.properties import Properties
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager

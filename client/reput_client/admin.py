@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.admin_users import UserAdmin
 from reput_client.cluster_members import ClusterMember, cluster_members
 from reput_client.consume.offsets import OffsetRequests, timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
-from reput_client.credentials import Credentials
 from reput_client.received import ReceivedMessage
-from reput_client.transport.backoff import Backoff
+from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import (
-    CONNECT_TIMEOUT_S,
-    REQUEST_TIMEOUT_S,
     route_ext,
 )
 from reput_protocol.codes import BoundaryType, Perm, RequestCode, ResponseCode
@@ -60,9 +57,6 @@ from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
-if TYPE_CHECKING:
-    from reput_client.tls import TLS
-
 _MSGPACK = HeaderType.MSGPACK
 _QUEUES_MAX = 65_536
 _TIME_MAX_MS = (1 << 63) - 1
@@ -82,24 +76,9 @@ class Admin(GroupAdmin, UserAdmin):
         timeout_s: seconds a request may take, including connecting.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
+    @takes(ClientOptions)
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
         self._offsets = OffsetRequests(self._session)
 
     # -- topics ------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from reput_client import Admin, InvalidName, PullConsumer, ReplyTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
 from support.broker_process import BrokerProcess
+from support.waiting import until
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 
@@ -308,11 +309,6 @@ async def with_topics(address: str, *topics: str) -> None:
     async with Admin(address) as admin:
         for topic in topics:
             await admin.create_topic(topic, queues=1)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

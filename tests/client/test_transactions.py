@@ -407,9 +407,9 @@ async def test_closing_waits_a_moment_for_a_question_that_is_being_answered(
     assert [end["msgId"] for end in broker.ends] == ["tx-1"]
 
 
-@pytest.mark.parametrize("wrong", [{"checks_at_once": 0}, {"heartbeat_interval_s": 0}])
+@pytest.mark.parametrize("wrong", [{"checks_at_once": 0}, {"heartbeat_interval_s": 0}, {"unique_ids": False}])
 def test_arguments_out_of_range_are_refused(face: Face, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be (1 or more|more than 0)"):
+    with pytest.raises(ValueError, match=r"must be (1 or more|more than 0)|leave unique_ids on"):
         face.TransactionProducer("127.0.0.1:1", group="shop", check=never, **wrong)
     with pytest.raises(ValueError, match="reserved"):
         face.TransactionProducer("127.0.0.1:1", group="DEFAULT_PRODUCER", check=never)

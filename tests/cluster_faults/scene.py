@@ -21,6 +21,7 @@ from histories.scene import ENVIRONMENT
 from reput_client.blocking import Admin
 from reput_protocol.errors import ReputError
 from support.etcd_process import Etcd
+from support.waiting import wait_until
 
 LEASE_S: Final = 4.0
 """How long a master that is silent stays one; as short as etcd's own clock allows."""
@@ -111,11 +112,11 @@ class Cluster(Clients):
         return bool(election.get("master") == master.address and election.get("in_sync") == members)
 
     def _wait_for(self, what: str, condition: Callable[[], bool], until: float) -> None:
-        while not condition():
-            if time.monotonic() > until:
-                logs = "\n".join(f"{machine.name}: {machine.log_tail(8)}" for machine in self.machines)
-                raise AssertionError(f"the cluster has not come to {what}:\n{logs}")
-            time.sleep(0.1)
+        def logs() -> str:
+            tails = "\n".join(f"{machine.name}: {machine.log_tail(8)}" for machine in self.machines)
+            return f"the cluster has not come to {what}:\n{tails}"
+
+        wait_until(condition, until - time.monotonic(), what=logs, step_s=0.1)
 
     def _create_topics(self) -> None:
         until = time.monotonic() + _READY_S

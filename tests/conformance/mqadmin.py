@@ -26,6 +26,7 @@ if __name__ == "__main__":
 from conformance import apache
 from conformance.java_cluster import JavaCluster
 from support.broker_process import BrokerProcess, free_port
+from support.waiting import wait_until
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "mqadmin.json"
 PAGE: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -285,11 +286,11 @@ class Shell:
         """Run every command; yield its name, its arguments and what it printed."""
         for name, command in COMMANDS.items():
             if name == "sendMessage":
-                self._until(lambda: "orders" in self._run("topicList -n {names}", 0).printed)
+                wait_until(lambda: "orders" in self._run("topicList -n {names}", 0).printed, _SETTLED_S)
                 ext = {"topic": "orders", "producers": "makers", "consumers": "readers"}
                 self._facts |= self._java.ask("clients", names=self._facts["names"], vip=True, **ext)
             if name == "brokerConsumeStats":
-                self._until(lambda: self._is_consumed())
+                wait_until(self._is_consumed, _SETTLED_S)
             if name == "deleteSubGroup":
                 self._java.ask("stop clients")
             for arguments in command.runs:
@@ -315,13 +316,6 @@ class Shell:
             and "JAVA" in producers
             and re.search(r"^orders +readers ", stats, re.MULTILINE) is not None
         )
-
-    @staticmethod
-    def _until(holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _SETTLED_S
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
 
     def _run(self, line: str, limit_ms: int) -> Run:
         arguments = [word.format(**self._facts) for word in line.split()]
@@ -441,7 +435,7 @@ def apache_shell(directory: Path) -> Iterator[Shell]:
         java.ask("names", dir=str(directory), port=int(names.rpartition(":")[2]))
         java.start_broker("broker-a", names, port)
         shell = Shell(java, names, f"127.0.0.1:{port}", directory / "files")
-        shell._until(lambda: "broker-a" in shell._run("clusterList -n {names}", 0).printed)
+        wait_until(lambda: "broker-a" in shell._run("clusterList -n {names}", 0).printed, _SETTLED_S)
         yield shell
     finally:
         java.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
 from reput_protocol.commands.body import read_json
 from support.broker_process import BrokerProcess
+from support.waiting import wait_until
 
 GROUP = "conformance"
 SAVE_INTERVAL_MS = 100
@@ -105,10 +105,11 @@ def commit(broker: BrokerProcess, offsets: Mapping[QueueKey, int]) -> None:
     expected: dict[str, dict[int, int]] = {f"{topic}@{GROUP}": {} for topic, _ in offsets}
     for (topic, queue_id), offset in offsets.items():
         expected[f"{topic}@{GROUP}"][queue_id] = offset
-    deadline = time.monotonic() + 10
-    while saved_offsets(broker.data_dir) != expected:
-        assert time.monotonic() < deadline, f"consumerOffset.json does not come to hold {expected}"
-        time.sleep(SAVE_INTERVAL_MS / 1000)
+    wait_until(
+        lambda: saved_offsets(broker.data_dir) == expected,
+        10,
+        what=lambda: f"consumerOffset.json does not come to hold {expected}",
+    )
 
 
 def saved_offsets(data_dir: Path) -> dict[str, dict[int, int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from conformance.counts import COUNTS
 from conformance.java_cluster import JavaCluster
 from reput_client.blocking import Consumer, Message, Producer
 from support.broker_process import BrokerProcess, free_port
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -40,10 +40,7 @@ class Scene:
 
     def until(self, found: Callable[[], bool], what: str) -> None:
         """Wait until something holds; name servers and brokers need some seconds for it."""
-        deadline = time.monotonic() + SETTLE_S
-        while not found():
-            assert time.monotonic() < deadline, f"{what}; the last command failed with: {self.failure}"
-            time.sleep(0.5)
+        wait_until(found, SETTLE_S, what=lambda: f"{what}; the last command failed with: {self.failure}")
 
     def until_registered(self, address: str) -> None:
         """Wait until the name server lists a broker."""

@@ -27,6 +27,7 @@ from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ReputError
 from support.broker_process import BrokerProcess, free_port
 from support.raw_client import RawClient
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -57,10 +58,7 @@ def wait_for_the_same_log(master: Path, slave: Path, *, from_file: int = 0) -> N
 
 
 def wait_for_a_slave(master: BrokerProcess) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while "slave_connected" not in master.log_path.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: "slave_connected" in master.log_path.read_text(), DEADLINE_S)
 
 
 def wait_until_it_grows(data_dir: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from histories.history import Pulse, Recorder
+from support.waiting import wait_until
 
 BEGIN_DEADLINE_S: Final = 120.0
 """How long a process may take to begin, on a machine that has other things to do."""
@@ -118,12 +118,11 @@ class Clients:
         )
 
     def _until(self, what: str, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + BEGIN_DEADLINE_S
-        while not condition():
+        def holds() -> bool:
             self.watch_for_failures()
-            if time.monotonic() > until:
-                raise AssertionError(f"nobody has {what}; see the logs in {self.directory}")
-            time.sleep(0.05)
+            return condition()
+
+        wait_until(holds, BEGIN_DEADLINE_S, what=f"nobody has {what}; see the logs in {self.directory}")
 
     def _has_noted(self, child: Child, what: str) -> bool:
         path = self.events / f"{child.name}.jsonl"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +18,7 @@ from histories.history import Tail, read
 from histories.recording import outcome_of, record
 from histories.scene import Scene
 from histories.trying import try_bug
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
@@ -119,8 +120,10 @@ def test_a_history_can_be_judged_although_its_recorder_was_killed(tmp_path: Path
 
 
 def _until_handled(scene: Scene, count: int) -> None:
-    tail, deadline = Tail(scene.events), time.monotonic() + 60.0
-    while count > 0:
-        count -= sum(event.what == "handled" for event in tail.new())
-        assert time.monotonic() < deadline, "nothing is handled"
-        time.sleep(0.05)
+    tail, handled = Tail(scene.events), Counter[str]()
+
+    def enough() -> bool:
+        handled.update(event.what for event in tail.new())
+        return handled["handled"] >= count
+
+    wait_until(enough, what="nothing is handled")

@@ -16,6 +16,7 @@ from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.errors import BrokerError
 from support.broker_process import BrokerProcess, free_port
 from support.lossy_proxy import LossyProxy
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -152,10 +153,7 @@ def test_delayed_messages_that_are_sent_again_are_delivered_once(tmp_path: Path)
                     producer.send_batch([message])
                 sent.append(message.body)
         assert setting.proxy.lost >= 10, "answers were lost"
-        deadline = time.monotonic() + 30
-        while len(setting.bodies("once")) < len(sent):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: len(setting.bodies("once")) >= len(sent), 30)
         time.sleep(1.5)  # longer than any delay
         assert sorted(setting.bodies("once")) == sorted(map(bytes, sent))
         assert setting.metric("reput_duplicates_rejected_total") >= 10
@@ -186,10 +184,7 @@ def test_a_broker_killed_after_storing_delayed_messages_recognises_them(tmp_path
             producer.send(message, queue_id=0)
             sent.append(message.body)
         assert setting.proxy.lost == 4
-        deadline = time.monotonic() + 30
-        while len(setting.bodies("once")) < len(sent):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: len(setting.bodies("once")) >= len(sent), 30)
         time.sleep(1.5)  # longer than any delay
         assert sorted(setting.bodies("once")) == sent
 
@@ -222,10 +217,7 @@ def test_ids_of_the_application_are_recognised_from_any_producer(tmp_path: Path)
 def test_after_the_window_it_is_another_message(tmp_path: Path) -> None:
     with Setting(tmp_path, never, REPUT_DEDUP__WINDOW="1s") as setting, setting.producer() as producer:
         first = producer.send(Message("once", b"tick", unique_id="tick"))
-        deadline = time.monotonic() + 30
-        while producer.send(Message("once", b"tick", unique_id="tick")) == first:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: producer.send(Message("once", b"tick", unique_id="tick")) != first, 30)
         assert len(setting.bodies("once")) == 2
 
 

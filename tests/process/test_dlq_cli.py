@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -21,6 +20,7 @@ from reput_protocol.record.dead_letter import replayed_id
 from reput_protocol.record.message import MessageQueue
 from support.broker_process import BrokerProcess
 from support.command import reput
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -244,10 +244,7 @@ def test_an_interrupted_replay_continues_where_it_stopped(letters: Letters) -> N
     work = subprocess.Popen(
         letters.command("replay", letters.group, "--rate", "5/s", "--yes"), stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while len(letters.messages(letters.orders)) < 8:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(letters.messages(letters.orders)) >= 8, 60)
     work.send_signal(signal.SIGINT)
     _, errors = work.communicate(timeout=60)
     assert work.returncode == 130

@@ -8,14 +8,15 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from support.broker_process import SMALL_INDEX, free_port
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -104,13 +105,10 @@ def _page(port: int, path: str) -> str:
 
 
 def _wait_until(broker: subprocess.Popen[bytes], is_so: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + DEADLINE_S
-    while time.monotonic() < give_up_at:
+    def holds() -> bool:
         assert broker.poll() is None, "the broker has ended"
-        try:
-            if is_so():
-                return
-        except OSError:
-            pass
-        time.sleep(0.01)
-    raise AssertionError("it did not become so")
+        with suppress(OSError):
+            return is_so()
+        return False
+
+    wait_until(holds, DEADLINE_S)

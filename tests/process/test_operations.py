@@ -19,6 +19,7 @@ import pytest
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
 from support.broker_process import SMALL_INDEX, BrokerProcess, free_port
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -266,10 +267,10 @@ def test_sighup_applies_live_options_and_refuses_bad_ones(tmp_path: Path) -> Non
         put(f"127.0.0.1:{port}", "made", b"x")
         config.write_text("[topics]\nauto_create = false\n")
         process.send_signal(signal.SIGHUP)
-        _wait_for(lambda: _refused(f"127.0.0.1:{port}"))
+        wait_until(lambda: _refused(f"127.0.0.1:{port}"))
         config.write_text("[topics]\nauto_create = 7\n")
         process.send_signal(signal.SIGHUP)
-        _wait_for(lambda: "reput_config_reload_success 0" in _page(http_port))
+        wait_until(lambda: "reput_config_reload_success 0" in _page(http_port))
         assert _refused(f"127.0.0.1:{port}")
         put(f"127.0.0.1:{port}", "made", b"still there")
     finally:
@@ -368,7 +369,7 @@ def _wait_ready(http_port: int) -> None:
         except OSError:
             return False
 
-    _wait_for(ready)
+    wait_until(ready)
 
 
 def _refused(address: str) -> bool:
@@ -377,11 +378,3 @@ def _refused(address: str) -> bool:
     except ReputError:
         return True
     return False
-
-
-def _wait_for(condition: object, deadline_s: float = 20.0) -> None:
-    assert callable(condition)
-    started_at = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started_at < deadline_s
-        time.sleep(0.05)

@@ -15,6 +15,7 @@ from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
 from support.broker_process import BrokerProcess, free_port
 from support.lossy_proxy import LossyProxy
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -145,8 +146,7 @@ def test_every_message_is_tried_as_often_as_it_may_be_and_then_a_dead_letter_als
 
 
 def _until_some(member: Member, topic: str) -> list[ReceivedMessage]:
-    deadline = time.monotonic() + 60
-    while not (messages := member.pull(topic, 1.0)):
-        assert time.monotonic() < deadline, f"nothing came to {topic} from {member.position(topic)} on"
-        time.sleep(0.02)
-    return messages
+    return wait_until(
+        lambda: member.pull(topic, 1.0),
+        what=lambda: f"nothing came to {topic} from {member.position(topic)} on",
+    )

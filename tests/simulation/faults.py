@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,7 +13,8 @@ import trio
 from histories import terms
 from reput_broker.ha.election.engine import GroupRecord
 from simulation.engine import ADDRESS as ENGINE_ADDRESS
-from simulation.machines import BrokerMachine
+from simulation.machines import HA_PORT, PORT, BrokerMachine
+from simulation.sockets import SimulatedSocket
 from simulation.world import Client, World
 
 MEMBERS_MAX: Final = 4
@@ -32,6 +33,7 @@ WEIGHTS: Final = {
     "slow-network": 2,
     "resets": 2,
     "duplicate-connection": 2,
+    "held-connections": 2,
     "engine-down": 2,
     "cut-off-engine": 3,
     "cut-off-slaves": 2,
@@ -263,6 +265,27 @@ class Faults:
         self._last("duplicate-connection", 0.0, lambda: None)
         return bool(connected)
 
+    def _held_connections(self) -> bool:
+        """Some connections between brokers carry nothing, and others do: one of several paths is broken.
+
+        So a slave may get the log and not the tables, or the tables and not the log.
+        """
+        addresses = [(broker.address, port) for broker in self._world.brokers for port in (PORT, HA_PORT)]
+        releases = [sock.hold() for sock in self._dialled(addresses) if self._chance.random() < 0.5]
+        self._last("held-connections", self._chance.choice((0.5, 2.0, 4.0)), partial(_call_all, releases))
+        return bool(releases)
+
+    def hold_tables(self, master: BrokerMachine) -> Callable[[], None]:
+        """Let slaves get the log of a master, and not its tables; return what ends that."""
+        return partial(_call_all, [sock.hold() for sock in self._dialled([(master.address, PORT)])])
+
+    def _dialled(self, addresses: Sequence[tuple[str, int]]) -> Iterator[SimulatedSocket]:
+        """Return the connections that brokers have dialled to others."""
+        for broker in self._world.brokers:
+            for sock in broker.process.sockets if broker.process is not None else ():
+                if sock.dialled in addresses:
+                    yield sock
+
     def _cut_off_engine(self) -> bool:
         """The master and the engine hear nothing of each other, and everything of all others."""
         masters = [broker for broker in self._world.brokers if broker.leads]
@@ -431,6 +454,11 @@ class Faults:
             )
             self._last("stop-member", seconds, lambda: self._world.resume(stopped))
         return member is not None
+
+
+def _call_all(functions: Sequence[Callable[[], None]]) -> None:
+    for function in functions:
+        function()
 
 
 def member_options(chance: random.Random) -> dict[str, object]:

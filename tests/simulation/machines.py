@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from simulation.world import World
 
 PORT: Final = 10911
+HA_PORT: Final = 10912
 NAMES_PORT: Final = 9876
 _STORE: Final = {
     "commit_log_file_size": 1 << 16,

@@ -2,8 +2,9 @@
 
 A link has one direction. What is sent on a connection arrives in order and whole, after the link's latency and at its
 rate. A lost segment delays all that follows it on its connection until it is repeated. On a cut link everything waits,
-and is repeated some time after the link is mended, as TCP does. The receiver's window limits what is unread or
-unacknowledged, so a peer that does not read, or whose acknowledgements do not arrive, stops the sender.
+and is repeated some time after the link is mended, as TCP does. A single connection can be held in the same way. The
+receiver's window limits what is unread or unacknowledged, so a peer that does not read, or whose acknowledgements do
+not arrive, stops the sender.
 """
 
 from __future__ import annotations
@@ -135,6 +136,7 @@ class Lane:
         self._chance = chance
         self._on_its_way: deque[tuple[float, Callable[[], None]]] = deque()
         self._last_at = 0.0
+        self._is_held = self._waits = False
         self.sender: SimulatedSocket | None = None
 
     def put(self, size: int, arrives: Callable[[], None]) -> None:
@@ -157,6 +159,9 @@ class Lane:
         if self._link.is_cut:
             self._link.stuck.append(self)
             return
+        if self._is_held:
+            self._waits = True
+            return
         if self._network.is_down(self):
             return
         if self._link.loss and self._chance.random() < self._link.loss:
@@ -171,6 +176,17 @@ class Lane:
     def repeat(self, waited_s: float) -> None:
         """Send again what waited; the longer it waited, the longer until the next attempt."""
         self._network.timers.after(self._chance.uniform(0.0, min(waited_s, _REPEAT_MAX_S)), self._arrive)
+
+    def hold(self) -> None:
+        """Let nothing arrive until `release`."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Let everything through again; what waited is repeated a moment later."""
+        self._is_held = False
+        if self._waits:
+            self._waits = False
+            self.repeat(_REPEAT_MAX_S)
 
     def drop(self) -> None:
         """Forget what is on its way."""

@@ -146,7 +146,7 @@ BUGS: Final = {
         Bug(shorter_log_promoted, ("replicated lost", "taken back")),
         Bug(no_fence, ("stale master",), {"cut-off-engine": 6, "loss": 1}),
         Bug(truncation_forgotten, ("logs differ", "taken back", "replicated lost")),
-        Bug(old_pop_positions, ("popped again",)),
+        Bug(old_pop_positions, ("popped again",), {}, "late-tables"),
         Bug(buffers_forgotten, ("popped again",), {"resets": 1}, has_pool=True),
         Bug(stays_where_it_is, ("stranded",), {}, "isolated-master"),
         Bug(level_not_repeated, ("not repeated",), {"cut-off-slaves": 1}),

@@ -73,10 +73,25 @@ async def restored_engine(world: World, faults: Faults, load: Load) -> list[Prod
     return []
 
 
+async def late_tables(world: World, faults: Faults, load: Load) -> list[Producers]:
+    """Let slaves get the master's log and not its tables for a moment, for which they stay in sync; then it is lost."""
+    await whole(world)
+    master = next((broker for broker in world.brokers if broker.leads), None)
+    if master is None:
+        return []
+    release = faults.hold_tables(master)
+    await trio.sleep(world.chance("scene").uniform(0.5, 0.9))
+    faults.lose_power(master, 5.0)
+    release()
+    await trio.sleep(6.0)
+    return []
+
+
 SCENES: Final[dict[str, tuple[Scene, int]]] = {
     "nothing": (nothing, 7),
     "isolated-master": (isolated_master, 2),
     "restored-engine": (restored_engine, 1),
+    "late-tables": (late_tables, 1),
 }
 """With how often each is played."""
 

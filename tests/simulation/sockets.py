@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -267,6 +267,23 @@ class SimulatedSocket:
     def is_connected(self) -> bool:
         """Whether there is a peer."""
         return self._state == "connected" and self._peer is not None
+
+    @property
+    def dialled(self) -> tuple[str, int] | None:
+        """The address that it has dialled and is connected to."""
+        return self._peer_name if self.is_connected and self._has_dialled else None
+
+    def hold(self) -> Callable[[], None]:
+        """Let nothing arrive at both ends; return what ends that."""
+        lanes = [end._lane for end in (self, self._peer) if end is not None and end._lane is not None]
+        for lane in lanes:
+            lane.hold()
+
+        def release() -> None:
+            for lane in lanes:
+                lane.release()
+
+        return release
 
     def cut_off(self) -> None:
         """Reset the connection at both ends, as a box between them may."""

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from support.broker_process import BrokerProcess, free_port
 from support.etcd_process import Etcd
+from support.waiting import wait_until
 
 _DEADLINE_S = 40.0
 
@@ -102,10 +103,9 @@ class ClusterOfThree:
 
     def wait_master(self) -> int:
         """Wait until there is a master, and return its number."""
-        deadline = time.monotonic() + _DEADLINE_S
-        while (master := self.master()) is None:
-            assert time.monotonic() < deadline, self.tails()
-            time.sleep(0.02)
+        wait_until(lambda: self.master() is not None, _DEADLINE_S, what=self.tails)
+        master = self.master()
+        assert master is not None
         return master
 
     def wait_in_sync(self, *numbers: int) -> int:

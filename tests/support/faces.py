@@ -17,6 +17,7 @@ import anyio
 
 import reput_client
 import reput_client.blocking
+from support.waiting import until, wait_until
 
 Scenario = Callable[["Face"], Coroutine[Any, Any, None]]
 FACES = ("trio", "asyncio", "blocking")
@@ -87,12 +88,11 @@ class Face:
             await anyio.sleep(seconds)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that another party does is done; fail after half a minute."""
-        for _ in range(6000):
-            if condition():
-                return
-            await self.sleep(0.005)
-        raise AssertionError("waited half a minute in vain")
+        """Wait until something that another party does is done."""
+        if self.is_blocking:
+            wait_until(condition, step_s=0.005)
+        else:
+            await until(condition)
 
 
 def open_sockets() -> int:

@@ -12,6 +12,7 @@ from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.subscriptions import parse_topics
 from reput_client.offset_store import OFFSET_NOT_FOUND, OffsetStore, ReadOffsetType
 from reput_client.transport.address import Address
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
@@ -22,6 +23,7 @@ from reput_protocol.commands.topic import BrokerData
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.header import Value
+from support.waiting import FakeSeconds
 
 T = TypeVar("T")
 
@@ -29,20 +31,10 @@ ADDRESS = Address("127.0.0.1", 1)
 Reply = Callable[[Mapping[str, Value], bytes], bytes]
 
 
-class Clock:
-    """Seconds that pass on demand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class _Runtime:
     """Time alone: nothing waits."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: FakeSeconds) -> None:
         self._clock = clock
 
     def now(self) -> float:
@@ -63,8 +55,8 @@ class _Event:
 class ScriptedSession(Session):
     """A session whose requests are answered at once by functions, by code."""
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(str(ADDRESS), cast("Runtime", _Runtime(clock)))
+    def __init__(self, clock: FakeSeconds) -> None:
+        super().__init__(ClientOptions(str(ADDRESS)), cast("Runtime", _Runtime(clock)))
         self.replies: dict[int, Reply] = {}
         self.asked: list[int] = []
 
@@ -91,7 +83,7 @@ class ScriptedSession(Session):
 class LockTable:
     """The broker's own table of locks, asked through sessions."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: FakeSeconds) -> None:
         self.table = BrokerLocks(GroupsConfig(), clock)
 
     def answer(self, session: ScriptedSession) -> None:

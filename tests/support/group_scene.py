@@ -20,6 +20,7 @@ from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.errors import SendOutcomeUnknown
 from reput_protocol.errors import ReputError
 from support.group_member import Event, MemberProcess
+from support.waiting import wait_until
 
 QUEUES = 8
 _SEND_PAUSE_S = 0.005
@@ -102,10 +103,7 @@ class GroupScene:
 
     def until(self, condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
         """Wait for something."""
-        deadline = time.monotonic() + deadline_s
-        while not condition():
-            assert time.monotonic() < deadline, self._story()
-            time.sleep(0.01)
+        wait_until(condition, deadline_s, what=self._story)
 
     def _story(self) -> str:
         missing = set(self.sent) - {event.body for event in self.handled()}

@@ -12,7 +12,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from docs_reference.markdown import cell, escaped
-from reput_broker.config.description import (
+from reput_broker.config.environment import OTHER_VARIABLES, variable_of
+from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import (
     flatten,
     is_live,
     option_fields,
@@ -21,8 +23,6 @@ from reput_broker.config.description import (
     section_of,
     written,
 )
-from reput_broker.config.environment import OTHER_VARIABLES, variable_of
-from reput_broker.config.model import BrokerConfig
 from reput_broker.config.units import is_duration, is_size
 from reput_protocol.units import format_duration, format_size
 

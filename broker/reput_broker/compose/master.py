@@ -15,7 +15,7 @@ from reput_broker.compose.parts import CommonParts, HasHandlers, build_core, han
 from reput_broker.compose.storage import Storage
 from reput_broker.core import RoleDuties
 from reput_broker.delay.feature import DelayFeature
-from reput_broker.groups.awaited_members import members_before
+from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.connection import ServedLog
@@ -44,7 +44,6 @@ from reput_broker.retry.put_once import PutOnce
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of
 from reput_broker.staging.feature import StagingFeature
-from reput_broker.tables.config_file import ConfigFile
 from reput_broker.transactions.feature import TransactionFeature
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
@@ -276,8 +275,11 @@ class MasterParts(RoleDuties):
     async def before_serving(self) -> None:
         """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
-        file = ConfigFile(self._core.store.options.data_dir / "config" / "groupMembers.json")
-        self.groups.membership.expect(await trio.to_thread.run_sync(members_before, file))
+        core = self._core
+        file = GroupMembersFile(core.store.options.data_dir / "config", core.clock_ms)
+        # One that is silent for longer is no member.
+        age_max_s = core.config.groups.heartbeat_timeout
+        self.groups.membership.expect(await trio.to_thread.run_sync(file.take, age_max_s))
 
     def release(self) -> None:
         """Answer members that wait for changes of tables, because the tenure ends."""

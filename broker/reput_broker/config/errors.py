@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from reput_broker.config.description import is_secret
 from reput_broker.config.environment import FILE_SUFFIX, variable_of
+from reput_broker.config.options import is_secret
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:

@@ -18,7 +18,15 @@ from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from reput_broker.config.description import (
+from reput_broker.config.environment import (
+    FILE_SUFFIX,
+    own_variables,
+    unknown_variables,
+    variable_of,
+)
+from reput_broker.config.errors import ConfigError, ConfigProblem, file_variable_hint, nearest_key
+from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import (
     flatten,
     is_live,
     is_secret,
@@ -28,14 +36,6 @@ from reput_broker.config.description import (
     shown,
     written,
 )
-from reput_broker.config.environment import (
-    FILE_SUFFIX,
-    own_variables,
-    unknown_variables,
-    variable_of,
-)
-from reput_broker.config.errors import ConfigError, ConfigProblem, file_variable_hint, nearest_key
-from reput_broker.config.model import BrokerConfig
 from reput_broker.config.units import is_duration, is_size
 
 _VALUE_FILE_BYTES_MAX = 65536

@@ -25,8 +25,8 @@ from pydantic import (
     field_validator,
 )
 
-from reput_broker.config.description import flatten, option_fields
 from reput_broker.config.errors import ConfigError, ConfigProblem, problems_of
+from reput_broker.config.options import flatten, option_fields
 from reput_broker.config.sections import (
     AccessConfig,
     ConsoleConfig,

@@ -174,8 +174,18 @@ class Schedule:
 
     def offset_members(self) -> dict[str, Any]:
         """Return the levels' progress as the members of `config/delayOffset.json`."""
-        log_end = self._store.wrote_offset
-        return self._offsets.members(self.levels.progress(log_end, self.cancellations.first_offset()))
+        return self._offsets.members(self._level_progress())
+
+    def _level_progress(self) -> LevelProgress:
+        return self.levels.progress(self._store.wrote_offset, self.cancellations.first_offset())
+
+    def offsets_version(self) -> str:
+        """Return a text that differs when `offset_members` does.
+
+        While only the log grows, it differs once a start would be spared much work by that.
+        """
+        offsets, replay_from, cancel_offset = self._level_progress()
+        return f"{offsets}-{(replay_from or 0) // _REPLAY_BYTES_MAX}-{cancel_offset}"
 
     def timer_checkpoint(self) -> bytes:
         """Return RocketMQ's part of `config/timercheck`, as of now."""

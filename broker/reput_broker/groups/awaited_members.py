@@ -6,7 +6,10 @@ the queues of the others, which still consume them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -61,17 +64,45 @@ class _Members(msgspec.Struct):
     members: dict[str, dict[str, float]] = {}
 
 
-def members_before(file: ConfigFile) -> AwaitedGroups:
-    """Return the members that the groups had at the master before, by group, and remove the file: it is true only
-    now.
+class GroupMembersFile:
+    """`config/groupMembers.json`: the members that the groups had at the master before. Its methods block.
+
+    The time of the file is when that master last said so.
     """
-    try:
-        text = file.load().data
-        file.remove()
-        found = msgspec.json.decode(text, type=_Members).members if text else {}
-    except (ReputError, OSError, msgspec.MsgspecError) as error:
-        log.warning(
-            "members_not_read", detail=str(error), hint="two members may consume a queue until all are back"
-        )
-        return {}
-    return found
+
+    def __init__(self, directory: Path, clock_ms: Callable[[], int]) -> None:
+        self._file = ConfigFile(directory / "groupMembers.json")
+        self._clock_ms = clock_ms
+
+    def save(self, data: bytes) -> None:
+        """Replace the file's text with what the master says. Raises OSError."""
+        self._file.save(data)
+        self.unchanged()
+
+    def unchanged(self) -> None:
+        """Note that the master still says so."""
+        now_ns = self._clock_ms() * 1_000_000
+        with suppress(OSError):
+            os.utime(self._file.path, ns=(now_ns, now_ns))
+
+    def take(self, age_max_s: float) -> AwaitedGroups:
+        """Return the members that a new master awaits, and remove the file: it is true only now.
+
+        Args:
+            age_max_s: members that were noted longer ago are not awaited.
+        """
+        try:
+            loaded = self._file.load()
+            if loaded.path is None:
+                return {}
+            age_s = self._clock_ms() / 1000 - loaded.path.stat().st_mtime
+            self._file.remove()
+            found = msgspec.json.decode(loaded.data, type=_Members).members
+        except (ReputError, OSError, msgspec.MsgspecError) as error:
+            log.warning(
+                "members_not_read",
+                detail=str(error),
+                hint="two members may consume a queue until all are back",
+            )
+            return {}
+        return found if age_s <= age_max_s else {}

@@ -72,11 +72,16 @@ class ProducerGroups:
         return [] if producers is None else list(producers.last_heard)
 
     def pick(self, group: str) -> ClientChannel | None:
-        """Return the next client of a group (round robin); None if there is none."""
+        """Return the next client of a group (round robin), by its latest connection; None if there is none."""
         producers = self._groups.get(group)
         if producers is None:
             return None
-        channels = [channel for channel in producers.last_heard if not channel.client.is_closed]
+        heard, latest = producers.last_heard, dict[str, ClientChannel]()
+        for channel in heard:
+            before = latest.get(channel.client_id, channel)
+            if not channel.client.is_closed and heard[channel] >= heard[before]:
+                latest[channel.client_id] = channel
+        channels = [*latest.values()]
         if not channels:
             return None
         producers.next = (producers.next + 1) % len(channels)

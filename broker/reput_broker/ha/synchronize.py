@@ -26,6 +26,7 @@ import structlog
 import trio
 
 from reput_broker.delay.finished_timers import read_answer
+from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.ha.progress import MasterLog
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
@@ -98,6 +99,8 @@ class _Table:
     """Returns the members of a body."""
     is_unchanged: Callable[[], bool] = lambda: True
     """Whether the table is still as it was taken over."""
+    unchanged: Callable[[], None] = lambda: None
+    """Called when the master says that what was taken over is still true."""
     interval_s: float = _CHANGES_S
     """Between two requests to a Reput master."""
     version: str | None = None
@@ -165,6 +168,7 @@ class SlaveSynchronize:
         self._topics_version = self._groups_version = DataVersion()
         self._has_offsets = tables.offsets.file.path.exists()
         config = store.options.data_dir / "config"
+        members = GroupMembersFile(config, tables.clock_ms)
         self._all = (
             # A slave refuses the first, so that no slave copies another's tables.
             _Table("offsets", RequestCode.GET_ALL_CONSUMER_OFFSET, self._take_offsets, interval_s=_OFFSETS_S),
@@ -205,7 +209,8 @@ class SlaveSynchronize:
             _Table(
                 "groupMembers",
                 RequestCode.GET_GROUP_MEMBERS,
-                partial(_write, ConfigFile(config / "groupMembers.json")),
+                partial(_write, members),
+                unchanged=members.unchanged,
             ),
         )
 
@@ -382,7 +387,9 @@ class SlaveSynchronize:
         interval_s = table.interval_s if self._told == _NONE else max(table.interval_s, _TOLD_S)
         table.due_at = trio.current_time() + (interval_s if is_reput else _WHOLE_TABLE_S)
         table.refusal = ""
-        if body:
+        if not body:
+            table.unchanged()
+        else:
             table.held = _Held(
                 body,
                 result.table_version,
@@ -497,6 +504,6 @@ class SlaveSynchronize:
         await self._tables.group_saver.save()
 
 
-async def _write(file: ConfigFile, members: Members, _held: _Held) -> None:
+async def _write(file: ConfigFile | GroupMembersFile, members: Members, _held: _Held) -> None:
     """Replace the file of a table that only a master reads."""
     await trio.to_thread.run_sync(file.save, encode(members))

@@ -17,7 +17,7 @@ from reput_broker.delay.schedule import Schedule
 from reput_broker.groups.membership import Membership
 from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.config_file import DataVersion, encode
+from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.table_parts import TableParts
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import RequestCode
@@ -69,7 +69,7 @@ class TableSyncProcessor:
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda: _text(tables.topics.version),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: _text(tables.groups.version),
             RequestCode.GET_SINK_BATCHES: lambda: _text(batches_version()),
-            RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(encode(schedule.offset_members())):x}",
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(schedule.offsets_version().encode()):x}",
         }
         self._handlers = {
             code: partial(self._answer, version, handlers[code]) for code, version in versions.items()
@@ -121,10 +121,10 @@ class TableSyncProcessor:
         return ".".join([f"{crc32(version().encode()):x}" for version in self._announced])
 
     def _modes_version(self) -> str:
-        return f"{crc32(encode_json(self._request_modes.members())):x}"
+        return f"{self._run}-{self._request_modes.changes}"
 
     def _members_version(self) -> str:
-        return f"{crc32(encode_json(self._membership.to_await())):x}"
+        return f"{self._run}-{self._membership.consumers.changes}"
 
     def group_members(self, _request: Request) -> Response:
         """Answer with the members of groups, for the list of a slave that becomes the master."""

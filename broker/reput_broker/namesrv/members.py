@@ -2,20 +2,34 @@
 
 A slave says its id and address when it asks for its master's state, and gets what the master knows of the others. So
 each member can name all of them, also without a name server, and after a failover.
+
+The addresses are in the routes of clients, and a user who may replicate names them. The address cannot be bound to the
+host that names it, since clients may reach a broker under another one than its master does. So one host names few
+members, and moves none that is there and that another host, or the master, has named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from reput_broker.config.units import checked_address
 from reput_protocol.commands.replica import GroupMember
 
 FORGOTTEN_AFTER_S: Final = 24 * 3600.0
 """A member that was not there for so long is not listed any more: it was taken out of the group."""
-_MEMBERS_MAX: Final = 128
+_THERE_S: Final = 60.0
+"""A member was there so shortly ago that it still is: it asks every few seconds."""
+_MEMBERS_MAX: Final = 32
+_OF_A_HOST_MAX: Final = 8
 _UNSPECIFIED: Final = ("0.0.0.0", "[::]", "::", "")
+
+
+class _Seen(NamedTuple):
+    address: str
+    at: float
+    host: str
+    """Of the connection on which the member said so; empty if the master named it."""
 
 
 class GroupMembers:
@@ -31,7 +45,7 @@ class GroupMembers:
         self.own_address = ""
         """Where clients reach this broker; empty before it serves."""
         self._clock = clock
-        self._seen: dict[int, tuple[str, float]] = {}
+        self._seen: dict[int, _Seen] = {}
 
     def asked(self, slave_id: int | None, address: str | None, host: str) -> None:
         """Note a slave that has asked for this broker's state.
@@ -43,33 +57,55 @@ class GroupMembers:
         if not slave_id or not address or slave_id == self.own_id:
             return
         named, _, port = address.rpartition(":")
-        self._note(slave_id, f"{host}:{port}" if named in _UNSPECIFIED else address, self._clock())
+        seen = _Seen(f"{host}:{port}" if named in _UNSPECIFIED else address, self._clock(), host)
+        before = self._seen.get(slave_id)
+        if before is not None and before.host != host and self._is_there(before):
+            if before.address != seen.address:
+                return
+            seen = seen._replace(host=before.host)
+        self._note(slave_id, seen)
+        of_host = [key for key, other in self._seen.items() if host and other.host == host]
+        if len(of_host) > _OF_A_HOST_MAX:
+            del self._seen[self._longest_away(of_host)]
 
     def learned(self, members: Iterable[GroupMember]) -> None:
         """Note what the master knows of the others, and of itself."""
         now = self._clock()
         for member in members:
             if member.slave_id and member.slave_id != self.own_id:
-                self._note(member.slave_id, member.address, now - member.age_s)
+                before = self._seen.get(member.slave_id)
+                is_same = before is not None and before.address == member.address
+                host = before.host if before is not None and is_same else ""
+                self._note(member.slave_id, _Seen(member.address, now - member.age_s, host))
 
-    def _note(self, slave_id: int, address: str, seen_at: float) -> None:
+    def _is_there(self, seen: _Seen) -> bool:
+        return self._clock() - seen.at < _THERE_S
+
+    def _longest_away(self, slave_ids: Iterable[int]) -> int:
+        return min(slave_ids, key=lambda slave_id: self._seen[slave_id].at)
+
+    def _note(self, slave_id: int, seen: _Seen) -> None:
         try:
-            checked_address(address)
+            checked_address(seen.address)
         except ValueError:
             return  # it would be in the routes of every client
         before = self._seen.get(slave_id)
-        if (before is None or before[1] <= seen_at) and (
-            before is not None or len(self._seen) < _MEMBERS_MAX
-        ):
-            self._seen[slave_id] = (address, seen_at)
+        if before is not None and before.at > seen.at:
+            return
+        if before is None and len(self._seen) >= _MEMBERS_MAX:
+            away = self._longest_away(self._seen)
+            if self._is_there(self._seen[away]):
+                return
+            del self._seen[away]
+        self._seen[slave_id] = seen
 
     def others(self) -> list[GroupMember]:
         """Return the other members by id; those that were away for a day are left out."""
         now = self._clock()
-        self._seen = {key: seen for key, seen in self._seen.items() if now - seen[1] < FORGOTTEN_AFTER_S}
+        self._seen = {key: seen for key, seen in self._seen.items() if now - seen.at < FORGOTTEN_AFTER_S}
         return [
-            GroupMember(key, address, max(0.0, now - seen_at))
-            for key, (address, seen_at) in sorted(self._seen.items())
+            GroupMember(key, seen.address, max(0.0, now - seen.at))
+            for key, seen in sorted(self._seen.items())
         ]
 
     def who_may_lead(self) -> dict[str, str]:

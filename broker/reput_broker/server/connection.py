@@ -311,6 +311,11 @@ class Connection:
             self._deferred_bytes -= size
             self._memory.change(self, "read", -size)
 
+    def held_elsewhere(self, request: Request) -> None:
+        """See `Client`."""
+        if request in self._deferred:
+            self._defer(request, 0)
+
     def _count_sent(self, size: int) -> None:
         self._traffic.bytes_out += size
 

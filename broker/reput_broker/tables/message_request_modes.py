@@ -27,6 +27,8 @@ class MessageRequestModes:
         self.file = ConfigFile(path)
         self._table: dict[tuple[str, str], MessageRequestMode] = {}
         self._unsaved = False
+        self.changes = 0
+        """How often the table has changed since it was read."""
 
     def load(self) -> None:
         """Read the file. Blocks.
@@ -60,13 +62,13 @@ class MessageRequestModes:
                 f"{_MODES_MAX} modes are set, which is the most; delete groups or topics that are not used",
             )
         self._table[mode.topic, mode.consumer_group] = mode
-        self._unsaved = True
+        self._changed()
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Remove the modes of a deleted topic or group. In the file until the next save."""
         for key in [key for key in self._table if topic == key[0] or group == key[1]]:
             del self._table[key]
-            self._unsaved = True
+            self._changed()
 
     def members(self) -> dict[str, Any]:
         """Return the members of the file as of now."""
@@ -82,6 +84,10 @@ class MessageRequestModes:
         self._unsaved = False
         members = self.members()
         return ConfigFileSave(self.file, lambda: members, self._changed_again)
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._unsaved = True
 
     def _changed_again(self) -> None:
         self._unsaved = True

@@ -51,6 +51,7 @@ class Tables:
         clock_ms: Callable[[], int],
         on_saved: Callable[[str, Exception | None], None],
     ) -> None:
+        self.clock_ms = clock_ms
         self._options = config.groups
         self.topics = TopicConfigManager(
             directory / "topics.json",

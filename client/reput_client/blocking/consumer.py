@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Self
 
 from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.consume import consumer as asynchronous
-from reput_client.consume.group.allocation import AllocationStrategy, averagely
-from reput_client.consume.group.failures import OnFailure
 from reput_client.consume.group.overdue import Handlers
-from reput_client.consume.group.subscriptions import Start
-from reput_client.credentials import Credentials
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S
+from reput_client.transport.options import takes
 from reput_protocol.record.message import MessageQueue
 
 _LOOK_ROUND_S: Final = 0.5
 
 _Consumer = on_blocking_runtime(asynchronous.Consumer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(asynchronous.ConsumerOptions):
+    """See `Consumer`."""
+
+    offset_store: BlockingOffsetStore | None = None  # type: ignore[assignment]
 
 
 class Consumer(BlockingClient[asynchronous.Consumer]):
@@ -35,67 +37,11 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     use the consumer becomes a new member without messages.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        group: str,
-        topic: str | None = None,
-        topics: Iterable[str] | Mapping[str, str] | None = None,
-        tags: str = "*",
-        sql: str | None = None,
-        start: Start = "earliest",
-        mode: str = "clustering",
-        orderly: bool = False,
-        allocation: AllocationStrategy = averagely,
-        on_failure: OnFailure | None = None,
-        handler_timeout_s: float = asynchronous.HANDLER_TIMEOUT_S,
-        prefetch_messages: int = 2048,
-        prefetch_bytes: int = 16 * 1024 * 1024,
-        queue_messages_max: int = 1000,
-        queue_bytes_max: int = 100 * 1024 * 1024,
-        queue_span_max: int = 2000,
-        commit_interval_s: float = 5.0,
-        heartbeat_interval_s: float = 30.0,
-        offset_store: BlockingOffsetStore | None = None,
-        wait_for_topic: bool = True,
-        instance: str = "DEFAULT",
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        client = _Consumer(
-            address,
-            group=group,
-            topic=topic,
-            topics=topics,
-            tags=tags,
-            sql=sql,
-            start=start,
-            mode=mode,
-            orderly=orderly,
-            allocation=allocation,
-            on_failure=on_failure,
-            handler_timeout_s=handler_timeout_s,
-            prefetch_messages=prefetch_messages,
-            prefetch_bytes=prefetch_bytes,
-            queue_messages_max=queue_messages_max,
-            queue_bytes_max=queue_bytes_max,
-            queue_span_max=queue_span_max,
-            commit_interval_s=commit_interval_s,
-            heartbeat_interval_s=heartbeat_interval_s,
-            offset_store=offset_store.asynchronous if offset_store is not None else None,
-            wait_for_topic=wait_for_topic,
-            instance=instance,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
-        super().__init__(client)
+    @takes(ConsumerOptions)
+    def __init__(self, options: ConsumerOptions) -> None:
+        store = options.offset_store
+        own = None if store is None else store.asynchronous
+        super().__init__(_Consumer(**{**vars(options), "offset_store": own}))
 
     @property
     def group(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,21 +15,16 @@ from reput_client.blocking.client import (
     on_blocking_runtime,
     signature_of,
 )
-from reput_client.credentials import Credentials
 from reput_client.errors import ClientClosed, PostsFailed
 from reput_client.produce import producer as asynchronous
 from reput_client.produce import transactions
 from reput_client.produce.posted_block import Posted
-from reput_client.produce.presence import HEARTBEAT_INTERVAL_S
-from reput_client.produce.producer import SEND_TIMEOUT_S
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.transactions import TransactionReceipt
 from reput_client.received import ReceivedMessage
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
-from reput_client.transport.session import CONNECT_TIMEOUT_S
+from reput_client.transport.options import takes
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel, TransactionState
+from reput_protocol.codes import TransactionState
 from reput_protocol.record.message import Message
 
 log = logging.getLogger("reput_client")
@@ -157,6 +153,13 @@ BlockingLocalTransaction: TypeAlias = Callable[[Message], TransactionState]
 _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TransactionProducerOptions(transactions.TransactionProducerOptions):
+    """See `TransactionProducer`."""
+
+    check: BlockingCheck = field()  # type: ignore[assignment]
+
+
 class TransactionProducer(Producer):
     """A producer of messages that are part of local transactions; a context manager.
 
@@ -168,45 +171,12 @@ class TransactionProducer(Producer):
 
     _client: transactions.TransactionProducer
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        group: str,
-        check: BlockingCheck,
-        checks_at_once: int = 1,
-        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
-        ack: str = AckLevel.FLUSHED,
-        timeout_s: float = SEND_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        retries: int = 0,
-        linger_s: float = 0.0,
-        batch_bytes: int = 1024 * 1024,
-        max_in_flight: int = 64,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
+    @takes(TransactionProducerOptions)
+    def __init__(self, options: TransactionProducerOptions) -> None:
         async def checked(message: ReceivedMessage) -> TransactionState:
-            return await self._runtime.in_thread(lambda: check(message))
+            return await self._runtime.in_thread(lambda: options.check(message))
 
-        client = _TransactionProducer(
-            address,
-            group=group,
-            check=checked,
-            checks_at_once=checks_at_once,
-            heartbeat_interval_s=heartbeat_interval_s,
-            ack=ack,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            retries=retries,
-            linger_s=linger_s,
-            batch_bytes=batch_bytes,
-            max_in_flight=max_in_flight,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
+        client = _TransactionProducer(**{**vars(options), "check": checked})
         BlockingClient.__init__(self, client)  # not Producer's, which makes a client without transactions
 
     def send_in_transaction(

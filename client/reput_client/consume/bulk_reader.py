@@ -6,19 +6,17 @@ messages; only durable messages are returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from reput_client.consume.fetch_records import FetchedBlock, fetch_ext, fetched_block
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import ReadAhead
-from reput_client.credentials import Credentials
 from reput_client.errors import BrokerNotFound
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
+from reput_client.transport.options import ClientOptions, takes
+from reput_client.transport.session import is_not_master
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.pull import (
     FETCH_BYTES,
@@ -44,24 +42,9 @@ class BulkReader(Client):
         timeout_s: seconds a request may take, including reconnecting.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
+    @takes(ClientOptions)
+    def __init__(self, options: ClientOptions) -> None:
+        super().__init__(options)
         self._offsets = OffsetRequests(self._session)
         self._ahead = self._new_ahead()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import Final, Self
@@ -18,13 +19,11 @@ from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.subscriptions import Start, checked_start, parse_topics
 from reput_client.consume.send_back import send_back
-from reput_client.credentials import Credentials
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, wall_clock_ms
+from reput_client.transport.options import ClientOptions, takes
+from reput_client.transport.session import wall_clock_ms
 from reput_protocol.codes import MessageModel
 from reput_protocol.names import check_client_group
 from reput_protocol.record.message import MessageQueue
@@ -33,6 +32,42 @@ HANDLER_TIMEOUT_S: Final = 900.0
 """(RocketMQ: consumeTimeout, 15 minutes.)"""
 _ENDING_S: Final = 1.0
 _MODELS: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """See `Consumer`."""
+
+    group: str
+    topic: str | None = None
+    topics: Iterable[str] | Mapping[str, str] | None = None
+    tags: str = "*"
+    sql: str | None = None
+    start: Start = "earliest"
+    mode: str = "clustering"
+    orderly: bool = False
+    allocation: AllocationStrategy = averagely
+    on_failure: OnFailure | None = None
+    handler_timeout_s: float = HANDLER_TIMEOUT_S
+    prefetch_messages: int = 2048
+    prefetch_bytes: int = 16 * 1024 * 1024
+    queue_messages_max: int = 1000
+    queue_bytes_max: int = 100 * 1024 * 1024
+    queue_span_max: int = 2000
+    commit_interval_s: float = 5.0
+    heartbeat_interval_s: float = 30.0
+    offset_store: OffsetStore | None = None
+    wait_for_topic: bool = True
+    instance: str = "DEFAULT"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode not in _MODELS:
+            raise ValueError(f"mode is 'clustering' or 'broadcasting', not {self.mode!r}")
+        if self.commit_interval_s < 0 or self.heartbeat_interval_s <= 0 or self.handler_timeout_s <= 0:
+            raise ValueError(
+                "commit_interval_s must be 0 or more, heartbeat_interval_s and handler_timeout_s more than 0"
+            )
 
 
 class Consumer(Client):
@@ -82,79 +117,49 @@ class Consumer(Client):
         InvalidName, FilterSyntaxError, ValueError: an argument is not valid.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        group: str,
-        topic: str | None = None,
-        topics: Iterable[str] | Mapping[str, str] | None = None,
-        tags: str = "*",
-        sql: str | None = None,
-        start: Start = "earliest",
-        mode: str = "clustering",
-        orderly: bool = False,
-        allocation: AllocationStrategy = averagely,
-        on_failure: OnFailure | None = None,
-        handler_timeout_s: float = HANDLER_TIMEOUT_S,
-        prefetch_messages: int = 2048,
-        prefetch_bytes: int = 16 * 1024 * 1024,
-        queue_messages_max: int = 1000,
-        queue_bytes_max: int = 100 * 1024 * 1024,
-        queue_span_max: int = 2000,
-        commit_interval_s: float = 5.0,
-        heartbeat_interval_s: float = 30.0,
-        offset_store: OffsetStore | None = None,
-        wait_for_topic: bool = True,
-        instance: str = "DEFAULT",
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        if mode not in _MODELS:
-            raise ValueError(f"mode is 'clustering' or 'broadcasting', not {mode!r}")
-        if commit_interval_s < 0 or heartbeat_interval_s <= 0 or handler_timeout_s <= 0:
-            raise ValueError(
-                "commit_interval_s must be 0 or more, heartbeat_interval_s and handler_timeout_s more than 0"
-            )
-        self.group = check_client_group(group)
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
-        model = _MODELS[mode]
+    @takes(ConsumerOptions)
+    def __init__(self, options: ConsumerOptions) -> None:
+        self.group = group = check_client_group(options.group)
+        super().__init__(options)
+        model = _MODELS[options.mode]
+        offset_store = options.offset_store
         self._own_file: FileOwner | None = None
         if model is MessageModel.BROADCASTING and offset_store is None:
-            path = offset_file(group, instance)
+            path = offset_file(group, options.instance)
             self._own_file = FileOwner(path)
             offset_store = LocalFileOffsetStore(path, in_thread=self._session.runtime.in_thread)
-        retries = model is MessageModel.CLUSTERING
-        options = MemberOptions(
+        member = MemberOptions(
             group,
-            parse_topics(group, topic, topics, tags, sql, retries=retries, version=wall_clock_ms()),
-            checked_start(start),
-            model,
-            orderly,
-            allocation,
-            FlowLimits(
-                prefetch_messages, prefetch_bytes, queue_messages_max, queue_bytes_max, queue_span_max
+            parse_topics(
+                group,
+                options.topic,
+                options.topics,
+                options.tags,
+                options.sql,
+                retries=model is MessageModel.CLUSTERING,
+                version=wall_clock_ms(),
             ),
-            commit_interval_s,
-            heartbeat_interval_s,
-            handler_timeout_s,
+            checked_start(options.start),
+            model,
+            options.orderly,
+            options.allocation,
+            FlowLimits(
+                options.prefetch_messages,
+                options.prefetch_bytes,
+                options.queue_messages_max,
+                options.queue_bytes_max,
+                options.queue_span_max,
+            ),
+            options.commit_interval_s,
+            options.heartbeat_interval_s,
+            options.handler_timeout_s,
             offset_store,
-            wait_for_topic,
+            options.wait_for_topic,
         )
-        self._member = GroupMember(self._session, options)
+        self._member = GroupMember(self._session, member)
         self._taking = Taking(self._session, self._member, self._join)
         self._iteration = self._taking.iteration
-        self._handling = Handling(self._session, self._member, self._taking, on_failure or GiveBack())
+        self._handling = Handling(self._session, self._member, self._taking, options.on_failure or GiveBack())
 
     # -- life --------------------------------------------------------------------------------------------------
 

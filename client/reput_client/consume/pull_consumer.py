@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 
 from reput_client.consume.fetch_records import (
@@ -20,25 +20,30 @@ from reput_client.consume.pull import (
     PULL_BYTES_MAX,
     PULL_GRACE_S,
     PULL_MESSAGES_MAX,
+    MessageSelector,
     PullResult,
     PullStatus,
     ReadAhead,
-    Wanted,
     pull_ext,
     pull_result,
 )
 from reput_client.consume.slave_pulls import SlavePulls
-from reput_client.credentials import Credentials
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.client import Client
-from reput_client.transport.session import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, is_not_master
+from reput_client.transport.options import ClientOptions, takes
+from reput_client.transport.session import is_not_master
 from reput_client.transport.standbys import standbys
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PullConsumerOptions(ClientOptions):
+    """See `PullConsumer`."""
+
+    group: str
 
 
 class PullConsumer(Client):
@@ -55,26 +60,10 @@ class PullConsumer(Client):
         InvalidName: the group's name is not valid.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        group: str,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self.group = check_client_group(group)
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
+    @takes(PullConsumerOptions)
+    def __init__(self, options: PullConsumerOptions) -> None:
+        self.group = check_client_group(options.group)
+        super().__init__(options)
         self._offsets = OffsetRequests(self._session)
         self._new_read_aheads()
 
@@ -129,7 +118,7 @@ class PullConsumer(Client):
         """
         if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
             raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
-        wanted = Wanted.of(tags, sql)
+        wanted = MessageSelector.of(tags, sql)
         deadline = self._session.deadline(None)
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
 

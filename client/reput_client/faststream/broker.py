@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Unpack
@@ -41,16 +42,17 @@ from reput_client.faststream.publisher import (
     ReputPublisherSpecificationConfig,
 )
 from reput_client.faststream.subscriber import (
-    ConsumerOptions,
     ReputBrokerConfig,
     ReputSubscriber,
     ReputSubscriberConfig,
     ReputSubscriberSpecification,
     ReputSubscriberSpecificationConfig,
+    SubscriberOptions,
 )
 from reput_client.produce.producer import Producer
 from reput_client.produce.receipts import SendReceipt
 from reput_client.tls import TLS
+from reput_client.transport.options import takes
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -81,7 +83,7 @@ class _Declarations(Registrator[Delivered, ReputBrokerConfig]):
         title: str | None = None,
         description: str | None = None,
         include_in_schema: bool = True,
-        **options: Unpack[ConsumerOptions],
+        **options: Unpack[SubscriberOptions],
     ) -> ReputSubscriber:
         """Return a decorator for handlers of a topic's messages.
 
@@ -164,34 +166,71 @@ class _Declarations(Registrator[Delivered, ReputBrokerConfig]):
         return publisher
 
 
-class ReputRouter(_Declarations, BrokerRouter[Delivered, ReputBrokerConfig]):
-    """Subscribers and publishers that `broker.include_router` adds to a broker."""
+@dataclass(frozen=True, kw_only=True)
+class _Defaults:
+    """The arguments that brokers and routers have in common."""
 
-    def __init__(
-        self,
-        prefix: str = "",
-        *,
-        dependencies: Sequence[Dependant] = (),
-        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
-        routers: Iterable[ReputRouter] = (),
-        parser: CustomCallable | None = None,
-        decoder: CustomCallable | None = None,
-        codec: CodecProto | None = None,
-        ack_policy: AckPolicy = EMPTY,
-        include_in_schema: bool | None = None,
-    ) -> None:
-        """`prefix` is put in front of topics; the others are defaults for all subscribers and publishers."""
+    dependencies: Sequence[Dependant] = ()
+    middlewares: Sequence[BrokerMiddleware[Any, Any]] = ()
+    routers: Iterable[ReputRouter] = ()
+    parser: CustomCallable | None = None
+    decoder: CustomCallable | None = None
+    codec: CodecProto | None = None
+    ack_policy: AckPolicy = EMPTY
+
+
+@dataclass(frozen=True)
+class ReputRouterOptions(_Defaults):
+    """See `ReputRouter`."""
+
+    prefix: str = ""
+    _: KW_ONLY
+    include_in_schema: bool | None = None
+
+
+@dataclass(frozen=True)
+class ReputBrokerOptions(_Defaults):
+    """See `ReputBroker`."""
+
+    address: str | Iterable[str] = "127.0.0.1:10911"
+    _: KW_ONLY
+    group: str = "reput-faststream"
+    ack: str = "flushed"
+    timeout_s: float = 10.0
+    retries: int = 0
+    deduplicate: bool = False
+    tls: TLS | None = None
+    graceful_timeout: float | None = 15.0
+    apply_types: bool = True
+    serializer: SerializerProto | None = EMPTY
+    provider: Provider | None = None
+    context: ContextRepo | None = None
+    logger: LoggerProto | None = EMPTY
+    log_level: int = logging.INFO
+    specification_url: str | None = None
+    description: str | None = None
+    tags: Iterable[Tag | TagDict] = ()
+
+
+class ReputRouter(_Declarations, BrokerRouter[Delivered, ReputBrokerConfig]):
+    """Subscribers and publishers that `broker.include_router` adds to a broker.
+
+    `prefix` is put in front of topics; the other arguments are defaults for all subscribers and publishers.
+    """
+
+    @takes(ReputRouterOptions)
+    def __init__(self, options: ReputRouterOptions) -> None:
         config = ReputBrokerConfig(
-            prefix=prefix,
-            broker_dependencies=dependencies,
-            broker_middlewares=middlewares,
-            broker_parser=parser,
-            broker_decoder=decoder,
-            broker_codec=codec,
-            ack_policy=ack_policy,
-            include_in_schema=include_in_schema,
+            prefix=options.prefix,
+            broker_dependencies=options.dependencies,
+            broker_middlewares=options.middlewares,
+            broker_parser=options.parser,
+            broker_decoder=options.decoder,
+            broker_codec=options.codec,
+            ack_policy=options.ack_policy,
+            include_in_schema=options.include_in_schema,
         )
-        super().__init__(config=config, handlers=(), routers=routers)
+        super().__init__(config=config, handlers=(), routers=options.routers)
 
 
 class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerConfig]):
@@ -210,79 +249,54 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
         specification_url, description, tags: for AsyncAPI.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str] = "127.0.0.1:10911",
-        *,
-        group: str = "reput-faststream",
-        ack: str = "flushed",
-        timeout_s: float = 10.0,
-        retries: int = 0,
-        deduplicate: bool = False,
-        tls: TLS | None = None,
-        parser: CustomCallable | None = None,
-        decoder: CustomCallable | None = None,
-        codec: CodecProto | None = None,
-        dependencies: Sequence[Dependant] = (),
-        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
-        routers: Iterable[ReputRouter] = (),
-        ack_policy: AckPolicy = EMPTY,
-        graceful_timeout: float | None = 15.0,
-        apply_types: bool = True,
-        serializer: SerializerProto | None = EMPTY,
-        provider: Provider | None = None,
-        context: ContextRepo | None = None,
-        logger: LoggerProto | None = EMPTY,
-        log_level: int = logging.INFO,
-        specification_url: str | None = None,
-        description: str | None = None,
-        tags: Iterable[Tag | TagDict] = (),
-    ) -> None:
+    @takes(ReputBrokerOptions)
+    def __init__(self, options: ReputBrokerOptions) -> None:
+        address = options.address
         addresses = address.split(",") if isinstance(address, str) else list(address)
         self._new_client = partial(
             Producer,
             addresses,
-            group=group,
-            ack=ack,
-            timeout_s=timeout_s,
-            retries=retries,
-            deduplicate=deduplicate,
-            tls=tls,
+            group=options.group,
+            ack=options.ack,
+            timeout_s=options.timeout_s,
+            retries=options.retries,
+            deduplicate=options.deduplicate,
+            tls=options.tls,
         )
-        self._sender = ReputProducer(parser, decoder)
+        self._sender = ReputProducer(options.parser, options.decoder)
         super().__init__(
             config=ReputBrokerConfig(
                 address=addresses,
-                tls=tls,
+                tls=options.tls,
                 producer=self._sender,
-                broker_parser=parser,
-                broker_decoder=decoder,
-                broker_codec=codec,
-                broker_dependencies=dependencies,
-                broker_middlewares=middlewares,
-                ack_policy=ack_policy,
-                graceful_timeout=graceful_timeout,
+                broker_parser=options.parser,
+                broker_decoder=options.decoder,
+                broker_codec=options.codec,
+                broker_dependencies=options.dependencies,
+                broker_middlewares=options.middlewares,
+                ack_policy=options.ack_policy,
+                graceful_timeout=options.graceful_timeout,
                 fd_config=FastDependsConfig(
-                    use_fastdepends=apply_types,
-                    serializer=serializer,
-                    provider=provider or dependency_provider,
-                    context=context or ContextRepo(),
+                    use_fastdepends=options.apply_types,
+                    serializer=options.serializer,
+                    provider=options.provider or dependency_provider,
+                    context=options.context or ContextRepo(),
                 ),
-                logger=make_logger_state(logger, log_level, _LoggerStorage),
+                logger=make_logger_state(options.logger, options.log_level, _LoggerStorage),
                 extra_context={"broker": self},
                 default_driver_annotations={ReputStreamMessage: ReputMessage},
             ),
             specification=BrokerSpec(
-                url=[specification_url]
-                if specification_url
+                url=[options.specification_url]
+                if options.specification_url
                 else [f"rocketmq://{each}" for each in addresses],
                 protocol="rocketmq",
                 protocol_version="5",
-                description=description,
-                tags=tags,
+                description=options.description,
+                tags=options.tags,
                 security=None,
             ),
-            routers=routers,
+            routers=options.routers,
         )
 
     # -- life --------------------------------------------------------------------------------------------------

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated, Any, Self, TypeAlias, TypedDict
+from typing import Annotated, Any, Self, TypeAlias
 
 from faststream import BatchPublishCommand, Context, PublishCommand, PublishType, Response, StreamMessage
 from faststream.message import AckStatus, decode_message
 
 from reput_client.received import PulledRecords, ReceivedMessage
-from reput_protocol.record.delays import DELAY_LEVELS_MS
+from reput_protocol.record.delays import DELAY_LEVELS_MS, DelayOptions
 
 CONTENT_TYPE = "content-type"
 CORRELATION_ID = "correlation_id"
@@ -93,14 +92,11 @@ async def decode(message: StreamMessage[Any]) -> Any:
     return decode_message(message)
 
 
-class MessageOptions(TypedDict, total=False):
+class MessageOptions(DelayOptions, total=False):
     """What a message has besides body and headers, as in `Message`; and `Producer.send`'s options."""
 
     tag: str | None
     keys: Sequence[str]
-    delay_level: int | None
-    delay_s: float | None
-    deliver_at: datetime | None
     ack: str | None
     key: str | None
     queue_id: int | None

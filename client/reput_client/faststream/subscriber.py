@@ -45,7 +45,7 @@ _current: ContextVar[Delivered] = ContextVar("reput_delivered")
 """The message whose handling has failed in this task."""
 
 
-class ConsumerOptions(TypedDict, total=False):
+class SubscriberOptions(TypedDict, total=False):
     """Arguments of `Consumer`."""
 
     tags: str
@@ -75,7 +75,7 @@ class ReputSubscriberConfig(SubscriberUsecaseConfig):
     group: str
     max_workers: int
     attempts_max: int | None
-    options: ConsumerOptions
+    options: SubscriberOptions
 
     @property
     def ack_policy(self) -> AckPolicy:

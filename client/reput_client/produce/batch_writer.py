@@ -7,17 +7,16 @@ or a broker restart only costs time, if the broker is back before the timeout.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple, Self
 
-from reput_client.credentials import Credentials
 from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
-from reput_client.transport.connection import Connection
-from reput_client.transport.session import CONNECT_TIMEOUT_S, is_not_master, raise_refusal
+from reput_client.transport.connection import BrokerConnection
+from reput_client.transport.options import ClientOptions, takes
+from reput_client.transport.session import is_not_master, raise_refusal
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.send import PutMessageHeader
@@ -67,7 +66,17 @@ class _Sent:
         self.what = what
         self.waiter = Waiter()
         self.call: Call | None = None
-        self.connection: Connection | None = None
+        self.connection: BrokerConnection | None = None
+
+
+@dataclass(frozen=True)
+class BatchWriterOptions(ClientOptions):
+    """See `BatchWriter`."""
+
+    broker_name: str | None = None
+    _: KW_ONLY
+    timeout_s: float = WRITE_TIMEOUT_S
+    window_bytes: int = WINDOW_BYTES
 
 
 class BatchWriter(Client):
@@ -82,28 +91,11 @@ class BatchWriter(Client):
         window_bytes: maximum bytes sent and unanswered.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        broker_name: str | None = None,
-        *,
-        timeout_s: float = WRITE_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        window_bytes: int = WINDOW_BYTES,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
-        self._broker_name = broker_name
-        self._window_bytes = window_bytes
+    @takes(BatchWriterOptions)
+    def __init__(self, options: BatchWriterOptions) -> None:
+        super().__init__(options)
+        self._broker_name = options.broker_name
+        self._window_bytes = options.window_bytes
         self._window: deque[_Sent] = deque()
         self._bytes = 0
         self._scope: StagingScope | None = None
@@ -282,7 +274,7 @@ class BatchWriter(Client):
         self._start(sent, connection)
         connection.flush_now()
 
-    def _start(self, sent: _Sent, connection: Connection) -> None:
+    def _start(self, sent: _Sent, connection: BrokerConnection) -> None:
         sent.connection = connection
         sent.call = connection.start_template(sent.template, sent.waiter, sent.body)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from reput_client.credentials import Credentials
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
@@ -32,11 +32,10 @@ from reput_client.produce.sender import Sender
 from reput_client.produce.traced import of_bodies, of_copy, of_list, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
-from reput_client.transport.session import CONNECT_TIMEOUT_S, wall_clock_ms
+from reput_client.transport.options import ClientOptions, takes
+from reput_client.transport.session import wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -60,6 +59,38 @@ _BLOCKS_OF_SINGLES: Final = 4
 
 _STOP_S: Final = 5.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """See `Producer`."""
+
+    group: str = "reput-producer"
+    ack: str = AckLevel.FLUSHED
+    timeout_s: float = SEND_TIMEOUT_S
+    retries: int = 0
+    linger_s: float = 0.0
+    batch_bytes: int = 1024 * 1024
+    buffer_bytes: int = BUFFER_BYTES
+    max_in_flight: int = 64
+    unique_ids: bool = True
+    deduplicate: bool = False
+    heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.retries < 0 or self.linger_s < 0 or self.max_in_flight < 1:
+            raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
+        if self.deduplicate and not self.unique_ids:
+            raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
+        if self.heartbeat_interval_s <= 0:
+            raise ValueError("heartbeat_interval_s must be more than 0")
+        if not 1 <= self.batch_bytes <= BLOCK_BYTES_MAX:
+            raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {self.batch_bytes}")
+        if self.buffer_bytes < self.batch_bytes:
+            raise ValueError(
+                f"buffer_bytes must be at least batch_bytes ({self.batch_bytes}), not {self.buffer_bytes}"
+            )
 
 
 class Producer(Client):
@@ -94,67 +125,38 @@ class Producer(Client):
         InvalidName: the group's name is not valid.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        group: str = "reput-producer",
-        ack: str = AckLevel.FLUSHED,
-        timeout_s: float = SEND_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        retries: int = 0,
-        linger_s: float = 0.0,
-        batch_bytes: int = 1024 * 1024,
-        buffer_bytes: int = BUFFER_BYTES,
-        max_in_flight: int = 64,
-        unique_ids: bool = True,
-        deduplicate: bool = False,
-        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        self.group = check_group(group)
-        self._ack = AckLevel(ack)
-        if retries < 0 or linger_s < 0 or max_in_flight < 1:
-            raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
-        if deduplicate and not unique_ids:
-            raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
-        if heartbeat_interval_s <= 0:
-            raise ValueError("heartbeat_interval_s must be more than 0")
-        if not 1 <= batch_bytes <= BLOCK_BYTES_MAX:
-            raise ValueError(f"batch_bytes must be 1 to {BLOCK_BYTES_MAX}, not {batch_bytes}")
-        if buffer_bytes < batch_bytes:
-            raise ValueError(f"buffer_bytes must be at least batch_bytes ({batch_bytes}), not {buffer_bytes}")
-        super().__init__(
-            address,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
-        self._putter = Putter(self._session, self.group, deduplicate=deduplicate)
+    @takes(ProducerOptions)
+    def __init__(self, options: ProducerOptions) -> None:
+        self._begin(options)
+
+    def _begin(self, options: ProducerOptions) -> None:
+        self.group = check_group(options.group)
+        super().__init__(options)
+        self._options = options
+        self._ack = AckLevel(options.ack)
+        self._putter = Putter(self._session, self.group, deduplicate=options.deduplicate)
         self._selector = RoundRobin()
         self._faults = FaultIsolation(self._session.runtime.now)
-        self._retries = retries
-        self._linger_s = linger_s
-        self._batch_bytes = batch_bytes
-        self._max_in_flight = max_in_flight
-        self._ids = new_generator() if unique_ids else None
-        self._post_terms = {level: self._terms(level, None, retries=retries) for level in AckLevel}
+        self._ids = new_generator() if options.unique_ids else None
+        self._post_terms = {level: self._terms(level, None, retries=options.retries) for level in AckLevel}
         accumulator = Accumulator(
             self._session.routes,
             self._ids,
-            known_alone=deduplicate,
-            block_bytes=batch_bytes,
-            held_max=buffer_bytes,
+            known_alone=options.deduplicate,
+            block_bytes=options.batch_bytes,
+            held_max=options.buffer_bytes,
         )
         self._sender = Sender(
-            self._session, self._putter, accumulator, self._selector, self._faults, self._ids, new_backoff
+            self._session,
+            self._putter,
+            accumulator,
+            self._selector,
+            self._faults,
+            self._ids,
+            options.new_backoff,
         )
-        self._posts = Posts(self._session, accumulator, self._sender, linger_s=linger_s)
-        self._presence = Presence(self._session, self.group, heartbeat_interval_s)
+        self._posts = Posts(self._session, accumulator, self._sender, linger_s=options.linger_s)
+        self._presence = Presence(self._session, self.group, options.heartbeat_interval_s)
         self._requests = Requests(self._session, self._putter, self._presence)
 
     @property
@@ -237,8 +239,10 @@ class Producer(Client):
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
-        if self._linger_s > 0:
-            terms = self._terms(ack, timeout_s, retries=self._retries, is_patient=False, is_divisible=True)
+        if self._options.linger_s > 0:
+            terms = self._terms(
+                ack, timeout_s, retries=self._options.retries, is_patient=False, is_divisible=True
+            )
             return await self._posts.send(message, terms, queue_id, key)
         level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
         unique_id = message.unique_id
@@ -266,7 +270,7 @@ class Producer(Client):
                 if await place.goes_on(error):
                     continue
                 attempt += 1
-                is_last = attempt > self._retries
+                is_last = attempt > self._options.retries
                 unknown = unknown_after(error, unknown, is_last=is_last, deduplicates=deduplicates)
             await session.runtime.sleep(RETRY_PAUSE_S * attempt)
             place.repeat(session.deadline(timeout_s), same=unknown is not None and deduplicates)
@@ -463,7 +467,7 @@ class Producer(Client):
                     f"a batch is of one topic, not of {topic!r} and {message.topic!r}; send one batch for each"
                 )
         groups = list(groups_of(messages, self._limits(len(messages))))
-        terms = self._terms(ack, timeout_s, retries=self._retries, is_patient=False)
+        terms = self._terms(ack, timeout_s, retries=self._options.retries, is_patient=False)
         route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
         queue = self._sender.choose(route, queue_id, key)
         receipts: list[SendReceipt] = []
@@ -511,7 +515,7 @@ class Producer(Client):
             raise ValueError(f"in_flight must be at least 1, not {in_flight}")
         if batch < 1:
             raise ValueError(f"batch must be at least 1, not {batch}")
-        in_flight = in_flight or self._max_in_flight
+        in_flight = in_flight or self._options.max_in_flight
         singles = batch == 1
         if singles:
             # They may still share frames: they fail one by one.
@@ -648,7 +652,7 @@ class Producer(Client):
     # -- inside ------------------------------------------------------------------------------------------------
 
     def _limits(self, messages: int, *, known_alone: bool = False) -> Limits:
-        return Limits(messages, self._batch_bytes, id_text_bytes(self._ids), known_alone)
+        return Limits(messages, self._options.batch_bytes, id_text_bytes(self._ids), known_alone)
 
     def _terms(
         self,

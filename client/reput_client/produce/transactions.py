@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self, TypeAlias
 
-from reput_client.credentials import Credentials
 from reput_client.errors import AckNotReached
-from reput_client.produce.presence import HEARTBEAT_INTERVAL_S
-from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
+from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.traced import of_transaction, traced
 from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
-from reput_client.tls import TLS
-from reput_client.transport.backoff import Backoff
-from reput_client.transport.session import CONNECT_TIMEOUT_S
+from reput_client.transport.options import takes
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -57,6 +54,22 @@ class TransactionReceipt(NamedTuple):
         return self.state is TransactionState.COMMIT and self.confirmed
 
 
+@dataclass(frozen=True, kw_only=True)
+class TransactionProducerOptions(ProducerOptions):
+    """See `TransactionProducer`."""
+
+    group: str = field()
+    check: Check
+    checks_at_once: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.checks_at_once < 1:
+            raise ValueError("checks_at_once must be 1 or more")
+        if not self.unique_ids:
+            raise ValueError("a transaction is known by the unique id of its message; leave unique_ids on")
+
+
 class TransactionProducer(Producer):
     """A producer of messages that are part of local transactions; it can send other messages as well.
 
@@ -74,53 +87,23 @@ class TransactionProducer(Producer):
             raises, the broker repeats the check.
         checks_at_once: how many checks are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
-        ack, timeout_s, connect_timeout_s, retries, linger_s, batch_bytes, max_in_flight: as for `Producer`, for
-            messages sent without a transaction. Half messages are flushed, with `ack="replicated"` replicated too, and
-            never sent twice.
+        ack, timeout_s, connect_timeout_s, retries, deduplicate, linger_s, batch_bytes, buffer_bytes, max_in_flight: as
+            for `Producer`, for messages sent without a transaction. Half messages are flushed, with
+            `ack="replicated"` replicated too, and never sent twice.
 
     Raises:
         ValueError: an argument is out of range.
         InvalidName: the group's name is not valid.
     """
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        group: str,
-        check: Check,
-        checks_at_once: int = 1,
-        heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
-        ack: str = AckLevel.FLUSHED,
-        timeout_s: float = SEND_TIMEOUT_S,
-        connect_timeout_s: float = CONNECT_TIMEOUT_S,
-        retries: int = 0,
-        linger_s: float = 0.0,
-        batch_bytes: int = 1024 * 1024,
-        max_in_flight: int = 64,
-        new_backoff: Callable[[], Backoff] = Backoff,
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        if checks_at_once < 1:
-            raise ValueError("checks_at_once must be 1 or more")
-        super().__init__(
-            address,
-            group=check_client_group(group),
-            ack=ack,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            retries=retries,
-            linger_s=linger_s,
-            batch_bytes=batch_bytes,
-            max_in_flight=max_in_flight,
-            heartbeat_interval_s=heartbeat_interval_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=credentials,
-        )
+    @takes(TransactionProducerOptions)
+    def __init__(self, options: TransactionProducerOptions) -> None:
+        check_client_group(options.group)
+        self._begin(options)
         self._ends = TransactionEnds(self._session, self.group)
-        self._checks = TransactionChecks(self._session, self.group, check, self._ends, checks_at_once)
+        self._checks = TransactionChecks(
+            self._session, self.group, options.check, self._ends, options.checks_at_once
+        )
 
     async def __aenter__(self) -> Self:
         """Connect and register with the broker.

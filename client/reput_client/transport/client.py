@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from reput_client.credentials import Credentials, from_environment
-from reput_client.transport.backoff import Backoff
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
 
 if TYPE_CHECKING:
     from reput_client.otel import Tracing
-    from reput_client.tls import TLS
 
 
 class Client:
@@ -33,26 +30,8 @@ class Client:
 
         return AnyioRuntime()
 
-    def __init__(
-        self,
-        address: str | Iterable[str],
-        *,
-        timeout_s: float,
-        connect_timeout_s: float,
-        new_backoff: Callable[[], Backoff],
-        tls: TLS | None = None,
-        credentials: Credentials | None = None,
-    ) -> None:
-        _check_kinds(tls, credentials)
-        self._session = Session(
-            address,
-            self.new_runtime(),
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_timeout_s,
-            new_backoff=new_backoff,
-            tls=tls,
-            credentials=from_environment() if credentials is None else credentials,
-        )
+    def __init__(self, options: ClientOptions) -> None:
+        self._session = Session(options, self.new_runtime())
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -95,14 +74,3 @@ def new_client_id(local_ip: str) -> str:
     global _last_ns
     _last_ns = max(time.time_ns(), _last_ns + 1)  # unique within a tick of the clock
     return f"{local_ip}@{os.getpid()}#{_last_ns}"
-
-
-def _check_kinds(tls: object, credentials: object) -> None:
-    """Refuse a path or a pair, as other libraries take them; no error shows a secret."""
-    if credentials is not None and not isinstance(credentials, Credentials):
-        raise TypeError(f"credentials must be Credentials(user, secret), not a {type(credentials).__name__}")
-    if tls is not None:
-        from reput_client.tls import TLS
-
-        if not isinstance(tls, TLS):
-            raise TypeError(f'tls must be TLS(ca="ca.pem") or another TLS, not a {type(tls).__name__}')

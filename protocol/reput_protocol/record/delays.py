@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
@@ -67,17 +67,27 @@ class Delay(NamedTuple):
     value: str
 
 
-def delay_of(delay_level: int | None, delay_s: float | None, deliver_at: datetime | None) -> Delay | None:
-    """Return the property for one of the three; None without any, and for 0 seconds.
+class DelayOptions(TypedDict, total=False):
+    """The arguments of `Message` of which one gives it a delay."""
 
-    Args:
-        delay_level: 1 to 18, RocketMQ's fixed delays from one second to two hours.
-        delay_s: seconds from when the broker stores the message, rounded up to milliseconds.
-        deliver_at: the moment, rounded up likewise; local time without a time zone. A past one delivers at once.
+    delay_level: int | None
+    """1 to 18, RocketMQ's fixed delays from one second to two hours."""
+    delay_s: float | None
+    """Seconds from when the broker stores the message, rounded up to milliseconds."""
+    deliver_at: datetime | None
+    """The moment, rounded up likewise; local time without a time zone. A past one delivers at once."""
+
+
+def delay_of(options: DelayOptions) -> Delay | None:
+    """Return the property for one of the options; None without any, and for 0 seconds.
 
     Raises:
         InvalidMessage: more than one is given, or the value has a wrong type or is out of range.
+        TypeError: there is another option.
     """
+    for unknown in options.keys() - DelayOptions.__optional_keys__:
+        raise TypeError(f"Message.__init__() got an unexpected keyword argument {unknown!r}")
+    delay_level, delay_s, deliver_at = map(options.get, ("delay_level", "delay_s", "deliver_at"))
     if (delay_level is not None) + (delay_s is not None) + (deliver_at is not None) > 1:
         raise InvalidMessage("a message has one delay; pass one of delay_level=, delay_s= and deliver_at=")
     if delay_level is not None:

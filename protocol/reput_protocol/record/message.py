@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import chain
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Unpack
 
 from msgspec import Meta, Struct
 
@@ -21,7 +20,7 @@ from reput_protocol.properties import (
     check_tag,
 )
 from reput_protocol.property_rules import check_property
-from reput_protocol.record.delays import Delay, delay_of
+from reput_protocol.record.delays import Delay, DelayOptions, delay_of
 
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 _I32_MAX: Final = 0x7FFF_FFFF
@@ -66,17 +65,14 @@ class Message:
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         unique_id: str | None = None,
-        *,
-        delay_level: int | None = None,
-        delay_s: float | None = None,
-        deliver_at: datetime | None = None,
+        **delay: Unpack[DelayOptions],
     ) -> None:
-        """Validate and keep the parts; `body` is not copied. At most one of the last three is given.
+        """Validate and keep the parts; `body` is not copied.
 
         Args:
-            delay_level: 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30 min, 1 2 h.
-            delay_s: seconds from when the broker stores the message; 0 is no delay.
-            deliver_at: the moment; local time without a time zone. A past one is no delay.
+            delay: at most one of these: `delay_level`, 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30
+                min, 1 2 h; `delay_s`, seconds from when the broker stores the message, 0 for no delay; `deliver_at`,
+                the moment, in local time without a time zone, a past one for no delay.
 
         Raises:
             InvalidName: the topic's name is not valid, or clients may not send to it.
@@ -104,10 +100,7 @@ class Message:
         self.properties = properties or _NO_PROPERTIES
         self.flag = flag
         self.unique_id = unique_id
-        if delay_level is None and delay_s is None and deliver_at is None:
-            self.delay = None
-        else:
-            self.delay = delay_of(delay_level, delay_s, deliver_at)
+        self.delay = delay_of(delay) if delay else None
 
     @property
     def is_delayed(self) -> bool:

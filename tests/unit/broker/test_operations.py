@@ -10,10 +10,10 @@ import structlog
 
 from reput_broker.background import BackgroundBroker
 from reput_broker.compose.live_config import LiveConfig
-from reput_broker.config.description import is_live, option_fields
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import load_config, with_values
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import is_live, option_fields
 from reput_client.blocking import Admin, Consumer, Message, Producer, PullConsumer
 from reput_protocol.errors import BrokerError, ErrorCode
 

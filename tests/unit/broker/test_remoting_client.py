@@ -13,6 +13,7 @@ import trio.testing
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_protocol.wire.header import Header
 from support.remote_peers import Network
+from support.waiting import until
 
 pytestmark = pytest.mark.trio
 
@@ -28,12 +29,6 @@ async def refused(call: Callable[[], Any]) -> str:
     with pytest.raises(RemoteUnreachable) as raised:
         await call()
     return str(raised.value)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(10):
-        while not condition():
-            await trio.lowlevel.checkpoint()
 
 
 async def test_two_open_requests_share_a_connection_and_are_answered_in_any_order(network: Network) -> None:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from importlib import import_module
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from reput_cli.dlq.replay import Pace, RateType
+from support.waiting import FakeSeconds
 
 
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        # The package has the command under the name of this module.
-        monkeypatch.setattr(import_module("reput_cli.dlq.replay"), "time", self)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeSeconds:
+    clock = FakeSeconds()
+    # The package has the command under the name of this module.
+    monkeypatch.setattr(
+        import_module("reput_cli.dlq.replay"), "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep)
+    )
+    return clock
 
 
-def gone(clock: Clock, pace: Pace, number: int, work_s: float = 0.0) -> list[float]:
+def gone(clock: FakeSeconds, pace: Pace, number: int, work_s: float = 0.0) -> list[float]:
     times = []
     for _ in range(number):
         pace.wait(lambda: False)
@@ -32,24 +31,21 @@ def gone(clock: Clock, pace: Pace, number: int, work_s: float = 0.0) -> list[flo
     return times
 
 
-def test_messages_go_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+def test_messages_go_evenly(clock: FakeSeconds) -> None:
     assert gone(clock, Pace(4.0), 5, work_s=0.1) == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
-def test_a_slow_broker_is_not_made_up_for_with_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+def test_a_slow_broker_is_not_made_up_for_with_a_burst(clock: FakeSeconds) -> None:
     pace = Pace(4.0)
     assert gone(clock, pace, 1, work_s=10.0) == [0.0]
     assert gone(clock, pace, 4) == [10.0, 10.0, 10.25, 10.5]
 
 
-def test_without_a_rate_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gone(Clock(monkeypatch), Pace(None), 3) == [0.0, 0.0, 0.0]
+def test_without_a_rate_nothing_waits(clock: FakeSeconds) -> None:
+    assert gone(clock, Pace(None), 3) == [0.0, 0.0, 0.0]
 
 
-def test_an_interruption_ends_the_wait_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+def test_an_interruption_ends_the_wait_soon(clock: FakeSeconds) -> None:
     pace = Pace(0.001)
     pace.wait(lambda: False)
     pace.wait(lambda: clock.now > 1005.0)

@@ -90,6 +90,10 @@ def test_a_wrong_argument_is_an_error_that_names_the_method() -> None:
         producer.send(reput_client.Message("t", b"x"), akc="flushed")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"Producer\.__init__\(\) got an unexpected keyword argument 'grup'"):
         blocking.Producer("127.0.0.1:1", grup="g")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Admin\.__init__\(\) missing a required argument: 'address'"):
+        reput_client.Admin()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Message\.__init__\(\) got an unexpected keyword argument 'tags'"):
+        reput_client.Message("t", b"x", tags="a")  # type: ignore[call-arg]
     producer.close()
 
 

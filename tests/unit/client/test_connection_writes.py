@@ -10,9 +10,9 @@ import pytest
 
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.transport.address import Address
-from reput_client.transport.backoff import Backoff
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
+from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
@@ -31,11 +31,11 @@ class Wire:
         self.runtime = BlockingRuntime()
         with socket.create_server(("127.0.0.1", 0)) as server:
             host, port = server.getsockname()
-            self.connection = Connection(
+            self.connection = BrokerConnection(
                 self.runtime,
                 Pump(self.runtime),
                 Address(host, port),
-                Backoff(),
+                ClientOptions("unused"),
                 lambda _request: None,
                 lambda _connection: None,
             )

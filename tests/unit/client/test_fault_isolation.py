@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from reput_client.produce.fault_isolation import FaultIsolation
-from support.group_parts import Clock
+from support.waiting import FakeSeconds
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeSeconds:
+    return FakeSeconds()
 
 
 @pytest.fixture
-def faults(clock: Clock) -> FaultIsolation:
+def faults(clock: FakeSeconds) -> FaultIsolation:
     return FaultIsolation(clock)
 
 
@@ -23,7 +23,7 @@ def faults(clock: Clock) -> FaultIsolation:
     [(0.0, 0.0), (0.549, 0.0), (0.55, 2.0), (1.8, 5.0), (3.0, 6.0), (5.0, 10.0), (15.0, 30.0), (99.0, 30.0)],
 )
 def test_a_slow_broker_is_left_out_by_rocketmqs_table(
-    faults: FaultIsolation, clock: Clock, latency_s: float, left_out_s: float
+    faults: FaultIsolation, clock: FakeSeconds, latency_s: float, left_out_s: float
 ) -> None:
     faults.answered("a", latency_s)
     if left_out_s:
@@ -34,7 +34,9 @@ def test_a_slow_broker_is_left_out_by_rocketmqs_table(
     assert not faults.is_left_out("b")
 
 
-def test_a_failing_broker_is_left_out_twice_as_long_each_time(faults: FaultIsolation, clock: Clock) -> None:
+def test_a_failing_broker_is_left_out_twice_as_long_each_time(
+    faults: FaultIsolation, clock: FakeSeconds
+) -> None:
     for seconds in (0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
         faults.failed("a")
         faults.failed("a")  # of the same moment: counts once
@@ -49,7 +51,7 @@ def test_a_failing_broker_is_left_out_twice_as_long_each_time(faults: FaultIsola
     assert not faults.is_left_out("a"), "a stored message ends the row"
 
 
-def test_one_send_tries_a_broker_that_was_left_out(faults: FaultIsolation, clock: Clock) -> None:
+def test_one_send_tries_a_broker_that_was_left_out(faults: FaultIsolation, clock: FakeSeconds) -> None:
     faults.failed("a")
     for seconds in (0.5, 1.0):  # the first that tries never reports
         clock.now += seconds

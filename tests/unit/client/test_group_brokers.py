@@ -10,14 +10,15 @@ import pytest
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
-from reput_client.consume.pull import Wanted
+from reput_client.consume.pull import MessageSelector
 from reput_client.errors import BrokerNotFound, RequestTimeout
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
-from support.group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
+from support.group_parts import LockTable, ScriptedSession, SharedOffsets, done, member_of
+from support.waiting import FakeSeconds
 
 FIRST, LAST = MessageQueue("t", "a", 0), MessageQueue("t", "b", 1)
 
@@ -39,12 +40,12 @@ class TwoBrokers(ScriptedSession):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeSeconds:
+    return FakeSeconds()
 
 
 @pytest.fixture
-def session(clock: Clock) -> TwoBrokers:
+def session(clock: FakeSeconds) -> TwoBrokers:
     session = TwoBrokers(clock)
     LockTable(clock).answer(session)
     return session
@@ -54,13 +55,15 @@ def _member(session: TwoBrokers) -> GroupMember:
     member = member_of(session, "c", SharedOffsets(), orderly=True)
     for queue in (FIRST, LAST):
         member.fetcher.queues[queue] = AssignedQueue(
-            queue, Wanted.of("*", None), 0, 0, locked_until=session.runtime.now() + TRUSTED_S
+            queue, MessageSelector.of("*", None), 0, 0, locked_until=session.runtime.now() + TRUSTED_S
         )
     return member
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_locks_are_given_by_the_broker_that_answers(session: TwoBrokers, clock: Clock, unknown: bool) -> None:
+def test_locks_are_given_by_the_broker_that_answers(
+    session: TwoBrokers, clock: FakeSeconds, unknown: bool
+) -> None:
     session.a_is_unknown = unknown
     locks = _member(session)._locks
     assert locks is not None
@@ -68,7 +71,9 @@ def test_locks_are_given_by_the_broker_that_answers(session: TwoBrokers, clock: 
     assert (answers.until, answers.unanswered) == ({LAST: clock.now + TRUSTED_S}, {FIRST})
 
 
-def test_a_lock_whose_broker_does_not_answer_is_requested_again(session: TwoBrokers, clock: Clock) -> None:
+def test_a_lock_whose_broker_does_not_answer_is_requested_again(
+    session: TwoBrokers, clock: FakeSeconds
+) -> None:
     member = _member(session)
     locks, before = member._locks, clock.now
     assert locks is not None
@@ -120,7 +125,7 @@ def test_a_failed_commit_delays_no_queue_of_another_broker(
     member = member_of(session, "c", store)
     second = MessageQueue("t", "a", 1)
     for queue in (FIRST, second, LAST):
-        assigned = member.fetcher.queues[queue] = AssignedQueue(queue, Wanted.of("*", None), 0, 0)
+        assigned = member.fetcher.queues[queue] = AssignedQueue(queue, MessageSelector.of("*", None), 0, 0)
         assigned.progress.advance(5)
     with pytest.raises(type(error)):
         done(member.commits.commit(member.fetcher.queues.values()))

@@ -8,8 +8,9 @@ from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.record.message import MessageQueue
-from support.group_parts import Clock, LockTable, ScriptedSession, SharedOffsets, done, member_of
+from support.group_parts import LockTable, ScriptedSession, SharedOffsets, done, member_of
 from support.pulls import add_pull
+from support.waiting import FakeSeconds
 
 QUEUE = MessageQueue("t", "b", 0)
 
@@ -18,7 +19,7 @@ class Pair:
     """Two orderly members of one group; `turn` runs their chores."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = FakeSeconds()
         self.locks = LockTable(self.clock)
         self.offsets = SharedOffsets()
         self.old, self.new = self._member("old"), self._member("new")
@@ -111,7 +112,7 @@ def test_a_queue_whose_lock_the_broker_gave_away_is_waited_for_no_more(pair: Pai
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3])
 def test_attempts_are_counted_again_after_the_queue_was_reset(offset: int) -> None:
-    member = member_of(ScriptedSession(Clock()), "c", SharedOffsets())
+    member = member_of(ScriptedSession(FakeSeconds()), "c", SharedOffsets())
     member._handover.follow(Assignment({QUEUE}))
     done(member._handover.do())
     queue = member.fetcher.queues[QUEUE]

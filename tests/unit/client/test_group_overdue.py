@@ -13,8 +13,9 @@ from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
-from support.group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
+from support.group_parts import ScriptedSession, SharedOffsets, done, member_of
 from support.pulls import add_pull
+from support.waiting import FakeSeconds
 
 QUEUE = MessageQueue("t", "b", 0)
 TIMEOUT_S = 100.0
@@ -24,7 +25,7 @@ class Bench:
     """A member with one queue, whose broker takes messages back."""
 
     def __init__(self, messages: int) -> None:
-        self.clock = Clock()
+        self.clock = FakeSeconds()
         session = ScriptedSession(self.clock)
         session.replies[RequestCode.CONSUMER_SEND_MSG_BACK] = self._take_back
         self.member = member_of(session, "c", SharedOffsets(), handler_timeout_s=TIMEOUT_S)

@@ -11,14 +11,15 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerList
 from reput_protocol.commands.topic import BrokerData
 from reput_protocol.errors import ErrorCode, TopicNotFound
-from support.group_parts import Clock, ScriptedSession, SharedOffsets, done, member_of
+from support.group_parts import ScriptedSession, SharedOffsets, done, member_of
+from support.waiting import FakeSeconds
 
 
 class Group:
     """What member `d` computes from the broker's lists of members."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = FakeSeconds()
         self._session = ScriptedSession(self.clock)
         self.member = member_of(self._session, "d", SharedOffsets(), queues=8, allocation=circularly)
         self._route = self._session.routes.get("t")

@@ -8,19 +8,12 @@ from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.serving import FairServing, OrderedServing, RetriedMessage
 from reput_protocol.record.message import MessageQueue
 from support.pulls import add_pull, assigned
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from support.waiting import FakeSeconds
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeSeconds:
+    return FakeSeconds(100.0)
 
 
 def place(taken: Taken | None) -> tuple[int, int] | None:
@@ -32,7 +25,7 @@ def handled(taken: Taken | None) -> None:
     taken[0].handled(taken[1])
 
 
-def test_fairly_pulls_are_served_whole_in_the_order_of_their_arrival(clock: Clock) -> None:
+def test_fairly_pulls_are_served_whole_in_the_order_of_their_arrival(clock: FakeSeconds) -> None:
     serving = FairServing(clock)
     a, b = assigned(0), assigned(1)
     add_pull(serving, a, 0, 2)
@@ -42,7 +35,7 @@ def test_fairly_pulls_are_served_whole_in_the_order_of_their_arrival(clock: Cloc
     assert (a.unserved, a.unserved_bytes, a.waiting_results, a.progress.position) == (0, 0, 0, 0)
 
 
-def test_fairly_a_message_to_repeat_keeps_its_place_in_the_progress(clock: Clock) -> None:
+def test_fairly_a_message_to_repeat_keeps_its_place_in_the_progress(clock: FakeSeconds) -> None:
     serving = FairServing(clock)
     a = assigned()
     add_pull(serving, a, 0, 3)
@@ -60,7 +53,7 @@ def test_fairly_a_message_to_repeat_keeps_its_place_in_the_progress(clock: Clock
     assert a.progress.position == 3
 
 
-def test_dropped_messages_of_a_queue_are_not_delivered(clock: Clock) -> None:
+def test_dropped_messages_of_a_queue_are_not_delivered(clock: FakeSeconds) -> None:
     for serving in (FairServing(clock), OrderedServing(clock)):
         a, b = assigned(0), assigned(1)
         add_pull(serving, a, 0, 2)
@@ -74,7 +67,7 @@ def test_dropped_messages_of_a_queue_are_not_delivered(clock: Clock) -> None:
         assert a.progress.position == 0, "what is in flight is still in flight"
 
 
-def test_in_order_queues_take_turns_and_wait_for_what_is_in_flight(clock: Clock) -> None:
+def test_in_order_queues_take_turns_and_wait_for_what_is_in_flight(clock: FakeSeconds) -> None:
     serving = OrderedServing(clock)
     a, b = assigned(0), assigned(1)
     add_pull(serving, a, 0, 2)
@@ -88,7 +81,7 @@ def test_in_order_queues_take_turns_and_wait_for_what_is_in_flight(clock: Clock)
     assert place(serving.take()) == (0, 1)
 
 
-def test_in_order_a_message_to_repeat_suspends_its_queue(clock: Clock) -> None:
+def test_in_order_a_message_to_repeat_suspends_its_queue(clock: FakeSeconds) -> None:
     serving = OrderedServing(clock)
     a, b = assigned(0), assigned(1)
     add_pull(serving, a, 0, 2)
@@ -108,7 +101,7 @@ def test_in_order_a_message_to_repeat_suspends_its_queue(clock: Clock) -> None:
     assert a.unserved == 0
 
 
-def test_in_order_nothing_is_served_without_a_lock(clock: Clock) -> None:
+def test_in_order_nothing_is_served_without_a_lock(clock: FakeSeconds) -> None:
     serving = OrderedServing(clock)
     a = assigned()
     a.locked_until = 102.0
@@ -120,7 +113,7 @@ def test_in_order_nothing_is_served_without_a_lock(clock: Clock) -> None:
     assert place(serving.take()) == (0, 1)
 
 
-def test_a_redelivered_message_shows_its_original_topic(clock: Clock) -> None:
+def test_a_redelivered_message_shows_its_original_topic(clock: FakeSeconds) -> None:
     for serving in (FairServing(clock), OrderedServing(clock)):
         retries = assigned(3, "%RETRY%g", retry=True)
         add_pull(serving, retries, 0, 1, RETRY_TOPIC="orders")

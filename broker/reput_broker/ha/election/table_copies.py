@@ -110,7 +110,7 @@ class TableCopies:
 
     async def _answer_later(self, request: Request, header: AwaitTableChangesHeader) -> None:
         with trio.move_on_after(min(header.wait_ms / 1000, _HELD_S)):
-            while not self._is_stopping and not self._has_news(header):
+            while not (self._is_stopping or request.client.is_closed or self._has_news(header)):
                 self._waiting += 1
                 with trio.move_on_after(_LOOK_S):
                     await self._changed.wait()

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from broker_toml import broker_toml
-from reput_broker.config.description import config_options, describe, digest, flatten
+from reput_broker.config.description import config_options, describe, digest
 from reput_broker.config.environment import variable_of
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.options import flatten
 
 CONF = Path(__file__).resolve().parents[4] / "conf"
 

@@ -227,6 +227,37 @@ async def test_a_client_may_have_several_connections_and_reconnect(tmp_path: Pat
         assert (await heartbeat(of_user(bench, "eve"))).code == 0, "no connection has it any more"
 
 
+async def test_a_user_takes_its_id_over_at_once_from_a_connection_that_died_without_a_word(
+    tmp_path: Path,
+) -> None:
+    """Its machine lost power, and the program starts on another one, with another subscription."""
+    async with broker_bench(tmp_path / "s", groups={"refuse_subscription_conflicts": True}) as bench:
+        await bench.create_topic("T")
+        await bench.create_topic("U")
+        dead, alive = of_user(bench, "alice"), of_user(bench, "alice")
+        dead.peer, alive.peer = "10.0.0.1:1", "10.0.0.2:1"
+        dead.is_local = alive.is_local = False
+        assert (await heartbeat(dead, "g")).code == 0
+        locked = LockBatchBody("victim", "g", [MessageQueue("T", bench.broker.config.broker_name, 0)])
+        await dead.ask(RequestCode.LOCK_BATCH_MQ, {}, locked.to_json())
+        body = HeartbeatData("victim", [consumer_data("g", "U")], [ProducerData("asking")]).to_json()
+        joined = await alive.ask(RequestCode.HEART_BEAT, {}, body)
+        assert joined is not None
+        assert joined.code == 0, joined.remark
+        response = await alive.ask(RequestCode.LOCK_BATCH_MQ, {}, locked.to_json())
+        assert response is not None
+        assert b'"queueId":0' in bytes(response.body)
+        other = of_user(bench, "alice", "other")
+        body = HeartbeatData("other", [consumer_data("g", "U")], []).to_json()
+        joined = await other.ask(RequestCode.HEART_BEAT, {}, body)
+        assert joined is not None
+        assert joined.code == 0, "the dead connection keeps no other member out"
+        alive.answers.append(TAKEN)
+        assert (await reply(bench, "victim")).code == 0
+        assert (await heartbeat(of_user(bench, "eve"))).code != 0
+        assert dead.calls == []
+
+
 async def test_another_users_locks_are_not_released(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic("T")

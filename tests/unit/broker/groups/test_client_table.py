@@ -66,6 +66,18 @@ def test_producers_are_picked_in_rotation_and_gone_ones_never() -> None:
     assert len(producers) == 0
 
 
+def test_a_producer_is_picked_by_its_latest_connection() -> None:
+    """The other one may be of a machine that lost power."""
+    producers, dead, alive, other = ProducerGroups(), channel_of("a"), channel_of("a"), channel_of("b")
+    for now, channel in enumerate((dead, other, alive)):
+        producers.register("pg", channel, float(now))
+    assert {producers.pick("pg") for _ in range(6)} == {alive, other}
+    producers.register("pg", dead, 9.0)
+    assert {producers.pick("pg") for _ in range(6)} == {dead, other}, "it was not dead"
+    dead.client.close("peer")
+    assert {producers.pick("pg") for _ in range(6)} == {alive, other}
+
+
 def test_producers_that_send_no_heartbeat_expire_group_by_group() -> None:
     producers, channel = ProducerGroups(), channel_of("p")
     producers.register("a", channel, 10.0)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.groups.consumer_groups import ConsumerGroups, Wanted
+from reput_broker.groups.consumer_groups import ConsumerGroups, MemberSubscription
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.group import SubscriptionData
 from support.delivery_fakes import channel_of, consumer_data
@@ -110,9 +110,9 @@ def test_irrelevant_differences_are_not_a_conflict() -> None:
 def test_an_expression_that_cannot_be_read_is_compared_as_it_stands() -> None:
     data = consumer_data("g", "T")
     data.subscriptions[0] = replace(data.subscriptions[0], sub_string="||")
-    assert Wanted.of(data).filters == (("T", "TAG", "||"),)
+    assert MemberSubscription.of(data).filters == (("T", "TAG", "||"),)
     sql = replace(data, subscriptions=[SubscriptionData.of("T", "||", 1, "SQL92")])
-    assert Wanted.of(data).difference(Wanted.of(sql)) == ("T by TAG", "T by SQL92")
+    assert MemberSubscription.of(data).difference(MemberSubscription.of(sql)) == ("T by TAG", "T by SQL92")
 
 
 def test_a_member_that_differs_can_be_kept_out_and_one_that_comes_to_differ_is_dropped() -> None:
@@ -141,3 +141,19 @@ def test_members_that_were_not_heard_of_for_their_group_expire() -> None:
     groups.register(a, consumer_data("h", "T"), 50.0)
     groups.register(b, consumer_data("g", "T"), 50.0)
     assert groups.expired(30.0) == [("g", a)]
+
+
+@pytest.mark.parametrize("refuse", [True, False])
+def test_a_client_does_not_differ_from_its_own_earlier_connection(refuse: bool) -> None:
+    groups, before, now, other = ConsumerGroups(), channel_of("a"), channel_of("a"), channel_of("b")
+    groups.register(before, consumer_data("g", T="x"), 0.0)
+    joined = groups.register(now, consumer_data("g", T="y"), 0.0, refuse_conflicts=refuse)
+    assert (joined.conflict, joined.is_new) == (None, True)
+    assert groups.members("g") == [now]
+    assert groups.register(other, consumer_data("g", T="y"), 0.0, refuse_conflicts=refuse).conflict is None
+    again = channel_of("a")
+    groups.register(again, consumer_data("g", T="y"), 0.0)
+    assert groups.members("g") == [now, other, again], "one that asks for the same stays"
+    for channel in (now, other, again):
+        groups.unregister("g", channel)
+    assert (groups.held_bytes, len(groups)) == (0, 0)

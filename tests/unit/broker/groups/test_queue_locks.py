@@ -12,25 +12,18 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.queue_locks import QueueLock, QueueLocks
 from reput_broker.request import Refusal
 from reput_protocol.errors import ErrorCode
+from support.waiting import FakeSeconds
 
 Q0, Q1, Q2 = ("T", 0), ("T", 1), ("U", 0)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> FakeSeconds:
+    return FakeSeconds()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def locks(clock: Clock) -> QueueLocks:
+def locks(clock: FakeSeconds) -> QueueLocks:
     return QueueLocks(GroupsConfig(), clock)
 
 
@@ -42,7 +35,7 @@ def test_a_queue_has_one_owner_in_a_group(locks: QueueLocks) -> None:
     assert (locks.owner("g", Q0), locks.owner("g", Q2), locks.owner("h", Q1)) == ("a", "b", None)
 
 
-def test_a_lock_that_is_not_renewed_expires(locks: QueueLocks, clock: Clock) -> None:
+def test_a_lock_that_is_not_renewed_expires(locks: QueueLocks, clock: FakeSeconds) -> None:
     locks.lock("g", "a", [Q0, Q1])
     clock.now += 59.9
     assert locks.lock("g", "a", [Q1]) == [Q1]
@@ -88,7 +81,7 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
+        self.clock = FakeSeconds()
         self.locks = QueueLocks(GroupsConfig(), self.clock)
         self.model: dict[tuple[str, int], tuple[str, float]] = {}
 
@@ -128,7 +121,7 @@ class Model(RuleBasedStateMachine):
 TestModel = Model.TestCase
 
 
-def test_locks_are_bounded_and_those_that_are_held_can_be_renewed(clock: Clock) -> None:
+def test_locks_are_bounded_and_those_that_are_held_can_be_renewed(clock: FakeSeconds) -> None:
     locks = QueueLocks(GroupsConfig(locks_max=2), clock)
     assert locks.lock("g", "a", [Q0, Q1, Q2]) == [Q0, Q1]
     with pytest.raises(Refusal, match=r"groups\.locks_max") as refused:
@@ -139,7 +132,7 @@ def test_locks_are_bounded_and_those_that_are_held_can_be_renewed(clock: Clock) 
     assert locks.lock("h", "b", [Q2]) == [Q2]
 
 
-def test_a_lock_is_given_without_counting_those_of_all_groups(clock: Clock) -> None:
+def test_a_lock_is_given_without_counting_those_of_all_groups(clock: FakeSeconds) -> None:
     walks: list[str] = []
 
     class Watched(dict[str, dict[tuple[str, int], QueueLock]]):

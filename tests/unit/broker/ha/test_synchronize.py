@@ -153,9 +153,13 @@ class Slave:
         return self.tables.offsets.query("g", "T", 0)
 
 
+def _clock_ms() -> int:
+    return round(trio.current_time() * 1000)
+
+
 @asynccontextmanager
 async def slave_of(master: FakeMaster, data_dir: Path) -> AsyncIterator[Slave]:
-    tables = Tables(data_dir / "config", BrokerConfig(), lambda: 0, lambda *_: None)
+    tables = Tables(data_dir / "config", BrokerConfig(), _clock_ms, lambda *_: None)
     tables.load()
     log, accepted, forgotten = Log(data_dir), list[Master | None]([MASTER]), list[str]()
     sync = SlaveSynchronize(
@@ -293,6 +297,23 @@ def test_how_often_the_master_is_asked(tmp_path: Path, is_reput: bool, rounds: i
             master.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]["offsetTable"] = {"T@g": {"0": 9}}
             await trio.sleep(within_s)
             assert slave.offset() == 9
+
+    run_by_the_clock(check)
+
+
+def test_the_time_of_the_members_is_when_the_master_last_said_so(tmp_path: Path) -> None:
+    """They may not have changed for days when their master fails."""
+
+    async def check() -> None:
+        master = FakeMaster(is_reput=True)
+        master.bodies[RequestCode.GET_GROUP_MEMBERS] = {"members": {"g": {"one": 6.0}}}
+        async with slave_of(master, tmp_path):
+            file = tmp_path / "config" / "groupMembers.json"
+            await trio.sleep(300)
+            assert trio.current_time() - file.stat().st_mtime < 20
+            master.is_reachable = False
+            await trio.sleep(300)
+            assert trio.current_time() - file.stat().st_mtime >= 299
 
     run_by_the_clock(check)
 

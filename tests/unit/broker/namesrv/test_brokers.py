@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
@@ -19,6 +17,7 @@ from reput_client.cluster_members import ClusterMember
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Value
 from support.tenures import SetTenures
+from support.waiting import until
 
 pytestmark = pytest.mark.trio
 
@@ -43,12 +42,6 @@ async def ask(broker: Broker, code: int, **ext: str) -> Any:
     answer = await client.call(code, ext, timeout_s=10)
     client.close()
     return json.loads(answer.body) if answer.code == 0 and answer.body else answer.remark
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    with trio.fail_after(20):
-        while not await condition():
-            await trio.sleep(0.02)
 
 
 async def test_two_brokers_share_a_topic_through_the_name_service_of_one(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.wire.header import HeaderType
 from support.raw_client import RawClient, in_letters
 from support.scrapes import read, value
+from support.waiting import wait_until
 
 TRACE, OTHER = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "b7ad6b7169203331"
@@ -53,12 +54,15 @@ class Receiver:
 
     def wait(self, count: int = 1, name: str = "") -> list[Span]:
         """Wait for spans whose name begins with `name`, and return them in the order of their ends."""
-        deadline = time.monotonic() + 30.0
-        while len(found := [span for span in self.spans if span.name.startswith(name)]) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} spans {name!r} have come"
-            time.sleep(0.01)
+        wait_until(
+            lambda: len(self._named(name)) >= count, what=lambda: f"not {count} spans {name!r}: {self.spans}"
+        )
+        found = self._named(name)
         assert len(found) == count
         return sorted(found, key=lambda span: span.end_time_unix_nano)
+
+    def _named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name.startswith(name)]
 
 
 @pytest.fixture
@@ -251,10 +255,7 @@ def test_a_lost_receiver_costs_spans_only(new_reput_broker: NewBroker, receiver:
 
     with Producer(broker.address) as producer:
         producer.send(Message("orders", b"one", properties=traceparent()))
-        deadline = time.monotonic() + 30.0
-        while spans("failed") < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: spans("failed") >= 1, 30.0)
         receiver.status = 200
         producer.send(Message("orders", b"two", properties=traceparent(OTHER)))
         (put,) = receiver.wait(1)

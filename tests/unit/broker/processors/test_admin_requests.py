@@ -350,7 +350,7 @@ async def test_rates_of_delayed_messages_are_shown(tmp_path: Path) -> None:
         assert float(figures["timerDequeueTps"]) == pytest.approx(1 / 7, rel=0.1)
 
 
-class Clock:
+class Rounds:
     """Rounds of statistics, each ten seconds after the one before."""
 
     def __init__(self) -> None:
@@ -371,7 +371,7 @@ class Clock:
 
 
 async def test_messages_count_in_the_last_minute_hour_and_day() -> None:
-    clock = Clock()
+    clock = Rounds()
     await clock.rounds(3)
     clock.counters.topic("orders").count_in(20, 2000)
     await clock.rounds(1)
@@ -389,7 +389,7 @@ async def test_messages_count_in_the_last_minute_hour_and_day() -> None:
 
 
 async def test_a_topic_that_is_created_again_counts_from_0() -> None:
-    clock = Clock()
+    clock = Rounds()
     clock.counters.topic("orders").count_in(20, 2000)
     await clock.rounds(1)
     clock.counters.forget_topic("orders")
@@ -399,7 +399,7 @@ async def test_a_topic_that_is_created_again_counts_from_0() -> None:
 
 
 async def test_a_deleted_topic_is_forgotten() -> None:
-    clock = Clock()
+    clock = Rounds()
     clock.counters.topic("orders").count_in(20, 2000)
     await clock.rounds(1)
     clock.counters.forget_topic("orders")
@@ -410,7 +410,7 @@ async def test_a_deleted_topic_is_forgotten() -> None:
 
 
 async def test_rates_of_the_broker_are_of_10_60_and_600_seconds() -> None:
-    clock = Clock()
+    clock = Rounds()
     await clock.rounds(100)
     assert clock.statistics.figures()["putTps"] == "0.0 0.0 0.0"
     clock.store.put_messages += 60
@@ -421,7 +421,7 @@ async def test_rates_of_the_broker_are_of_10_60_and_600_seconds() -> None:
 
 
 async def test_totals_of_days_change_at_midnight() -> None:
-    clock = Clock()
+    clock = Rounds()
     found = []
     for messages in (5, 30, 100):
         clock.store.put_messages = messages

@@ -23,6 +23,7 @@ from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import Header, HeaderType
+from support.waiting import until
 
 ECHO, HELD, BIG = RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE, RequestCode.GET_MIN_OFFSET
 BIG_BYTES = 12 << 20
@@ -59,11 +60,6 @@ class Bench:
     async def connect(self) -> trio.SocketStream:
         return await trio.open_tcp_stream(*self.address)
 
-    async def until(self, condition: Any) -> None:
-        with trio.fail_after(30):
-            while not condition():
-                await trio.sleep(0.005)
-
 
 @asynccontextmanager
 async def running(tmp_path: Path, **limits: Any) -> AsyncIterator[Bench]:
@@ -96,7 +92,7 @@ async def test_connections_beyond_the_limit_are_closed_and_the_others_continue(
         for stream in streams:
             await exchange(stream)
         await streams.pop().aclose()
-        await bench.until(lambda: len(bench.gone) == 1)
+        await until(lambda: len(bench.gone) == 1)
         async with await bench.connect() as stream:
             await exchange(stream)
         await streams.pop().aclose()
@@ -116,7 +112,7 @@ async def test_a_silent_connection_is_closed_and_a_waiting_one_is_not(
         silent, waiting = await bench.connect(), await bench.connect()
         await exchange(silent)
         await waiting.send_all(frame(HELD))
-        await bench.until(lambda: bench.held)
+        await until(lambda: bench.held)
         clock.jump(60)
         await trio.sleep(0.05)
         assert bench.gone == []
@@ -140,7 +136,7 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
         slow, stuck = await bench.connect(), await bench.connect()
         for stream in (slow, stuck):
             await stream.send_all(frame(BIG) * 3)
-        await bench.until(lambda: bench.counters.buffered_bytes["write"] > BIG_BYTES)
+        await until(lambda: bench.counters.buffered_bytes["write"] > BIG_BYTES)
         received = 0
         for _ in range(3):
             wanted = received + (8 << 20)  # more than fits the system's buffers: the broker has to send again
@@ -149,12 +145,12 @@ async def test_a_peer_that_stops_reading_is_closed_and_one_that_reads_slowly_is_
             await trio.sleep(0.05)
             clock.jump(20)
             await trio.sleep(0.05)
-        await bench.until(lambda: bench.traffic.closed["slow_reader"] == 1)
+        await until(lambda: bench.traffic.closed["slow_reader"] == 1)
         while received < 3 * BIG_BYTES and (data := await slow.receive_some(1 << 20)):
             received += len(data)
         assert bench.traffic.closed["slow_reader"] == 1
         assert len(bench.gone) == 1
-        await bench.until(lambda: bench.counters.buffered_bytes["write"] == 0)
+        await until(lambda: bench.counters.buffered_bytes["write"] == 0)
         await slow.aclose()
         await stuck.aclose()
 
@@ -227,7 +223,7 @@ async def test_when_no_more_are_accepted_open_connections_continue(tmp_path: Pat
         async with await bench.connect() as stream:
             await exchange(stream)
             bench.server.stop_accepting()
-            await bench.until(lambda: bench.bound.fileno() < 0)
+            await until(lambda: bench.bound.fileno() < 0)
             with pytest.raises(OSError, match="all attempts to connect"):
                 await bench.connect()
             await exchange(stream)

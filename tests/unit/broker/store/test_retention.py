@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,6 @@ from support.retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill,
 from support.stores import (
     BORN_HOST,
     T0,
-    FakeClock,
     bodies,
     dispatch_all,
     killed,
@@ -64,12 +63,8 @@ def store(tmp_path: Path, machine: FakeMachine) -> Iterator[MessageStore]:
     made.close()
 
 
-def clock_of(machine: FakeMachine) -> FakeClock:
-    class Clock(FakeClock):
-        def __call__(self) -> int:
-            return machine.now_ms
-
-    return Clock()
+def clock_of(machine: FakeMachine) -> Callable[[], int]:
+    return lambda: machine.now_ms
 
 
 # -- when -----------------------------------------------------------------------------------------------------

@@ -161,3 +161,18 @@ async def test_a_master_that_stops_answers_at_once_what_waits() -> None:
         assert change.code == ResponseCode.SYSTEM_BUSY, "whether the next master has it is unknown"
         assert master.waits(nursery).is_answered
         assert master.commit().code == ResponseCode.SYSTEM_BUSY
+
+
+@pytest.mark.trio
+async def test_a_wait_for_changes_ends_with_its_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """Its request is counted for the connection, and not after that has ended."""
+    master = Master()
+    for closes in (True, False):
+        began_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            client = master.waits(nursery)
+            await trio.sleep(0.1)
+            if closes:
+                client.close("peer")
+        assert (trio.current_time() - began_at < 0.5) is closes
+        assert client.is_answered
