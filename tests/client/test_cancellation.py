@@ -17,10 +17,8 @@ from reput_client import Consumer, Message, Producer, PullConsumer
 from reput_client.transport.aio import AnyioEvent, AnyioRuntime
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
-from support.faces import Face
+from support.faces import Face, scenario
 from support.fakes import SILENCE, Answer, FakeBroker
-
-BACKENDS = ("trio", "asyncio")
 
 T = TypeVar("T")
 
@@ -152,108 +150,102 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.fixture(params=["trio", "asyncio"])
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("opened", [False, True], ids=["connecting", "connected"])
-def test_cancelled_at_every_await(backend: str, case: str, opened: bool, broker: FakeBroker) -> None:
+@scenario
+async def test_cancelled_at_every_await(face: Face, case: str, opened: bool, broker: FakeBroker) -> None:
     make, operation = CASES[case]
-
-    async def scenario() -> None:
-        async with Producer(broker.address) as producer:
-            await producer.send_batch([Message("t", b"%d" % number) for number in range(40)], queue_id=0)
-        for cancel_at in range(1, 200):
-            runtime = CancellingRuntime()
-            client = make(broker.address, runtime)
-            broker.committed.clear()
-            if opened:
-                await client.__aenter__()
-            with anyio.CancelScope() as scope:
-                runtime.arm(scope, cancel_at)
-                await operation(client)
-            over = not scope.cancelled_caught
-            with anyio.fail_after(30):
-                if case != "run":
-                    await operation(client)  # the same client still works
-                await client.aclose()
-            if over:
-                return
-        raise AssertionError("the operation never came to its end")
-
-    Face(backend).run(scenario)
+    async with Producer(broker.address) as producer:
+        await producer.send_batch([Message("t", b"%d" % number) for number in range(40)], queue_id=0)
+    for cancel_at in range(1, 200):
+        runtime = CancellingRuntime()
+        client = make(broker.address, runtime)
+        broker.committed.clear()
+        if opened:
+            await client.__aenter__()
+        with anyio.CancelScope() as scope:
+            runtime.arm(scope, cancel_at)
+            await operation(client)
+        over = not scope.cancelled_caught
+        with anyio.fail_after(30):
+            if case != "run":
+                await operation(client)  # the same client still works
+            await client.aclose()
+        if over:
+            return
+    raise AssertionError("the operation never came to its end")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_block_that_waits_for_one_whose_sender_is_cancelled_leaves(
-    backend: str, broker: FakeBroker
+@scenario
+async def test_a_block_that_waits_for_one_whose_sender_is_cancelled_leaves(
+    face: Face, broker: FakeBroker
 ) -> None:
     """With retries a queue has one block in flight at a time."""
 
     def behave(header: Header, body: memoryview) -> Answer:
         return SILENCE if broker.count(RequestCode.PUT_MESSAGE) == 1 else broker.put(header, body)
 
-    async def scenario() -> None:
-        broker.behave(RequestCode.PUT_MESSAGE, behave)
-        async with Producer(broker.address, retries=1, timeout_s=1000) as producer:
+    broker.behave(RequestCode.PUT_MESSAGE, behave)
+    async with Producer(broker.address, retries=1, timeout_s=1000) as producer:
 
-            async def first() -> None:
-                with scope:
-                    await producer.send_batch([Message("t", b"first")], queue_id=0)
+        async def first() -> None:
+            with scope:
+                await producer.send_batch([Message("t", b"first")], queue_id=0)
 
-            async def second() -> None:
-                await producer.send_batch([Message("t", b"second")], queue_id=0)
+        async def second() -> None:
+            await producer.send_batch([Message("t", b"second")], queue_id=0)
 
-            with anyio.fail_after(60):
-                scope = anyio.CancelScope()
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(first)
-                    while not broker.count(RequestCode.PUT_MESSAGE):
-                        await anyio.sleep(0.01)
-                    tasks.start_soon(second)
-                    await anyio.sleep(0.05)
-                    scope.cancel()
-        assert len(broker.log["t", 0]) == 1
-
-    Face(backend).run(scenario)
+        with anyio.fail_after(60):
+            scope = anyio.CancelScope()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(first)
+                while not broker.count(RequestCode.PUT_MESSAGE):
+                    await anyio.sleep(0.01)
+                tasks.start_soon(second)
+                await anyio.sleep(0.05)
+                scope.cancel()
+    assert len(broker.log["t", 0]) == 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_message_in_hand_when_a_receive_is_cancelled_is_not_lost(backend: str, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with Producer(broker.address) as producer:
-            await producer.send_batch([Message("t", b"%d" % number) for number in range(200)], queue_id=0)
-        seen: list[int] = []
-        for cancel_at in range(1, 40):
-            runtime = CancellingRuntime()
-            async with on(runtime, Consumer)(broker.address, group=f"g{cancel_at}", topic="t") as consumer:
-                seen.clear()
-                with anyio.CancelScope() as scope:
-                    runtime.arm(scope, cancel_at)
-                    while len(seen) < 200:
-                        message = await consumer.receive(5.0)
-                        assert message is not None
-                        seen.append(int(message.body))
+@scenario
+async def test_a_message_in_hand_when_a_receive_is_cancelled_is_not_lost(
+    face: Face, broker: FakeBroker
+) -> None:
+    async with Producer(broker.address) as producer:
+        await producer.send_batch([Message("t", b"%d" % number) for number in range(200)], queue_id=0)
+    seen: list[int] = []
+    for cancel_at in range(1, 40):
+        runtime = CancellingRuntime()
+        async with on(runtime, Consumer)(broker.address, group=f"g{cancel_at}", topic="t") as consumer:
+            seen.clear()
+            with anyio.CancelScope() as scope:
+                runtime.arm(scope, cancel_at)
                 while len(seen) < 200:
                     message = await consumer.receive(5.0)
                     assert message is not None
                     seen.append(int(message.body))
-            assert seen == list(range(200))
-            assert broker.committed[f"g{cancel_at}", "t", 0] == 200
-            if not scope.cancelled_caught:
-                return
+            while len(seen) < 200:
+                message = await consumer.receive(5.0)
+                assert message is not None
+                seen.append(int(message.body))
+        assert seen == list(range(200))
+        assert broker.committed[f"g{cancel_at}", "t", 0] == 200
+        if not scope.cancelled_caught:
+            return
 
-    Face(backend).run(scenario)
 
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_leaving_through_cancellation_commits_what_is_handled(backend: str, broker: FakeBroker) -> None:
-    async def scenario() -> None:
-        async with Producer(broker.address) as producer:
-            await producer.send_batch([Message("t", b"x")] * 5, queue_id=0)
-        with anyio.move_on_after(30) as scope:
-            async with Consumer(broker.address, group="g", topic="t") as consumer:
-                async for message in consumer:
-                    if message.queue_offset == 4:
-                        scope.deadline = anyio.current_time() + 0.2
-        assert broker.committed["g", "t", 0] == 5
-
-    Face(backend).run(scenario)
+@scenario
+async def test_leaving_through_cancellation_commits_what_is_handled(face: Face, broker: FakeBroker) -> None:
+    async with Producer(broker.address) as producer:
+        await producer.send_batch([Message("t", b"x")] * 5, queue_id=0)
+    with anyio.move_on_after(30) as scope:
+        async with Consumer(broker.address, group="g", topic="t") as consumer:
+            async for message in consumer:
+                if message.queue_offset == 4:
+                    scope.deadline = anyio.current_time() + 0.2
+    assert broker.committed["g", "t", 0] == 5

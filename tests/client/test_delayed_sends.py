@@ -126,34 +126,29 @@ async def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broke
 
 
 @pytest.mark.parametrize("missing", ["ack", "storeTimestamp", "msgId"])
-def test_an_answer_that_does_not_say_enough_is_not_taken_for_a_receipt(
-    broker: FakeBroker, missing: str
+@pytest.mark.parametrize("face", ["trio"], indirect=True)
+@scenario
+async def test_an_answer_that_does_not_say_enough_is_not_taken_for_a_receipt(
+    face: Face, broker: FakeBroker, missing: str
 ) -> None:
-    face = Face("trio")
 
     def vague(header: Header, body: memoryview) -> Answer:
         ext = dict(broker.park(header, body).ext)
         ext[missing] = "none" if missing == "msgId" else None
         return Answer(ext=ext)
 
-    async def scenario() -> None:
-        broker.behave(SEND, vague)
-        async with face.Producer(broker.address) as producer:
-            with pytest.raises(HeaderFieldError, match=missing):
-                await producer.send(Message("t", b"x", delay_level=1))
-
-    face.run(scenario)
+    broker.behave(SEND, vague)
+    async with face.Producer(broker.address) as producer:
+        with pytest.raises(HeaderFieldError, match=missing):
+            await producer.send(Message("t", b"x", delay_level=1))
 
 
-def test_what_is_too_large_is_not_sent(broker: FakeBroker) -> None:
-    face = Face("trio")
-
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            with pytest.raises(InvalidMessage, match="make the body smaller"):
-                await producer.send(Message("t", bytes(8 << 20), delay_level=1))
-
-    face.run(scenario)
+@pytest.mark.parametrize("face", ["trio"], indirect=True)
+@scenario
+async def test_what_is_too_large_is_not_sent(face: Face, broker: FakeBroker) -> None:
+    async with face.Producer(broker.address) as producer:
+        with pytest.raises(InvalidMessage, match="make the body smaller"):
+            await producer.send(Message("t", bytes(8 << 20), delay_level=1))
     assert kinds(broker) == ""
 
 

@@ -25,7 +25,7 @@ from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, Re
 from support.broker_process import BrokerProcess
 from support.waiting import until
 
-Scenario = Callable[[], Coroutine[Any, Any, None]]
+pytestmark = pytest.mark.anyio
 
 
 class Order(BaseModel):
@@ -35,18 +35,15 @@ class Order(BaseModel):
     customer: str = "Ada"
 
 
-def run(scenario: Scenario) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30.0):
-            await scenario()
-
-    asyncio.run(limited())
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 # -- in memory -----------------------------------------------------------------------------------------------------
 
 
-def test_handlers_get_what_is_published_and_publishers_send_what_they_return() -> None:
+async def test_handlers_get_what_is_published_and_publishers_send_what_they_return() -> None:
     broker = ReputBroker()
     seen: list[object] = []
 
@@ -60,22 +57,19 @@ def test_handlers_get_what_is_published_and_publishers_send_what_they_return() -
     async def archive(text: str) -> None:
         seen.append(text)
 
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            receipt = await broker.publish(
-                Order(number=7), "orders", tag="paid", keys=["o-7"], headers={"shop": "berlin"}, delay_s=60.0
-            )
-            assert receipt.topic == "orders"
-            assert len(receipt.message_id) == 32
-            await broker.publish(Order(number=8), "orders", tag="declined")
-            assert bill.mock is not None
-            bill.mock.assert_called_once_with({"number": 7, "customer": "Ada"})
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        receipt = await broker.publish(
+            Order(number=7), "orders", tag="paid", keys=["o-7"], headers={"shop": "berlin"}, delay_s=60.0
+        )
+        assert receipt.topic == "orders"
+        assert len(receipt.message_id) == 32
+        await broker.publish(Order(number=8), "orders", tag="declined")
+        assert bill.mock is not None
+        bill.mock.assert_called_once_with({"number": 7, "customer": "Ada"})
     assert seen == [(7, "berlin", "paid", ("o-7",)), "bill of 7"]
 
 
-def test_one_handler_of_each_group_gets_a_message() -> None:
+async def test_one_handler_of_each_group_gets_a_message() -> None:
     broker = ReputBroker()
     seen: list[str] = []
     for number, (group, mode) in enumerate(
@@ -86,48 +80,39 @@ def test_one_handler_of_each_group_gets_a_message() -> None:
         async def handle(number: int = number, group: str = group) -> None:
             seen.append(group)
 
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            await broker.publish(b"{}", "orders")
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        await broker.publish(b"{}", "orders")
     assert sorted(seen) == ["a", "b", "b"]
 
 
-def test_sql_filters_are_evaluated_in_memory() -> None:
+async def test_sql_filters_are_evaluated_in_memory() -> None:
     broker = ReputBroker()
 
     @broker.subscriber("orders", group="billing", sql="amount > 5 AND TAGS = 'paid'")
     async def bill(amount: int) -> None: ...
 
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            for amount in (3, 9):
-                await broker.publish(amount, "orders", tag="paid", headers={"amount": str(amount)})
-            assert bill.mock is not None
-            bill.mock.assert_called_once_with(9)
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        for amount in (3, 9):
+            await broker.publish(amount, "orders", tag="paid", headers={"amount": str(amount)})
+        assert bill.mock is not None
+        bill.mock.assert_called_once_with(9)
 
 
-def test_an_error_of_a_handler_reaches_the_test() -> None:
+async def test_an_error_of_a_handler_reaches_the_test() -> None:
     broker = ReputBroker()
 
     @broker.subscriber("orders", group="billing")
     async def bill(order: Order) -> None:
         raise LookupError(order.number)
 
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            with pytest.raises(LookupError, match="7"):
-                await broker.publish(Order(number=7), "orders")
-            with pytest.raises(ValidationError):
-                await broker.publish("no order", "orders")
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        with pytest.raises(LookupError, match="7"):
+            await broker.publish(Order(number=7), "orders")
+        with pytest.raises(ValidationError):
+            await broker.publish("no order", "orders")
 
 
-def test_requests_are_answered_in_memory() -> None:
+async def test_requests_are_answered_in_memory() -> None:
     broker = ReputBroker()
 
     @broker.subscriber("prices", group="pricing")
@@ -137,23 +122,19 @@ def test_requests_are_answered_in_memory() -> None:
         return ReputResponse({"price": number * 2}, headers={"currency": "eur"}, options={"tag": "ok"})
 
     asked = broker.publisher("prices")
-
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            for ask in (broker.request(21, "prices"), asked.request(21)):
-                reply = await ask
-                assert await reply.decode() == {"price": 42}
-                assert reply.headers["currency"] == "eur"
-                assert reply.raw_message.tag == "ok"
-            with pytest.raises(ReplyTimeout):
-                await broker.request(0, "prices", timeout=0.01)
-            with pytest.raises(SubscriberNotFound, match="'weather'"):
-                await broker.request(21, "weather")
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        for ask in (broker.request(21, "prices"), asked.request(21)):
+            reply = await ask
+            assert await reply.decode() == {"price": 42}
+            assert reply.headers["currency"] == "eur"
+            assert reply.raw_message.tag == "ok"
+        with pytest.raises(ReplyTimeout):
+            await broker.request(0, "prices", timeout=0.01)
+        with pytest.raises(SubscriberNotFound, match="'weather'"):
+            await broker.request(21, "weather")
 
 
-def test_a_batch_is_messages_of_one_topic() -> None:
+async def test_a_batch_is_messages_of_one_topic() -> None:
     broker = ReputBroker()
     seen: list[int] = []
 
@@ -161,17 +142,14 @@ def test_a_batch_is_messages_of_one_topic() -> None:
     async def bill(number: int) -> None:
         seen.append(number)
 
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            receipts = await broker.publish_batch(1, 2, 3, topic="orders")
-            assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2]
-            assert await broker.publish_batch(topic="orders") == []
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        receipts = await broker.publish_batch(1, 2, 3, topic="orders")
+        assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2]
+        assert await broker.publish_batch(topic="orders") == []
     assert seen == [1, 2, 3]
 
 
-def test_routers_have_prefixes_and_middlewares_see_what_is_sent() -> None:
+async def test_routers_have_prefixes_and_middlewares_see_what_is_sent() -> None:
     class Stamp(BaseMiddleware):
         async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
             cmd.add_headers({"stamp": "seen"})
@@ -191,16 +169,12 @@ def test_routers_have_prefixes_and_middlewares_see_what_is_sent() -> None:
         stamps.append(stamp)
 
     broker = ReputBroker(middlewares=[Stamp], routers=[router])
-
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            await broker.publish(1, "shop-orders")
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        await broker.publish(1, "shop-orders")
     assert stamps == ["seen", "seen"]
 
 
-def test_the_codec_of_the_broker_writes_and_reads_bodies() -> None:
+async def test_the_codec_of_the_broker_writes_and_reads_bodies() -> None:
     class Reversed:
         async def encode(self, msg: Any, serializer: Any = None) -> tuple[bytes, str | None]:
             return str(msg).encode()[::-1], "text/reversed"
@@ -215,16 +189,13 @@ def test_the_codec_of_the_broker_writes_and_reads_bodies() -> None:
     async def bill(text: str, message: ReputMessage) -> None:
         assert message.raw_message.body == b"cba"
 
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            await broker.publish("abc", "orders")
-            assert bill.mock is not None
-            bill.mock.assert_called_once_with("abc")
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        await broker.publish("abc", "orders")
+        assert bill.mock is not None
+        bill.mock.assert_called_once_with("abc")
 
 
-def test_a_result_goes_to_the_topic_that_the_message_names() -> None:
+async def test_a_result_goes_to_the_topic_that_the_message_names() -> None:
     broker = ReputBroker()
 
     @broker.subscriber("sums", group="adding")
@@ -234,13 +205,10 @@ def test_a_result_goes_to_the_topic_that_the_message_names() -> None:
     @broker.subscriber("results", group="showing")
     async def show(result: int) -> None: ...
 
-    async def scenario() -> None:
-        async with TestReputBroker(broker):
-            await broker.publish([1, 2], "sums", reply_to="results")
-            assert show.mock is not None
-            show.mock.assert_called_once_with(3)
-
-    run(scenario)
+    async with TestReputBroker(broker):
+        await broker.publish([1, 2], "sums", reply_to="results")
+        assert show.mock is not None
+        show.mock.assert_called_once_with(3)
 
 
 def test_the_description_in_asyncapi_has_topics_and_types() -> None:
@@ -321,7 +289,7 @@ async def started(broker: ReputBroker) -> AsyncIterator[None]:
 
 
 @pytest.mark.process
-def test_an_application_handles_messages_of_a_broker(address: str) -> None:
+async def test_an_application_handles_messages_of_a_broker(address: str) -> None:
     seen: list[int] = []
     four: asyncio.Barrier
 
@@ -338,43 +306,37 @@ def test_an_application_handles_messages_of_a_broker(address: str) -> None:
 
         return broker
 
-    async def scenario() -> None:
-        nonlocal four
-        four = asyncio.Barrier(4)
-        await with_topics(address, "orders", "bills")
-        broker = application()
-        reader = broker.subscriber("bills", group="archive")
-        async with started(broker):
-            assert await broker.ping()
-            receipts = await broker.publish_batch(*(Order(number=n) for n in range(5)), topic="orders")
-            assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2, 3, 4]
-            receipt = await broker.publish(
-                Order(number=5), "orders", tag="paid", keys=["o-5"], ack="page_cache"
-            )
-            bills = set()
-            async for message in reader:
-                bills.add(await message.decode())
-                if len(bills) == 6:
-                    break
-            assert bills == {f"bill of {number}" for number in range(6)}
-        assert sorted(seen) == [0, 1, 2, 3, 4, 5]
-        async with PullConsumer(address, group="test") as consumer:
-            stored = (await consumer.pull("orders", 0, receipt.queue_offset)).messages[0]
-            assert (stored.tag, stored.keys) == ("paid", ("o-5",))
-            assert stored.get_property("content-type") == "application/json"
-            assert stored.message_id == receipt.message_id
-        # What was handled is committed: the application, started again, gets only new messages.
-        broker = application()
-        async with started(broker):
-            await broker.publish(Order(number=6), "orders")
-            await until(lambda: 6 in seen)
-        assert sorted(seen) == [0, 1, 2, 3, 4, 5, 6]
-
-    run(scenario)
+    four = asyncio.Barrier(4)
+    await with_topics(address, "orders", "bills")
+    broker = application()
+    reader = broker.subscriber("bills", group="archive")
+    async with started(broker):
+        assert await broker.ping()
+        receipts = await broker.publish_batch(*(Order(number=n) for n in range(5)), topic="orders")
+        assert [receipt.queue_offset for receipt in receipts] == [0, 1, 2, 3, 4]
+        receipt = await broker.publish(Order(number=5), "orders", tag="paid", keys=["o-5"], ack="page_cache")
+        bills = set()
+        async for message in reader:
+            bills.add(await message.decode())
+            if len(bills) == 6:
+                break
+        assert bills == {f"bill of {number}" for number in range(6)}
+    assert sorted(seen) == [0, 1, 2, 3, 4, 5]
+    async with PullConsumer(address, group="test") as consumer:
+        stored = (await consumer.pull("orders", 0, receipt.queue_offset)).messages[0]
+        assert (stored.tag, stored.keys) == ("paid", ("o-5",))
+        assert stored.get_property("content-type") == "application/json"
+        assert stored.message_id == receipt.message_id
+    # What was handled is committed: the application, started again, gets only new messages.
+    broker = application()
+    async with started(broker):
+        await broker.publish(Order(number=6), "orders")
+        await until(lambda: 6 in seen)
+    assert sorted(seen) == [0, 1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.process
-def test_refused_messages_are_redelivered_or_become_dead_letters(address: str) -> None:
+async def test_refused_messages_are_redelivered_or_become_dead_letters(address: str) -> None:
     attempts: dict[str, list[int]] = {}
     broker = ReputBroker(address)
 
@@ -416,86 +378,75 @@ def test_refused_messages_are_redelivered_or_become_dead_letters(address: str) -
     subscribe("given-up", raises, orderly=True, ack_policy=AckPolicy.REJECT_ON_ERROR)
     subscribe("dropped", never, mode="broadcasting")
     names = ["later", "manually", "early", "never", "raises", "acked", "in-order", "given-up", "dropped"]
-
-    async def scenario() -> None:
-        await with_topics(address, *(f"try-{name}" for name in names))
-        async with started(broker):
-            for name in names:
-                await broker.publish("x", f"try-{name}")
-            # Those that are acknowledged manually, or not at all, after their redelivery are given back again.
-            await until(
-                lambda: all(len(attempts.get(name, ())) > 1 for name in ("later", "manually", "in-order"))
-            )
-        assert attempts == {
-            **{name: [0] for name in names},
-            "later": [0, 1],
-            "manually": [0, 1],
-            "in-order": [0, 0],
-        }
-        async with PullConsumer(address, group="test") as consumer:
-            for name, reason in (
-                ("never", "was rejected"),
-                ("raises", "LookupError"),
-                ("given-up", "LookupError"),
-            ):
-                (letter,) = (await consumer.pull(f"%DLQ%try-{name}", 0, 0)).messages
-                assert reason in (letter.get_property("RETRY_REASON") or "")
-
-    run(scenario)
+    await with_topics(address, *(f"try-{name}" for name in names))
+    async with started(broker):
+        for name in names:
+            await broker.publish("x", f"try-{name}")
+        # Those that are acknowledged manually, or not at all, after their redelivery are given back again.
+        await until(
+            lambda: all(len(attempts.get(name, ())) > 1 for name in ("later", "manually", "in-order"))
+        )
+    assert attempts == {
+        **{name: [0] for name in names},
+        "later": [0, 1],
+        "manually": [0, 1],
+        "in-order": [0, 0],
+    }
+    async with PullConsumer(address, group="test") as consumer:
+        for name, reason in (
+            ("never", "was rejected"),
+            ("raises", "LookupError"),
+            ("given-up", "LookupError"),
+        ):
+            (letter,) = (await consumer.pull(f"%DLQ%try-{name}", 0, 0)).messages
+            assert reason in (letter.get_property("RETRY_REASON") or "")
 
 
 @pytest.mark.process
-def test_messages_can_be_taken_one_by_one(address: str) -> None:
+async def test_messages_can_be_taken_one_by_one(address: str) -> None:
     broker = ReputBroker(address)
     subscriber = broker.subscriber("taken", group="taking")
-
-    async def scenario() -> None:
-        await with_topics(address, "taken")
-        with pytest.raises(SetupError, match="not started"):
-            await subscriber.get_one()
-        async with started(broker):
-            await broker.publish_batch("handled", "later", "never", topic="taken")
-            for text in ("handled", "later", "never"):
-                message = await subscriber.get_one(timeout=10.0)
-                assert message is not None
-                assert await message.decode() == text
-                if text == "later":
-                    await message.nack(delay_level=1)
-            assert message is not None
-            await message.reject()  # takes effect at the latest when the subscriber stops
-        async with started(broker):
+    await with_topics(address, "taken")
+    with pytest.raises(SetupError, match="not started"):
+        await subscriber.get_one()
+    async with started(broker):
+        await broker.publish_batch("handled", "later", "never", topic="taken")
+        for text in ("handled", "later", "never"):
             message = await subscriber.get_one(timeout=10.0)
             assert message is not None
-            assert await message.decode() == "later"
-            assert message.raw_message.reconsume_times == 1
-            assert await subscriber.get_one(timeout=0.1) is None
-        async with PullConsumer(address, group="test") as consumer:
-            (letter,) = (await consumer.pull("%DLQ%taking", 0, 0)).messages
-            assert letter.body == b"never"
-
-    run(scenario)
+            assert await message.decode() == text
+            if text == "later":
+                await message.nack(delay_level=1)
+        assert message is not None
+        await message.reject()  # takes effect at the latest when the subscriber stops
+    async with started(broker):
+        message = await subscriber.get_one(timeout=10.0)
+        assert message is not None
+        assert await message.decode() == "later"
+        assert message.raw_message.reconsume_times == 1
+        assert await subscriber.get_one(timeout=0.1) is None
+    async with PullConsumer(address, group="test") as consumer:
+        (letter,) = (await consumer.pull("%DLQ%taking", 0, 0)).messages
+        assert letter.body == b"never"
 
 
 @pytest.mark.process
-def test_requests_are_answered_through_the_broker(address: str) -> None:
+async def test_requests_are_answered_through_the_broker(address: str) -> None:
     broker = ReputBroker(address)
 
     @broker.subscriber("prices", group="pricing")
     async def price(number: int) -> ReputResponse:
         return ReputResponse({"price": number * 2}, options={"tag": "ok"})
 
-    async def scenario() -> None:
-        await with_topics(address, "prices")
-        async with started(broker):
-            reply = await broker.request(21, "prices", timeout=10.0)
-            assert await reply.decode() == {"price": 42}
-            assert reply.raw_message.tag == "ok"
-
-    run(scenario)
+    await with_topics(address, "prices")
+    async with started(broker):
+        reply = await broker.request(21, "prices", timeout=10.0)
+        assert await reply.decode() == {"price": 42}
+        assert reply.raw_message.tag == "ok"
 
 
 @pytest.mark.process
-def test_spans_of_the_client_connect_an_application(address: str) -> None:
+async def test_spans_of_the_client_connect_an_application(address: str) -> None:
     broker = ReputBroker(address)
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
@@ -508,16 +459,13 @@ def test_spans_of_the_client_connect_an_application(address: str) -> None:
             raise LookupError("no such number")
         return number
 
-    async def scenario() -> None:
+    otel.instrument(tracer_provider=provider)
+    try:
         await with_topics(address, "traced", "traced-results")
         async with started(broker):
             await broker.publish(0, "traced")
             await broker.publish(1, "traced")
             await until(lambda: len(exporter.get_finished_spans()) == 5)
-
-    otel.instrument(tracer_provider=provider)
-    try:
-        run(scenario)
     finally:
         otel.uninstrument()
     spans = {span.name: span for span in exporter.get_finished_spans()}
@@ -530,7 +478,7 @@ def test_spans_of_the_client_connect_an_application(address: str) -> None:
 
 
 @pytest.mark.process
-def test_a_handler_may_stop_its_subscriber_or_the_application(address: str) -> None:
+async def test_a_handler_may_stop_its_subscriber_or_the_application(address: str) -> None:
     broker = ReputBroker(address, graceful_timeout=0.2, ack_policy=AckPolicy.ACK)
     app = FastStream(broker)
     seen: list[str] = []
@@ -558,45 +506,39 @@ def test_a_handler_may_stop_its_subscriber_or_the_application(address: str) -> N
         assert await broker.ping()
         await broker.publish("last", "exits")
 
-    async def scenario() -> None:
-        await with_topics(address, "stops", "exits", "hangs")
-        await app.run()
-        assert sorted(seen) == ["hung", "last", "one"]
-        reader = ReputBroker(address)
-        subscriber = reader.subscriber("hangs", group="hanging")
-        async with started(reader):
-            message = await subscriber.get_one(timeout=10.0)
-            assert message is not None
-            assert message.raw_message.reconsume_times == 0
-
-    run(scenario)
+    await with_topics(address, "stops", "exits", "hangs")
+    await app.run()
+    assert sorted(seen) == ["hung", "last", "one"]
+    reader = ReputBroker(address)
+    subscriber = reader.subscriber("hangs", group="hanging")
+    async with started(reader):
+        message = await subscriber.get_one(timeout=10.0)
+        assert message is not None
+        assert message.raw_message.reconsume_times == 0
 
 
 @pytest.mark.process
-def test_a_subscriber_that_an_error_has_ended_fails_the_ping(address: str) -> None:
+async def test_a_subscriber_that_an_error_has_ended_fails_the_ping(address: str) -> None:
     broker = ReputBroker(address)
 
     @broker.subscriber("short-lived", group="mourning", wait_for_topic=False)
     async def handle(text: str) -> None: ...
 
-    async def scenario() -> None:
-        with pytest.raises(TopicNotFound):
-            await broker.start()
-        await with_topics(address, "short-lived")
-        async with started(broker):
-            await broker.publish("x", "short-lived")
-            assert await broker.ping()
-            async with Admin(address) as admin:
-                await admin.delete_topic("short-lived")
-            while await broker.ping():
-                await asyncio.sleep(0.05)
-        assert not await broker.ping()
-
-    run(scenario)
+    with pytest.raises(TopicNotFound):
+        await broker.start()
+    await with_topics(address, "short-lived")
+    async with started(broker):
+        await broker.publish("x", "short-lived")
+        assert await broker.ping()
+        async with Admin(address) as admin:
+            await admin.delete_topic("short-lived")
+        while await broker.ping():
+            await asyncio.sleep(0.05)
+    assert not await broker.ping()
 
 
 @pytest.mark.process
-def test_handlers_can_be_tried_with_a_real_broker(address: str) -> None:
+async def test_handlers_can_be_tried_with_a_real_broker(address: str) -> None:
     broker = ReputBroker(address)
 
     @broker.subscriber("tried", group="trying", start="latest")
@@ -604,12 +546,9 @@ def test_handlers_can_be_tried_with_a_real_broker(address: str) -> None:
     async def handle(text: str) -> str:
         return text.upper()
 
-    async def scenario() -> None:
-        await with_topics(address, "tried", "tried-results")
-        async with TestReputBroker(broker, with_real=True):
-            await broker.publish("hello", "tried")
-            await handle.wait_call(timeout=10.0)
-            assert handle.mock is not None
-            handle.mock.assert_called_once_with("hello")
-
-    run(scenario)
+    await with_topics(address, "tried", "tried-results")
+    async with TestReputBroker(broker, with_real=True):
+        await broker.publish("hello", "tried")
+        await handle.wait_call(timeout=10.0)
+        assert handle.mock is not None
+        handle.mock.assert_called_once_with("hello")

@@ -493,7 +493,8 @@ async def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
         assert await consumer.committed("t", 0) is None
 
 
-def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
+@scenario
+async def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     requests: list[bytes] = []
@@ -509,13 +510,10 @@ def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
     thread = threading.Thread(target=answer)
     thread.start()
 
-    async def scenario() -> None:
+    try:
         async with face.PullConsumer(address, group="g", timeout_s=60.0) as consumer:
             with pytest.raises(NotABroker, match="an HTTP server answers there"):
                 await consumer.committed("t", 0)
-
-    try:
-        face.run(scenario)
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()

@@ -70,31 +70,29 @@ async def run(
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-def test_what_a_handler_raises_for_goes_back_to_the_broker(
+@scenario
+async def test_what_a_handler_raises_for_goes_back_to_the_broker(
     face: Face, broker: FakeBroker, concurrency: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"a", b"bad", b"c", b"d")
-        back = TakesBack(broker)
-        seen: list[bytes] = []
+    caplog.set_level(logging.WARNING, "reput_client")
+    await fill(face, broker, b"a", b"bad", b"c", b"d")
+    back = TakesBack(broker)
+    seen: list[bytes] = []
 
-        async def handle(message: Any) -> None:
-            seen.append(message.body)
-            if message.body == b"bad":
-                raise LookupError("no such order")
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body == b"bad":
+            raise LookupError("no such order")
 
-        async with face.Consumer(broker.address, group="g", topic="t") as consumer:
-            await run(face, consumer, handle, lambda: len(seen) == 4 and len(back.taken) == 1, concurrency)
-        assert sorted(seen) == [b"a", b"bad", b"c", b"d"]
-        (taken,) = back.taken
-        assert taken["offset"] > 0
-        assert (taken["group"], taken["delayLevel"], taken["originTopic"]) == ("g", 0, "t")
-        assert taken["reason"] == "LookupError: no such order"
-        assert "maxReconsumeTimes" not in taken
-        assert broker.committed["g", "t", 0] == 4, "given back is handled"
-
-    with caplog.at_level(logging.WARNING, "reput_client"):
-        face.run(scenario)
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 4 and len(back.taken) == 1, concurrency)
+    assert sorted(seen) == [b"a", b"bad", b"c", b"d"]
+    (taken,) = back.taken
+    assert taken["offset"] > 0
+    assert (taken["group"], taken["delayLevel"], taken["originTopic"]) == ("g", 0, "t")
+    assert taken["reason"] == "LookupError: no such order"
+    assert "maxReconsumeTimes" not in taken
+    assert broker.committed["g", "t", 0] == 4, "given back is handled"
     (record,) = [record for record in caplog.records if "not handled" in record.message]
     assert "message 1 of t/0 was not handled (attempt 1): LookupError" in record.message
     assert record.exc_info is not None
@@ -243,32 +241,30 @@ async def test_who_broadcasts_has_nobody_to_give_it_to(
 
 
 @pytest.mark.parametrize("policy", [GiveBack(), RetryHere(0.01)], ids=["give back", "retry here"])
-def test_a_damaged_message_is_named_and_passed_over(
+@scenario
+async def test_a_damaged_message_is_named_and_passed_over(
     face: Face, broker: FakeBroker, policy: OnFailure, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        await fill(face, broker, b"aaaa", b"bbbb", b"cccc")
-        record = bytearray(broker.log["t", 0][1])
-        record[record.index(b"bbbb")] ^= 1
-        broker.log["t", 0][1] = bytes(record)
-        back = TakesBack(broker)
-        seen: list[bytes] = []
+    caplog.set_level(logging.ERROR, "reput_client")
+    await fill(face, broker, b"aaaa", b"bbbb", b"cccc")
+    record = bytearray(broker.log["t", 0][1])
+    record[record.index(b"bbbb")] ^= 1
+    broker.log["t", 0][1] = bytes(record)
+    back = TakesBack(broker)
+    seen: list[bytes] = []
 
-        async def handle(message: Any) -> None:
-            seen.append(message.body)
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
 
-        async with face.Consumer(broker.address, group="g", topic="t", on_failure=policy) as consumer:
-            await run(face, consumer, handle, lambda: len(seen) == 2)
-            await face.until(lambda: consumer.positions()[min(consumer.assignment)] == 3 or len(seen) == 2)
-        assert seen == [b"aaaa", b"cccc"]
-        assert not back.taken
-        assert broker.committed["g", "t", 0] == 3
-
-    with caplog.at_level(logging.ERROR, "reput_client"):
-        face.run(scenario)
-    (record,) = caplog.records
-    assert "CRC" in record.message
-    assert "continuing with the next" in record.message
+    async with face.Consumer(broker.address, group="g", topic="t", on_failure=policy) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 2)
+        await face.until(lambda: consumer.positions()[min(consumer.assignment)] == 3 or len(seen) == 2)
+    assert seen == [b"aaaa", b"cccc"]
+    assert not back.taken
+    assert broker.committed["g", "t", 0] == 3
+    (logged,) = caplog.records
+    assert "CRC" in logged.message
+    assert "continuing with the next" in logged.message
 
 
 @scenario

@@ -326,37 +326,31 @@ async def test_an_iterating_program_makes_the_span_itself(
     assert recorded.span("process orders").links
 
 
-def test_consumers_continue_the_trace_if_asked_to(broker: FakeBroker) -> None:
-    face = Face("trio")
-
-    async def scenario() -> None:
-        recorded = Recorded(same_trace=True)
+@pytest.mark.parametrize("face", ["trio"], indirect=True)
+@scenario
+async def test_consumers_continue_the_trace_if_asked_to(face: Face, broker: FakeBroker) -> None:
+    recorded = Recorded(same_trace=True)
+    try:
         await send_one(face, broker)
         await consumed(face, broker, 1)
-        sent, processed = recorded.span("send orders"), recorded.span("process orders")
-        assert processed.parent is not None
-        assert processed.parent.span_id == sent.context.span_id
-        assert processed.context.trace_id == sent.context.trace_id
-
-    try:
-        face.run(scenario)
     finally:
         otel.uninstrument()
+    sent, processed = recorded.span("send orders"), recorded.span("process orders")
+    assert processed.parent is not None
+    assert processed.parent.span_id == sent.context.span_id
+    assert processed.context.trace_id == sent.context.trace_id
 
 
-def test_without_an_sdk_nothing_is_added(broker: FakeBroker) -> None:
-    face = Face("asyncio")
+@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
+@scenario
+async def test_without_an_sdk_nothing_is_added(face: Face, broker: FakeBroker) -> None:
     otel.instrument(tracer_provider=trace.NoOpTracerProvider())  # as if none was set
-
-    async def scenario() -> None:
+    try:
         await send_one(face, broker)
         (message,) = await consumed(face, broker, 1)
-        assert set(message.properties) <= {"UNIQ_KEY", "MIN_OFFSET", "MAX_OFFSET"}
-
-    try:
-        face.run(scenario)
     finally:
         otel.uninstrument()
+    assert set(message.properties) <= {"UNIQ_KEY", "MIN_OFFSET", "MAX_OFFSET"}
     assert Client.tracing is None
 
 

@@ -126,87 +126,74 @@ async def test_a_block_that_is_due_grows_while_the_one_before_is_unanswered(
         assert broker.count(RequestCode.PUT_MESSAGE) <= 3
 
 
-def test_without_tasks_what_is_due_leaves_with_the_next_post(broker: FakeBroker) -> None:
-    face = Face("blocking")
-
-    async def scenario() -> None:
-        async with face.Producer(broker.address, linger_s=0.02) as producer:
-            first = await producer.post(Message("t", b"1"))
-            await face.sleep(0.1)
-            assert broker.count(PUT) == 0  # as documented: no task sends it
-            await producer.post(Message("t", b"2"))
-            await face.until(lambda: broker.count(PUT) == 1)
-            await face.sleep(0.05)
-            await producer.post(Message("t", b"3"))
-            assert first.done
-
-    face.run(scenario)
+@pytest.mark.parametrize("face", ["blocking"], indirect=True)
+@scenario
+async def test_without_tasks_what_is_due_leaves_with_the_next_post(face: Face, broker: FakeBroker) -> None:
+    async with face.Producer(broker.address, linger_s=0.02) as producer:
+        first = await producer.post(Message("t", b"1"))
+        await face.sleep(0.1)
+        assert broker.count(PUT) == 0  # as documented: no task sends it
+        await producer.post(Message("t", b"2"))
+        await face.until(lambda: broker.count(PUT) == 1)
+        await face.sleep(0.05)
+        await producer.post(Message("t", b"3"))
+        assert first.done
 
 
-@pytest.mark.parametrize("name", ["trio", "asyncio"])
-def test_a_lone_post_leaves_by_itself_where_there_are_tasks(name: str, broker: FakeBroker) -> None:
-    face = Face(name)
-
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
-            told: list[Any] = []
-            posted = await producer.post(Message("t", b"1"), on_done=told.append)
-            await face.until(lambda: bool(told))
-            assert told == [posted]
-            assert posted.result().queue_offset == 0
-
-    face.run(scenario)
+@pytest.mark.parametrize("face", ["trio", "asyncio"], indirect=True)
+@scenario
+async def test_a_lone_post_leaves_by_itself_where_there_are_tasks(face: Face, broker: FakeBroker) -> None:
+    async with face.Producer(broker.address) as producer:
+        told: list[Any] = []
+        posted = await producer.post(Message("t", b"1"), on_done=told.append)
+        await face.until(lambda: bool(told))
+        assert told == [posted]
+        assert posted.result().queue_offset == 0
 
 
-@pytest.mark.parametrize("name", ["trio", "asyncio"])
-def test_a_post_right_behind_the_last_answer_leaves_by_itself(name: str, broker: FakeBroker) -> None:
+@pytest.mark.parametrize("face", ["trio", "asyncio"], indirect=True)
+@scenario
+async def test_a_post_right_behind_the_last_answer_leaves_by_itself(face: Face, broker: FakeBroker) -> None:
     """The producer's task is ending then."""
-    face = Face(name)
+    async with face.Producer(broker.address) as producer:
 
-    async def scenario() -> None:
-        async with face.Producer(broker.address) as producer:
+        async def until_done(posted: Any) -> None:
+            await face.until(lambda: posted.done)
 
-            async def until_done(posted: Any) -> None:
-                await face.until(lambda: posted.done)
-
-            for _ in range(3):
-                await (await producer.post(Message("t", b"1")))
-                posted = await producer.post(Message("t", b"2"))
-                await until_done(posted)
-
-    face.run(scenario)
+        for _ in range(3):
+            await (await producer.post(Message("t", b"1")))
+            posted = await producer.post(Message("t", b"2"))
+            await until_done(posted)
 
 
-@pytest.mark.parametrize("name", ["trio", "asyncio"])
-def test_a_program_that_only_posts_is_answered_and_lets_others_run(name: str, broker: FakeBroker) -> None:
+@pytest.mark.parametrize("face", ["trio", "asyncio"], indirect=True)
+@scenario
+async def test_a_program_that_only_posts_is_answered_and_lets_others_run(
+    face: Face, broker: FakeBroker
+) -> None:
     """It awaits only `post`, and never waits for room."""
-    face = Face(name)
+    turns: list[bool] = []
 
-    async def scenario() -> None:
-        turns: list[bool] = []
+    async def other() -> None:
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns.append(True)
 
-        async def other() -> None:
-            while True:
-                await anyio.lowlevel.checkpoint()
-                turns.append(True)
-
-        async with (
-            face.Producer(broker.address, batch_bytes=10_000, buffer_bytes=1 << 30) as producer,
-            anyio.create_task_group() as tasks,
-        ):
-            first = await producer.post(Message("t", bytes(500)))
-            tasks.start_soon(other)
-            turns_before = len(turns)
-            for _ in range(40_000):
-                if first.done and len(turns) > turns_before:
-                    break
-                await producer.post(Message("t", bytes(500)))
-            assert first.done
-            assert len(turns) > turns_before
-            await producer.flush()
-            tasks.cancel_scope.cancel()
-
-    face.run(scenario)
+    async with (
+        face.Producer(broker.address, batch_bytes=10_000, buffer_bytes=1 << 30) as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        first = await producer.post(Message("t", bytes(500)))
+        tasks.start_soon(other)
+        turns_before = len(turns)
+        for _ in range(40_000):
+            if first.done and len(turns) > turns_before:
+                break
+            await producer.post(Message("t", bytes(500)))
+        assert first.done
+        assert len(turns) > turns_before
+        await producer.flush()
+        tasks.cancel_scope.cancel()
 
 
 @scenario

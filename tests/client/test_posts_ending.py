@@ -156,18 +156,15 @@ async def test_a_program_that_is_interrupted_waits_for_nothing(
     assert "posted messages that have failed: 1;" in caplog.text
 
 
-def test_a_producer_that_fails_as_it_closes_leaves_no_socket(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("face", ["blocking"], indirect=True)
+@scenario
+async def test_a_producer_that_fails_as_it_closes_leaves_no_socket(face: Face, broker: FakeBroker) -> None:
     """Nor its runtime's pair of sockets."""
-    face = Face("blocking")
-
-    async def scenario() -> None:
-        broker.behave(PUT, BUSY)
-        with pytest.raises(PostsFailed):
-            async with face.Producer(broker.address) as producer:
-                await producer.post(Message("t", b"x"))
-        broker.stop()
-
-    face.run(scenario)
+    broker.behave(PUT, BUSY)
+    with pytest.raises(PostsFailed):
+        async with face.Producer(broker.address) as producer:
+            await producer.post(Message("t", b"x"))
+    broker.stop()
 
 
 @scenario
@@ -255,54 +252,51 @@ async def test_a_post_that_is_cancelled_as_it_waits_was_not_taken(loop: Face, br
     assert sum(map(len, broker.log.values())) == taken
 
 
-def test_a_program_that_cancels_all_tasks_may_still_flush(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("loop", ["asyncio"], indirect=True)
+@scenario
+async def test_a_program_that_cancels_all_tasks_may_still_flush(loop: Face, broker: FakeBroker) -> None:
     """As programs do at shutdown; the producer's task is among them."""
-    loop = Face("asyncio")
     going_on = threading.Event()
 
     def put(header: Any, body: memoryview) -> Answer:
         going_on.wait(30.0)
         return broker.put(header, body)
 
-    async def scenario() -> None:
-        broker.behave(PUT, put)
-        async with loop.Producer(broker.address, linger_s=0.001) as producer:
-            posted = await producer.post(Message("t", b"1"))
-            waiting = asyncio.ensure_future(_result(posted))
-            await loop.until(lambda: broker.count(PUT) == 1)
-            for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
-                task.cancel()
-            await asyncio.sleep(0.05)
-            going_on.set()
-            assert (await waiting).queue_offset == 0
-            await producer.flush()
-
-    loop.run(scenario)
+    broker.behave(PUT, put)
+    async with loop.Producer(broker.address, linger_s=0.001) as producer:
+        posted = await producer.post(Message("t", b"1"))
+        waiting = asyncio.ensure_future(_result(posted))
+        await loop.until(lambda: broker.count(PUT) == 1)
+        for task in asyncio.all_tasks() - {asyncio.current_task(), waiting}:
+            task.cancel()
+        await asyncio.sleep(0.05)
+        going_on.set()
+        assert (await waiting).queue_offset == 0
+        await producer.flush()
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_tasks_that_are_cancelled_before_they_begin_hang_nobody(broker: FakeBroker, is_known: bool) -> None:
+@pytest.mark.parametrize("loop", ["asyncio"], indirect=True)
+@scenario
+async def test_tasks_that_are_cancelled_before_they_begin_hang_nobody(
+    loop: Face, broker: FakeBroker, is_known: bool
+) -> None:
     """asyncio ends such a task without running it."""
-    loop = Face("asyncio")
-
-    async def scenario() -> None:
-        async with loop.Producer(broker.address) as producer:
-            if is_known:
-                await producer.send(Message("t", b"0"), queue_id=0)  # connects
-            else:
-                broker.drop_connections()
-            posted = await producer.post(Message("t", b"1"), queue_id=0)
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-            await asyncio.sleep(0)
-            flushing = asyncio.ensure_future(producer.flush())
-            await asyncio.sleep(0)
-            for task in asyncio.all_tasks() - {asyncio.current_task(), flushing}:
-                task.cancel()
-            await flushing
-            assert posted.result().queue_id == 0
-
-    loop.run(scenario)
+    async with loop.Producer(broker.address) as producer:
+        if is_known:
+            await producer.send(Message("t", b"0"), queue_id=0)  # connects
+        else:
+            broker.drop_connections()
+        posted = await producer.post(Message("t", b"1"), queue_id=0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0)
+        flushing = asyncio.ensure_future(producer.flush())
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task(), flushing}:
+            task.cancel()
+        await flushing
+        assert posted.result().queue_id == 0
 
 
 @scenario

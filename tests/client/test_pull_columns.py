@@ -19,7 +19,7 @@ from reput_client.errors import DamagedMessage
 from reput_protocol.codes import MessageSysFlag, RequestCode
 from reput_protocol.errors import FilterSyntaxError, TopicNotFound
 from reput_protocol.wire.header import HeaderType
-from support.faces import FACES, Face
+from support.faces import FACES, Face, scenario
 from support.raw_client import RawClient, in_letters
 
 TOPIC = "columns"
@@ -172,30 +172,26 @@ def test_compressed_bodies_come_as_they_were(broker: BackgroundBroker) -> None:
     assert columns.to_arrow(("body",)).to_pydict()["body"] == [b"plain", plain]
 
 
-@pytest.mark.parametrize("name", FACES)
-def test_a_pull_at_the_end_waits(broker: BackgroundBroker, name: str) -> None:
-    face = Face(name)
+@pytest.mark.parametrize("face", [Face(name) for name in FACES], ids=FACES)
+@scenario
+async def test_a_pull_at_the_end_waits(broker: BackgroundBroker, face: Face) -> None:
+    async with (
+        face.Producer(broker.address, group="p") as producer,
+        face.PullConsumer(broker.address, group="g") as consumer,
+    ):
+        nothing = await consumer.pull_columns(TOPIC, 1, 0, wait_s=0.0)
+        assert (nothing.status, len(nothing.columns)) == (PullStatus.NO_NEW_MESSAGE, 0)
+        found: list[MessageColumns] = []
 
-    async def scenario() -> None:
-        async with (
-            face.Producer(broker.address, group="p") as producer,
-            face.PullConsumer(broker.address, group="g") as consumer,
-        ):
-            nothing = await consumer.pull_columns(TOPIC, 1, 0, wait_s=0.0)
-            assert (nothing.status, len(nothing.columns)) == (PullStatus.NO_NEW_MESSAGE, 0)
-            found: list[MessageColumns] = []
+        async def wait() -> None:
+            found.append((await consumer.pull_columns(TOPIC, 1, 0, wait_s=20.0)).columns)
 
-            async def wait() -> None:
-                found.append((await consumer.pull_columns(TOPIC, 1, 0, wait_s=20.0)).columns)
+        async def send() -> None:
+            await producer.send(Message(TOPIC, b"late", tag="t"), queue_id=1)
 
-            async def send() -> None:
-                await producer.send(Message(TOPIC, b"late", tag="t"), queue_id=1)
-
-            await face.together(wait, send)
-            assert found[0].bodies()[0].tobytes() == b"late"
-            assert found[0].tags() == ["t"]
-
-    face.run(scenario)
+        await face.together(wait, send)
+        assert found[0].bodies()[0].tobytes() == b"late"
+        assert found[0].tags() == ["t"]
 
 
 def test_what_is_not_durable_yet_comes_too(new_reput_broker: Callable[..., BackgroundBroker]) -> None:

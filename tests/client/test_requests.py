@@ -367,21 +367,18 @@ async def test_a_reply_that_cannot_be_handed_over_says_why(face: Face, broker: B
             await producer.reply(received(REQUEST), b"pong")
 
 
-def test_a_cancelled_request_leaves_the_producer_usable(broker: Broker) -> None:
+@pytest.mark.anyio
+async def test_a_cancelled_request_leaves_the_producer_usable(broker: Broker) -> None:
     import anyio
 
     import reput_client
 
-    async def scenario() -> None:
-        async with reput_client.Producer(broker.address) as producer:
-            broker.times = 0
-            with anyio.move_on_after(0.2) as scope:
-                await producer.request(Message("work", b"1"), timeout_s=60.0)
-            assert scope.cancelled_caught
-            broker.push(broker.parked[-1][0], b"1")
-            broker.times = 1
-            assert (await producer.request(Message("work", b"2"), timeout_s=30.0)).body == b"re: 2"
-            assert producer.late_replies == 1
-
-    for backend in ("trio", "asyncio"):
-        anyio.run(scenario, backend=backend)
+    async with reput_client.Producer(broker.address) as producer:
+        broker.times = 0
+        with anyio.move_on_after(0.2) as scope:
+            await producer.request(Message("work", b"1"), timeout_s=60.0)
+        assert scope.cancelled_caught
+        broker.push(broker.parked[-1][0], b"1")
+        broker.times = 1
+        assert (await producer.request(Message("work", b"2"), timeout_s=30.0)).body == b"re: 2"
+        assert producer.late_replies == 1

@@ -119,7 +119,8 @@ async def test_a_broker_that_syncs_acknowledges_as_flushed(face: Face, cluster: 
     assert {receipt.ack for receipt in receipts} == {"flushed"}
 
 
-def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, cluster: Cluster) -> None:
+@scenario
+async def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, cluster: Cluster) -> None:
     copied = HARuntimeInfo(
         master=True,
         master_commit_log_max_offset=500,
@@ -128,7 +129,8 @@ def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, cluster: Cl
     )
     copying = HARuntimeInfo(client=HAClientRuntimeInfo(max_offset=400, activated=True))
 
-    async def scenario(slave: FakeBroker) -> None:
+    with FakeBroker() as slave:
+        slave.is_rocketmq = slave.is_slave = True
         addresses = {0: cluster.rocketmq.address, 1: slave.address}
         info = ClusterInfo({ROCKETMQ: BrokerData("c", ROCKETMQ, addresses)}, {"c": [ROCKETMQ]})
         cluster.names.behave(RequestCode.GET_BROKER_CLUSTER_INFO, Answer(body=info.to_json()))
@@ -141,7 +143,3 @@ def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, cluster: Cl
         assert (second.error, second.takes_messages, second.end_offset) == (None, False, 400)
         assert (second.is_copying, second.lag_bytes) == (True, 100)
         assert {first.member, first.epoch, second.member, second.epoch} == {None}
-
-    with FakeBroker() as slave:
-        slave.is_rocketmq = slave.is_slave = True
-        face.run(lambda: scenario(slave))

@@ -211,22 +211,19 @@ async def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: Fake
         assert broker.accepted == 2
 
 
-def test_a_thread_that_waits_reads_for_the_others(broker: FakeBroker) -> None:
+@pytest.mark.parametrize("face", ["blocking"], indirect=True)
+@scenario
+async def test_a_thread_that_waits_reads_for_the_others(face: Face, broker: FakeBroker) -> None:
     """The blocking API has no background reader; any waiting thread is one."""
-    face = Face("blocking")
+    async with Client(face, broker) as client:
+        came = threading.Event()
+        client.session.requests.register(CHANGED, lambda _: came.set())
 
-    async def scenario() -> None:
-        async with Client(face, broker) as client:
-            came = threading.Event()
-            client.session.requests.register(CHANGED, lambda _: came.set())
+        async def wait() -> None:
+            await client.wait(0.5)
 
-            async def wait() -> None:
-                await client.wait(0.5)
+        async def look() -> None:
+            broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
+            assert came.wait(5)
 
-            async def look() -> None:
-                broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
-                assert came.wait(5)
-
-            await face.together(wait, look)
-
-    face.run(scenario)
+        await face.together(wait, look)

@@ -93,26 +93,27 @@ async def test_tasks_that_send_at_once_share_frames(loop_face: Face) -> None:
         assert len(broker.log["shared", 0]) == 1 + 2 * TASKS
 
 
+@pytest.fixture
+def strict_broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroker:
+    return new_reput_broker(store={"message_size_max": 1000})
+
+
 @pytest.mark.parametrize("linger_s", [0.0, 0.01])
-def test_a_message_that_the_broker_refuses_takes_no_other_with_it(
-    loop_face: Face, new_reput_broker: Callable[..., BackgroundBroker], linger_s: float
+@scenario
+async def test_a_message_that_the_broker_refuses_takes_no_other_with_it(
+    loop_face: Face, strict_broker: BackgroundBroker, linger_s: float
 ) -> None:
-    broker = new_reput_broker(store={"message_size_max": 1000})
-
-    async def scenario() -> None:
-        sizes = [10] * TASKS
-        sizes[17] = 1001
-        async with loop_face.Producer(broker.address, ack="page_cache", linger_s=linger_s) as producer:
-            await producer.send(Message("shared", b"first"), queue_id=0)
-            found = await send_each(loop_face, producer, messages("shared", sizes), queue_id=0)
-        assert isinstance(found[17], MessageRefused)
-        assert "1001 bytes" in str(found[17])
-        places = [receipt.queue_offset for index, receipt in enumerate(found) if index != 17]
-        assert len(set(places)) == TASKS - 1
-        async with loop_face.PullConsumer(broker.address, group="g") as consumer:
-            assert await consumer.max_offset("shared", 0) == 1 + 2 * (TASKS - 1)
-
-    loop_face.run(scenario)
+    sizes = [10] * TASKS
+    sizes[17] = 1001
+    async with loop_face.Producer(strict_broker.address, ack="page_cache", linger_s=linger_s) as producer:
+        await producer.send(Message("shared", b"first"), queue_id=0)
+        found = await send_each(loop_face, producer, messages("shared", sizes), queue_id=0)
+    assert isinstance(found[17], MessageRefused)
+    assert "1001 bytes" in str(found[17])
+    places = [receipt.queue_offset for index, receipt in enumerate(found) if index != 17]
+    assert len(set(places)) == TASKS - 1
+    async with loop_face.PullConsumer(strict_broker.address, group="g") as consumer:
+        assert await consumer.max_offset("shared", 0) == 1 + 2 * (TASKS - 1)
 
 
 @scenario
@@ -223,27 +224,26 @@ async def test_an_answer_without_sense_is_told_to_all_and_costs_no_connection(
         assert broker.accepted == 1
 
 
-def test_puts_into_one_queue_keep_their_order_at_different_ack_levels(reput_broker: BackgroundBroker) -> None:
-    face = Face("asyncio")  # trio: tasks start in any order
+@pytest.mark.parametrize("face", ["asyncio"], indirect=True)
+@scenario
+async def test_puts_into_one_queue_keep_their_order_at_different_ack_levels(
+    face: Face, reput_broker: BackgroundBroker
+) -> None:
+    async with face.Producer(reput_broker.address) as producer:
+        await producer.send(Message("levels", b"first"), queue_id=0)
+        order: list[int] = []
+        offsets: dict[int, int] = {}
 
-    async def scenario() -> None:
-        async with face.Producer(reput_broker.address) as producer:
-            await producer.send(Message("levels", b"first"), queue_id=0)
-            order: list[int] = []
-            offsets: dict[int, int] = {}
+        async def one(number: int) -> None:
+            order.append(number)
+            ack = "flushed" if number % 3 == 0 else "page_cache"
+            receipt = await producer.send(Message("levels", b"x"), queue_id=0, ack=ack)
+            offsets[number] = receipt.queue_offset
 
-            async def one(number: int) -> None:
-                order.append(number)
-                ack = "flushed" if number % 3 == 0 else "page_cache"
-                receipt = await producer.send(Message("levels", b"x"), queue_id=0, ack=ack)
-                offsets[number] = receipt.queue_offset
-
-            async with anyio.create_task_group() as tasks:
-                for number in range(TASKS):
-                    tasks.start_soon(one, number)
-            assert sorted(order, key=offsets.__getitem__) == order
-
-    face.run(scenario)
+        async with anyio.create_task_group() as tasks:
+            for number in range(TASKS):
+                tasks.start_soon(one, number)
+        assert sorted(order, key=offsets.__getitem__) == order
 
 
 @scenario

@@ -113,26 +113,24 @@ def test_a_command_shows_one_remedy_the_right_one(address: str) -> None:
     assert "reput --tls-ca FILE" in failure.what
 
 
-def test_faststream(files: TlsFiles, address: str) -> None:
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.anyio
+async def test_faststream(files: TlsFiles, address: str) -> None:
     broker = ReputBroker(address, tls=TLS(ca=files.ca, cert=files.client))
     received: list[str] = []
+    arrived = anyio.Event()
 
-    async def scenario() -> None:
-        arrived = anyio.Event()
+    @broker.subscriber("letters", group="readers", start="earliest")
+    async def handle(body: str) -> None:
+        received.append(body)
+        arrived.set()
 
-        @broker.subscriber("letters", group="readers", start="earliest")
-        async def handle(body: str) -> None:
-            received.append(body)
-            arrived.set()
-
-        with anyio.fail_after(60):
-            async with broker:
-                await broker.publish("hello", "letters")
-                await broker.start()
-                assert await broker.ping()
-                await arrived.wait()
-
-    anyio.run(scenario)
+    with anyio.fail_after(60):
+        async with broker:
+            await broker.publish("hello", "letters")
+            await broker.start()
+            assert await broker.ping()
+            await arrived.wait()
     assert received == ["hello"]
 
 

@@ -64,7 +64,8 @@ async def test_offsets_of_two_brokers_do_not_mix(face: Face, brokers: dict[str, 
         ]
 
 
-def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
+@scenario
+async def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
     face: Face, brokers: dict[str, FakeBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("routing", "session"):
@@ -78,7 +79,7 @@ def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
         ],
     )
 
-    async def scenario(names: FakeBroker) -> None:
+    with FakeBroker() as names:
         async with face.Producer(names.address, ack="page_cache") as producer:
 
             async def send_until_asked(times: int) -> None:
@@ -94,9 +95,6 @@ def test_a_refresh_of_a_route_whose_connection_ends_is_repeated_soon(
             while not second.log["t", 0]:
                 await producer.send(Message("t", b"x"))
                 await face.sleep(0.01)
-
-    with FakeBroker() as names:
-        face.run(lambda: scenario(names))
 
 
 @scenario

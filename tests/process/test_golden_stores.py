@@ -88,9 +88,14 @@ def check(address: str, expected: dict[str, Any]) -> None:
         assert producer.send(Message("orders", b"next"), queue_id=1).queue_offset == len(orders)
 
 
-@pytest.mark.parametrize("archive", STORES, ids=lambda path: path.name.partition(".tar")[0])
-def test_a_golden_store_is_read_whole_and_continued(archive: Path, tmp_path: Path) -> None:
-    subprocess.run(["tar", "--extract", "--file", archive, "--directory", tmp_path], check=True)
+@pytest.fixture(params=STORES, ids=lambda path: path.name.partition(".tar")[0])
+def extracted(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    subprocess.run(["tar", "--extract", "--file", request.param, "--directory", tmp_path], check=True)
+
+
+@pytest.mark.usefixtures("extracted")
+@pytest.mark.trio
+async def test_a_golden_store_is_read_whole_and_continued(tmp_path: Path) -> None:
     root = tmp_path / "store"
     expected: dict[str, Any] = json.loads((tmp_path / "expected.json").read_text())
     assert examine(root).report.faults == []
@@ -99,11 +104,7 @@ def test_a_golden_store_is_read_whole_and_continued(archive: Path, tmp_path: Pat
     root = tmp_path / "copy"
 
     later = Surroundings(clock_ms=lambda: time.time_ns() // 1_000_000 + 2 * 3_600_000)
-
-    async def scenario() -> None:
-        async with Broker(config_of(root, expected["options"]), surroundings=later) as broker:
-            await trio.to_thread.run_sync(partial(check, broker.address, expected))
-
-    trio.run(scenario)
+    async with Broker(config_of(root, expected["options"]), surroundings=later) as broker:
+        await trio.to_thread.run_sync(partial(check, broker.address, expected))
     assert not (root / "abort").exists()
     assert examine(root).report.faults == []

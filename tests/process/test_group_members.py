@@ -116,7 +116,8 @@ async def test_a_group_whose_offset_is_set_continues_there(
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
-def test_a_member_commits_where_its_group_was_set_to(
+@scenario
+async def test_a_member_commits_where_its_group_was_set_to(
     face: Face,
     told: bool,
     broker: BrokerProcess,
@@ -126,39 +127,35 @@ def test_a_member_commits_where_its_group_was_set_to(
 ) -> None:
     topic, group = names
     address = (broker if told else quiet_broker).address
+    caplog.set_level(logging.WARNING, "reput_client")
+    await fill(face, address, topic, 250)
+    async with (
+        face.Admin(address, timeout_s=30.0) as admin,
+        face.PullConsumer(address, group=group, timeout_s=30.0) as reader,
+        face.Consumer(address, group=group, topic=topic, commit_interval_s=0.05) as consumer,
+    ):
 
-    async def scenario() -> None:
-        await fill(face, address, topic, 250)
-        async with (
-            face.Admin(address, timeout_s=30.0) as admin,
-            face.PullConsumer(address, group=group, timeout_s=30.0) as reader,
-            face.Consumer(address, group=group, topic=topic, commit_interval_s=0.05) as consumer,
-        ):
+        async def committed() -> list[int | None]:
+            return [await reader.committed(topic, queue_id) for queue_id in range(2)]
 
-            async def committed() -> list[int | None]:
-                return [await reader.committed(topic, queue_id) for queue_id in range(2)]
+        async def until_committed(offset: int) -> None:
+            with anyio.fail_after(20.0) if not face.is_blocking else nullcontext():
+                while await committed() != [offset] * 2:
+                    assert await drain(consumer, 0.05) == []
 
-            async def until_committed(offset: int) -> None:
-                with anyio.fail_after(20.0) if not face.is_blocking else nullcontext():
-                    while await committed() != [offset] * 2:
-                        assert await drain(consumer, 0.05) == []
-
-            assert await drain(consumer) == places(0, 250)
+        assert await drain(consumer) == places(0, 250)
+        await until_committed(250)
+        for _ in range(2):  # nothing new is sent meanwhile
+            await admin.reset_offsets(group, topic, offset=5)
+            assert await drain(consumer) == places(5, 250)
             await until_committed(250)
-            for _ in range(2):  # nothing new is sent meanwhile
-                await admin.reset_offsets(group, topic, offset=5)
-                assert await drain(consumer) == places(5, 250)
-                await until_committed(250)
-            await admin.reset_offsets(group, topic, when=-1)  # where it is anyhow
-            await until_committed(250)
-            async with face.Producer(address) as producer:
-                for queue_id in range(2):
-                    await producer.send(Message(topic, b"new"), queue_id=queue_id)
-            assert await drain(consumer) == places(250, 251)
-            await until_committed(251)
-
-    with caplog.at_level(logging.WARNING, "reput_client"):
-        face.run(scenario)
+        await admin.reset_offsets(group, topic, when=-1)  # where it is anyhow
+        await until_committed(250)
+        async with face.Producer(address) as producer:
+            for queue_id in range(2):
+                await producer.send(Message(topic, b"new"), queue_id=queue_id)
+        assert await drain(consumer) == places(250, 251)
+        await until_committed(251)
     assert [record.message for record in caplog.records] == []
 
 

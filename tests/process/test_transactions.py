@@ -19,7 +19,7 @@ from reput_client.blocking import Admin, PullConsumer, TransactionProducer
 from reput_protocol.errors import ReputError, TransactionEnded
 from reput_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC
 from support.broker_process import BrokerProcess
-from support.faces import FACES, Face
+from support.faces import FACES, Face, scenario
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -80,38 +80,31 @@ def says(state: TransactionState) -> Callable[[Any], Any]:
     return say
 
 
-@pytest.mark.parametrize("name", FACES)
-def test_committed_rolled_back_and_unknown_then_checked(tmp_path: Path, name: str) -> None:
-    face = Face(name)
+@pytest.mark.parametrize("face", [Face(name) for name in FACES], ids=FACES)
+@scenario
+async def test_committed_rolled_back_and_unknown_then_checked(tmp_path: Path, face: Face) -> None:
     with BrokerProcess(tmp_path / "store", environment=QUICK) as broker:
         create(broker)
         asked: list[str] = []
 
-        async def scenario() -> None:
-            states = {"later": COMMIT, "never": ROLLBACK}
+        states = {"later": COMMIT, "never": ROLLBACK}
 
-            async def check(message: ReceivedMessage) -> TransactionState:
-                asked.append(message.message_id)
-                tries = asked.count(message.message_id)
-                return states[message.body.decode()] if tries > 1 else UNKNOWN
+        async def check(message: ReceivedMessage) -> TransactionState:
+            asked.append(message.message_id)
+            tries = asked.count(message.message_id)
+            return states[message.body.decode()] if tries > 1 else UNKNOWN
 
-            async with face.TransactionProducer(broker.address, group="shop", check=check) as producer:
-                committed = await producer.send_in_transaction(
-                    Message("orders", b"now", tag="t"), says(COMMIT)
-                )
-                rolled_back = await producer.send_in_transaction(Message("orders", b"no"), says(ROLLBACK))
-                assert committed.is_committed
-                assert rolled_back.confirmed
-                assert received(broker)[0].message_id == committed.message_id
-                for body in states:
-                    receipt = await producer.send_in_transaction(
-                        Message("orders", body.encode()), says(UNKNOWN)
-                    )
-                    assert not receipt.confirmed
-                assert len(received(broker)) == 1
-                await face.until(lambda: is_open(broker) == 0.0)
-
-        face.run(scenario)
+        async with face.TransactionProducer(broker.address, group="shop", check=check) as producer:
+            committed = await producer.send_in_transaction(Message("orders", b"now", tag="t"), says(COMMIT))
+            rolled_back = await producer.send_in_transaction(Message("orders", b"no"), says(ROLLBACK))
+            assert committed.is_committed
+            assert rolled_back.confirmed
+            assert received(broker)[0].message_id == committed.message_id
+            for body in states:
+                receipt = await producer.send_in_transaction(Message("orders", body.encode()), says(UNKNOWN))
+                assert not receipt.confirmed
+            assert len(received(broker)) == 1
+            await face.until(lambda: is_open(broker) == 0.0)
         assert [message.body for message in received(broker)] == [b"now", b"later"]
         assert sorted(Counter(asked).values()) == [2, 2]
         found = metrics(broker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import Any
 from unittest import mock
 
@@ -27,8 +28,13 @@ async def inline(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
     return work(*arguments)
 
 
-def run_by_the_clock(function: Callable[[], Awaitable[Any]], **options: Any) -> Any:
+def run_by_the_clock(function: Callable[[], Awaitable[Any]], *, within_s: float = inf, **options: Any) -> Any:
     """`trio.run` with a clock that jumps over every wait, and with worker threads run in its own time."""
+
+    async def limited() -> Any:
+        with trio.fail_after(within_s):
+            return await function()
+
     options["clock"] = trio.testing.MockClock(autojump_threshold=0)
     with mock.patch.object(trio.to_thread, "run_sync", inline):
-        return trio.run(function, **options)
+        return trio.run(limited, **options)

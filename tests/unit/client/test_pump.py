@@ -6,7 +6,7 @@ import math
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +16,8 @@ from reput_client.transport.aio import AnyioRuntime
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.pump import Pump
 from reput_protocol.wire.channel import Waiter
+
+pytestmark = pytest.mark.trio
 
 
 def notify(waiter: Waiter, _data: bytes) -> None:
@@ -55,123 +57,100 @@ def made() -> Iterator[list[OneSocket]]:
         one.close()
 
 
-def run(scenario: Callable[[], Any]) -> None:
-    async def main() -> None:
-        with anyio.fail_after(20):
-            await scenario()
-
-    anyio.run(main, backend="trio")
-
-
 async def attend_for_ever(pump: Pump, waiter: Waiter) -> None:
     while True:
         waiter.ready = False
         await pump.attend(waiter, math.inf)
 
 
-def test_the_background_reads_where_no_caller_does(made: list[OneSocket]) -> None:
-    async def scenario() -> None:
-        pump = Pump(AnyioRuntime())
+async def test_the_background_reads_where_no_caller_does(made: list[OneSocket]) -> None:
+    pump = Pump(AnyioRuntime())
+    one = OneSocket(pump)
+    made.append(one)
+    waiter = Waiter()
+    one.on_data = lambda _data: waiter.notify()
+    one.far_end.send(b"notification")
+    await pump.attend(waiter, math.inf)
+    assert waiter.ready
+
+
+async def test_a_caller_takes_the_turn_from_the_background(made: list[OneSocket]) -> None:
+    pump = Pump(AnyioRuntime())
+    one = OneSocket(pump)
+    made.append(one)
+    background, caller = Waiter(), Waiter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(attend_for_ever, pump, background)
+        while not pump._attending:
+            await anyio.sleep(0.005)
+        assert not pump.reading, "while only the background reads, a caller may look for itself"
+        for number in range(3):
+            caller.ready = False
+            reader: list[bool] = []
+
+            def answered(_data: bytes, reader: list[bool] = reader) -> None:
+                reader.append(pump.reading)
+                caller.notify()
+
+            one.on_data = answered
+
+            async def answer() -> None:
+                while not pump.reading:
+                    await anyio.sleep(0.001)
+                one.far_end.send(b"answer")
+
+            tasks.start_soon(answer)
+            assert await pump.wait(caller, math.inf), number
+            assert reader == [True], "the caller itself has read its answer"
+        while not pump._attending:
+            await anyio.sleep(0.005)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_wait_can_be_ended_from_outside(made: list[OneSocket]) -> None:
+    pump = Pump(AnyioRuntime())
+    made.append(OneSocket(pump))
+    waiter = Waiter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pump.wait, waiter, math.inf)
+        while not pump.reading:
+            await anyio.lowlevel.checkpoint()
+        pump.wake(waiter)
+    attended = Waiter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pump.attend, attended, math.inf)
+        while not pump._attending:
+            await anyio.sleep(0.005)
+        pump.wake(attended)
+
+
+async def test_the_background_waits_for_connections_without_turning_round(made: list[OneSocket]) -> None:
+    pump = Pump(AnyioRuntime())
+    background = Waiter()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(attend_for_ever, pump, background)
+        await anyio.sleep(0.01)
+        assert pump._resting is not None
         one = OneSocket(pump)
         made.append(one)
-        waiter = Waiter()
-        one.on_data = lambda _data: waiter.notify()
+        heard = anyio.Event()
+        one.on_data = lambda _data: heard.set()
         one.far_end.send(b"notification")
-        await pump.attend(waiter, math.inf)
-        assert waiter.ready
-
-    run(scenario)
+        await heard.wait()
+        tasks.cancel_scope.cancel()
 
 
-def test_a_caller_takes_the_turn_from_the_background(made: list[OneSocket]) -> None:
-    async def scenario() -> None:
-        pump = Pump(AnyioRuntime())
-        one = OneSocket(pump)
-        made.append(one)
-        background, caller = Waiter(), Waiter()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(attend_for_ever, pump, background)
-            while not pump._attending:
-                await anyio.sleep(0.005)
-            assert not pump.reading, "while only the background reads, a caller may look for itself"
-            for number in range(3):
-                caller.ready = False
-                reader: list[bool] = []
-
-                def answered(_data: bytes, reader: list[bool] = reader) -> None:
-                    reader.append(pump.reading)
-                    caller.notify()
-
-                one.on_data = answered
-
-                async def answer() -> None:
-                    while not pump.reading:
-                        await anyio.sleep(0.001)
-                    one.far_end.send(b"answer")
-
-                tasks.start_soon(answer)
-                assert await pump.wait(caller, math.inf), number
-                assert reader == [True], "the caller itself has read its answer"
-            while not pump._attending:
-                await anyio.sleep(0.005)
-            tasks.cancel_scope.cancel()
-
-    run(scenario)
-
-
-def test_a_wait_can_be_ended_from_outside(made: list[OneSocket]) -> None:
-    async def scenario() -> None:
-        pump = Pump(AnyioRuntime())
-        made.append(OneSocket(pump))
+async def test_a_waiting_call_watches_only_the_existing_connections(made: list[OneSocket]) -> None:
+    pump = Pump(AnyioRuntime())
+    first, second, third = (OneSocket(pump) for _ in range(3))
+    made.extend((first, second, third))
+    pump.remove(cast("BrokerConnection", second))
+    pump.remove(cast("BrokerConnection", second))  # no effect the second time
+    second.far_end.send(b"nobody reads this")
+    for one in (third, first):
         waiter = Waiter()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(pump.wait, waiter, math.inf)
-            while not pump.reading:
-                await anyio.lowlevel.checkpoint()
-            pump.wake(waiter)
-        attended = Waiter()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(pump.attend, attended, math.inf)
-            while not pump._attending:
-                await anyio.sleep(0.005)
-            pump.wake(attended)
-
-    run(scenario)
-
-
-def test_the_background_waits_for_connections_without_turning_round(made: list[OneSocket]) -> None:
-    async def scenario() -> None:
-        pump = Pump(AnyioRuntime())
-        background = Waiter()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(attend_for_ever, pump, background)
-            await anyio.sleep(0.01)
-            assert pump._resting is not None
-            one = OneSocket(pump)
-            made.append(one)
-            heard = anyio.Event()
-            one.on_data = lambda _data: heard.set()
-            one.far_end.send(b"notification")
-            await heard.wait()
-            tasks.cancel_scope.cancel()
-
-    run(scenario)
-
-
-def test_a_waiting_call_watches_only_the_existing_connections(made: list[OneSocket]) -> None:
-    async def scenario() -> None:
-        pump = Pump(AnyioRuntime())
-        first, second, third = (OneSocket(pump) for _ in range(3))
-        made.extend((first, second, third))
-        pump.remove(cast("BrokerConnection", second))
-        pump.remove(cast("BrokerConnection", second))  # no effect the second time
-        second.far_end.send(b"nobody reads this")
-        for one in (third, first):
-            waiter = Waiter()
-            one.on_data = partial(notify, waiter)
-            one.far_end.send(b"answer")
-            assert await pump.wait(waiter, math.inf)
-            pump.remove(cast("BrokerConnection", one))
-        assert second.reads == 0
-
-    run(scenario)
+        one.on_data = partial(notify, waiter)
+        one.far_end.send(b"answer")
+        assert await pump.wait(waiter, math.inf)
+        pump.remove(cast("BrokerConnection", one))
+    assert second.reads == 0

@@ -1,7 +1,8 @@
 import errno
 import json
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -41,32 +42,26 @@ def request(path: str, method: str = "GET", *headers: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-def serving(
-    sources: MetricsSources, scenario: Callable[[tuple[str, int]], Awaitable[None]], **options: Any
-) -> None:
-    async def main() -> None:
-        app = make_app(sources, **options)
-        async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_http, app, "127.0.0.1", 0)
-            await scenario(address)
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+@asynccontextmanager
+async def serving(sources: MetricsSources, **options: Any) -> AsyncIterator[tuple[str, int]]:
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(serve_http, make_app(sources, **options), "127.0.0.1", 0)
+        nursery.cancel_scope.cancel()
 
 
-def test_port_0_gets_a_port_and_tells_it() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+@pytest.mark.trio
+async def test_port_0_gets_a_port_and_tells_it() -> None:
+    async with serving(make_sources()) as address:
         assert address[0] == "127.0.0.1"
         assert address[1] > 0
         assert (await ask(address, request("/livez")))[0] == 200
 
-    serving(make_sources(), scenario)
 
-
-def test_alive_while_recovering_and_ready_afterwards() -> None:
+@pytest.mark.trio
+async def test_alive_while_recovering_and_ready_afterwards() -> None:
     sources = make_sources()
 
-    async def scenario(address: tuple[str, int]) -> None:
+    async with serving(sources) as address:
         assert (await ask(address, request("/livez")))[0] == 200
         status, _, body = await ask(address, request("/readyz"))
         assert status == 503
@@ -80,11 +75,10 @@ def test_alive_while_recovering_and_ready_afterwards() -> None:
         assert (await ask(address, request("/readyz?verbose")))[0] == 503
         assert (await ask(address, request("/livez")))[0] == 200
 
-    serving(sources, scenario)
 
-
-def test_metrics_in_the_requested_format() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+@pytest.mark.trio
+async def test_metrics_in_the_requested_format() -> None:
+    async with serving(make_sources()) as address:
         status, headers, body = await ask(address, request("/metrics"))
         assert status == 200
         assert headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -93,8 +87,6 @@ def test_metrics_in_the_requested_format() -> None:
         _, headers, body = await ask(address, request("/metrics", "GET", accept))
         assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
         assert body.endswith(b"# EOF\n")
-
-    serving(make_sources(), scenario)
 
 
 @pytest.mark.parametrize(
@@ -107,12 +99,11 @@ def test_metrics_in_the_requested_format() -> None:
         "text/plain; version=1.0.0; escaping=allow-utf-8",
     ],
 )
-def test_other_versions_of_the_formats_get_the_usual_one(accept: str) -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+@pytest.mark.trio
+async def test_other_versions_of_the_formats_get_the_usual_one(accept: str) -> None:
+    async with serving(make_sources()) as address:
         status, headers, _ = await ask(address, request("/metrics", "GET", f"Accept: {accept}"))
         assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
-
-    serving(make_sources(), scenario)
 
 
 class Unread(trio.abc.Stream):
@@ -168,8 +159,9 @@ def test_pages_that_clients_do_not_read_are_few_however_many_the_clients() -> No
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_status_tells_state_and_what_the_broker_adds() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+@pytest.mark.trio
+async def test_status_tells_state_and_what_the_broker_adds() -> None:
+    async with serving(make_sources(), status=lambda: {"listeners": {"main": "127.0.0.1:1"}}) as address:
         _, headers, body = await ask(address, request("/status"))
         members = json.loads(body)
         assert headers["content-type"] == "application/json"
@@ -178,11 +170,10 @@ def test_status_tells_state_and_what_the_broker_adds() -> None:
         assert members["listeners"] == {"main": "127.0.0.1:1"}
         assert len(members["config_digest"]) == 12
 
-    serving(make_sources(), scenario, status=lambda: {"listeners": {"main": "127.0.0.1:1"}})
 
-
-def test_only_get_and_head() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+@pytest.mark.trio
+async def test_only_get_and_head() -> None:
+    async with serving(make_sources()) as address:
         status, headers, body = await ask(address, request("/livez", "HEAD"))
         assert (status, headers["content-length"], body) == (200, "3", b"")
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
@@ -191,28 +182,24 @@ def test_only_get_and_head() -> None:
             assert set(headers["allow"].split(", ")) == {"get", "head"}
         assert (await ask(address, request("/admin")))[0] == 404
 
-    serving(make_sources(), scenario)
 
-
-def test_a_head_that_does_not_end_is_refused() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+@pytest.mark.trio
+async def test_a_head_that_does_not_end_is_refused() -> None:
+    async with serving(make_sources()) as address:
         status, _, _ = await ask(address, b"GET /livez HTTP/1.1\r\nX: " + b"a" * 40_000)
         assert status in (400, 431)
 
-    serving(make_sources(), scenario)
 
-
-def test_a_failing_page_answers_500_and_the_others_continue() -> None:
+@pytest.mark.trio
+async def test_a_failing_page_answers_500_and_the_others_continue() -> None:
     def broken() -> dict[str, object]:
         raise RuntimeError("a defect of ours")
 
-    async def scenario(address: tuple[str, int]) -> None:
+    async with serving(make_sources(), status=broken) as address:
         status, _, body = await ask(address, request("/status"))
         assert status == 500
         assert b"defect" not in body
         assert (await ask(address, request("/livez")))[0] == 200
-
-    serving(make_sources(), scenario, status=broken)
 
 
 def test_a_taken_port_is_named() -> None:
@@ -252,7 +239,8 @@ def test_a_silent_client_does_not_delay_the_end() -> None:
     trio.run(main)
 
 
-def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
+@pytest.mark.trio
+async def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_served(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("reput_broker.server.acceptor._PAUSE_S", 1000.0)
@@ -268,14 +256,12 @@ def test_without_descriptors_a_connection_is_closed_at_once_and_the_next_one_ser
 
     monkeypatch.setattr(socket.socket, "accept", accept)
 
-    async def scenario(address: tuple[str, int]) -> None:
+    async with serving(make_sources()) as address:
         with trio.fail_after(10):
             for _ in range(2):
                 async with await trio.open_tcp_stream(*address) as refused:
                     assert await refused.receive_some() == b""
             assert (await ask(address, request("/livez")))[0] == 200
-
-    serving(make_sources(), scenario)
     assert "ulimit" in capsys.readouterr().out
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from starlette.routing import Route
 
 from reput_broker import Broker, BrokerConfig
 from reput_broker.server.http_server import HttpServer, is_own_host
+from support.tasks import run_by_the_clock
+
+by_the_clock = pytest.mark.trio(run=run_by_the_clock)
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -41,42 +44,35 @@ async def page(_request: Request) -> Response:
 APP = Starlette(routes=[Route("/livez", page, methods=["GET", "POST"])])
 
 
-def connected(
-    scenario: Callable[[trio.abc.HalfCloseableStream, HttpServer], Awaitable[None]],
-    app: Any = APP,
-    **options: Any,
-) -> list[Any]:
-    """Run `scenario` as a client; return what the server logged."""
-
-    async def main() -> None:
-        server = HttpServer(app, options.get("allowed_hosts", ()), ("127.0.0.1", 80))
-        ours, theirs = trio.testing.memory_stream_pair()
+@asynccontextmanager
+async def connected(
+    app: Any = APP, **options: Any
+) -> AsyncIterator[tuple[trio.abc.HalfCloseableStream, list[Any]]]:
+    """A client's stream, and what the server logs."""
+    server = HttpServer(app, options.get("allowed_hosts", ()), ("127.0.0.1", 80))
+    ours, theirs = trio.testing.memory_stream_pair()
+    with structlog.testing.capture_logs() as logged:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.serve, theirs, ("127.0.0.1", 1))
-            await scenario(ours, server)
+            yield ours, logged
             nursery.cancel_scope.cancel()
-
-    with structlog.testing.capture_logs() as logged:
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-    return logged
 
 
 def answer_to(*parts: bytes, ends: bool = True, **options: Any) -> bytes:
-    """Send `parts`, end if wanted, and return everything that the server sent until it closed."""
-    answer = bytearray()
+    """What the server writes in answer to these bytes, until it closes."""
 
-    async def scenario(stream: trio.abc.HalfCloseableStream, _server: HttpServer) -> None:
-        with suppress(trio.BrokenResourceError):
-            for part in parts:
-                await stream.send_all(part)
-            if ends:
-                await stream.send_eof()
-        async for data in stream:
-            answer.extend(data)
+    async def ask() -> bytes:
+        async with connected(**options) as (stream, logged):
+            with suppress(trio.BrokenResourceError):
+                for part in parts:
+                    await stream.send_all(part)
+                if ends:
+                    await stream.send_eof()
+            answer = b"".join([bytes(data) async for data in stream])
+            assert not logged
+            return answer
 
-    logged = connected(scenario, **options)
-    assert not logged
-    return bytes(answer)
+    return bytes(run_by_the_clock(ask))
 
 
 def statuses(answer: bytes) -> list[int]:
@@ -120,16 +116,15 @@ def test_requests_are_answered_in_order_and_none_after_the_last() -> None:
     assert statuses(answer_to(keep % b"livez", keep % b"none", LIVEZ, LIVEZ)) == [200, 404, 200]
 
 
-def test_expect_100_continue() -> None:
+@by_the_clock
+async def test_expect_100_continue() -> None:
     head = b"POST /livez HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
 
-    async def scenario(stream: trio.abc.HalfCloseableStream, _server: HttpServer) -> None:
+    async with connected() as (stream, _):
         await stream.send_all(head)
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
         await stream.send_all(b"ab")
         assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
-
-    connected(scenario)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +140,9 @@ def test_a_request_that_does_not_end_times_out(sent: bytes, expected: list[int])
     assert statuses(answer_to(sent, ends=False)) == expected
 
 
-def test_a_head_that_trickles_times_out_as_a_whole() -> None:
-    async def scenario(stream: trio.abc.HalfCloseableStream, _server: HttpServer) -> None:
+@by_the_clock
+async def test_a_head_that_trickles_times_out_as_a_whole() -> None:
+    async with connected() as (stream, _):
         started_at = trio.current_time()
 
         async def trickle() -> None:
@@ -160,8 +156,6 @@ def test_a_head_that_trickles_times_out_as_a_whole() -> None:
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 408 ")
             assert 19 < trio.current_time() - started_at < 21
             nursery.cancel_scope.cancel()
-
-    connected(scenario)
 
 
 def request_to(host: str, *fields: str) -> bytes:
@@ -238,43 +232,42 @@ def test_the_names_of_the_configuration_pass(tmp_path: Path) -> None:
     assert not is_own_host("c.example", names)
 
 
-def test_a_page_that_fails_ends_only_its_request() -> None:
+@by_the_clock
+async def test_a_page_that_fails_ends_only_its_request() -> None:
     async def fails(_request: Request) -> Response:
         raise ExceptionGroup("several", [RuntimeError("a defect"), ValueError("another")])
 
     answer = bytearray()
 
-    async def scenario(stream: trio.abc.HalfCloseableStream, _server: HttpServer) -> None:
+    app = Starlette(routes=[Route("/fails", fails), Route("/livez", page)])
+    async with connected(app) as (stream, logged):
         await stream.send_all(
             b"GET /fails HTTP/1.1\r\nHost: x\r\n\r\n" + LIVEZ.replace(b"close", b"keep-alive")
         )
         with trio.move_on_after(1):
             async for data in stream:
                 answer.extend(data)
-
-    app = Starlette(routes=[Route("/fails", fails), Route("/livez", page)])
-    logged = connected(scenario, app)
     assert statuses(bytes(answer)) == [500, 200]
     assert [entry["event"] for entry in logged] == ["http_page_failed"]
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_an_application_that_breaks_the_rules_ends_only_its_connection(begun: bool) -> None:
+@by_the_clock
+async def test_an_application_that_breaks_the_rules_ends_only_its_connection(begun: bool) -> None:
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
         if begun:
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
             await send({"type": "http.response.body", "body": b"far too long"})
 
-    async def scenario(stream: trio.abc.HalfCloseableStream, _server: HttpServer) -> None:
+    async with connected(app) as (stream, logged):
         await stream.send_all(LIVEZ)
         answer = b"".join([bytes(data) async for data in stream])
         assert statuses(answer) == ([200] if begun else [500])
-
-    logged = connected(scenario, app)
     assert [entry["event"] for entry in logged] == (["http_page_failed"] if begun else [])
 
 
-def test_a_stream_of_events_flows_until_the_client_goes() -> None:
+@by_the_clock
+async def test_a_stream_of_events_flows_until_the_client_goes() -> None:
     cancelled = trio.Event()
     sent = 0
 
@@ -291,7 +284,7 @@ def test_a_stream_of_events_flows_until_the_client_goes() -> None:
 
         return StreamingResponse(lines(), media_type="text/event-stream")
 
-    async def scenario(stream: trio.abc.HalfCloseableStream, _server: HttpServer) -> None:
+    async with connected(Starlette(routes=[Route("/events", events)])) as (stream, logged):
         await stream.send_all(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
         seen = b""
         while b"data: 3" not in seen:
@@ -300,8 +293,7 @@ def test_a_stream_of_events_flows_until_the_client_goes() -> None:
         await stream.aclose()
         await cancelled.wait()
         assert trio.current_time() - at < 1
-
-    assert not connected(scenario, Starlette(routes=[Route("/events", events)]))
+    assert not logged
 
 
 def test_a_client_that_does_not_read_is_left() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -16,14 +15,16 @@ from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
-from reput_broker.ha.election.member_file import MemberFile, MemberFileWrong
+from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import Epoch
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
 from support.election_engine import EngineState, FakeEngine
+from support.tasks import run_by_the_clock
+
+pytestmark = pytest.mark.trio(run=partial(run_by_the_clock, within_s=1000))
 
 LEASE_S = 10.0
-Scenario = Callable[["Group"], object]
 
 
 class Member:
@@ -130,657 +131,528 @@ class Group:
         assert number not in self.state.record.in_sync
 
 
-@pytest.fixture(autouse=True)
-def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mock clock would jump while a thread writes a file."""
-
-    async def run_sync(work: Callable[..., Any], *args: Any) -> Any:
-        return work(*args)
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
-
-
 @pytest.fixture
-def group(tmp_path: Path) -> Callable[[Callable[[Group], object]], None]:
-    """Run a scenario with a group, on a clock that jumps over every wait."""
-
-    def run(scenario: Callable[[Group], object]) -> None:
-        @asynccontextmanager
-        async def opened() -> AsyncIterator[Group]:
-            async with trio.open_nursery() as nursery:
-                yield Group(tmp_path, nursery)
-                nursery.cancel_scope.cancel()
-
-        async def main() -> None:
-            with trio.fail_after(1000):
-                async with opened() as made:
-                    await scenario(made)  # type: ignore[misc]
-
-        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    return run
+async def group(tmp_path: Path, nursery: trio.Nursery) -> Group:
+    return Group(tmp_path, nursery)
 
 
-Run = Callable[[Callable[[Group], object]], None]
+async def test_only_the_first_master_creates_a_group_and_the_others_follow(group: Group) -> None:
+    group.start(2, 3)
+    await trio.sleep(30)
+    assert group.state.record == GroupRecord()
+    assert "member 1 (election.first_master) creates it" in group[2].elector.reason
+    group.start(1)
+    await trio.sleep(1)
+    assert group.master is group[1]
+    assert group.state.record.epoch == group[1].elector.current.epoch == 1
+    assert group.state.record.in_sync == {1}
+    for number in (2, 3):
+        tenure = group[number].elector.current
+        assert (tenure.role, tenure.broker_id) == (Role.SLAVE, number + 1)
+        assert tenure.master == Master("b1:10911", "b1:10912")
 
 
-def test_only_the_first_master_creates_a_group_and_the_others_follow(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start(2, 3)
-        await trio.sleep(30)
-        assert g.state.record == GroupRecord()
-        assert "member 1 (election.first_master) creates it" in g[2].elector.reason
-        g.start(1)
-        await trio.sleep(1)
-        assert g.master is g[1]
-        assert g.state.record.epoch == g[1].elector.current.epoch == 1
-        assert g.state.record.in_sync == {1}
-        for number in (2, 3):
-            tenure = g[number].elector.current
-            assert (tenure.role, tenure.broker_id) == (Role.SLAVE, number + 1)
-            assert tenure.master == Master("b1:10911", "b1:10912")
-
-    group(scenario)
+async def test_the_epoch_is_beyond_that_of_the_log(group: Group) -> None:
+    group[1].log_epoch = 17  # a broker that served alone before
+    group.start(1)
+    await trio.sleep(1)
+    assert group.state.record.epoch == 18
 
 
-def test_the_epoch_is_beyond_that_of_the_log(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g[1].log_epoch = 17  # a broker that served alone before
-        g.start(1)
-        await trio.sleep(1)
-        assert g.state.record.epoch == 18
+async def test_a_member_that_cannot_read_the_epochs_of_its_log_says_so_and_tries_again(group: Group) -> None:
+    def fail() -> int:
+        raise OSError("input/output error")
 
-    group(scenario)
-
-
-def test_a_member_that_cannot_read_the_epochs_of_its_log_says_so_and_tries_again(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        def fail() -> int:
-            raise OSError("input/output error")
-
-        g[1].elector._log_epoch = fail
-        g.start(1)
-        await trio.sleep(LEASE_S / 2)
-        assert "cannot be read: input/output error" in g[1].elector.reason
-        g[1].elector._log_epoch = lambda: 3
-        await trio.sleep(LEASE_S)
-        assert g.master is g[1]
-        assert g.state.record.epoch == 4
-
-    group(scenario)
+    group[1].elector._log_epoch = fail
+    group.start(1)
+    await trio.sleep(LEASE_S / 2)
+    assert "cannot be read: input/output error" in group[1].elector.reason
+    group[1].elector._log_epoch = lambda: 3
+    await trio.sleep(LEASE_S)
+    assert group.master is group[1]
+    assert group.state.record.epoch == 4
 
 
-def test_a_member_in_sync_takes_over_when_the_lease_ends_and_not_before(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        killed_at = trio.current_time()
-        g[1].kill()
-        await g[2].elector.changed(g[2].elector.current)
-        while not g[2].leads:
-            await trio.sleep(0.01)
-        assert LEASE_S * 0.8 <= trio.current_time() - killed_at <= LEASE_S + 0.1
-        await trio.sleep(0.5)
-        assert g.state.record.epoch == 2
-        assert g.state.record.in_sync == {2}, "the others join again with what this member has"
-        assert g[2].in_sync is not None
-        assert g[2].in_sync.confirm == 500
-        assert g[3].elector.current.master == Master("b2:10911", "b2:10912")
-
-    group(scenario)
+async def test_a_member_in_sync_takes_over_when_the_lease_ends_and_not_before(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    killed_at = trio.current_time()
+    group[1].kill()
+    await group[2].elector.changed(group[2].elector.current)
+    while not group[2].leads:
+        await trio.sleep(0.01)
+    assert LEASE_S * 0.8 <= trio.current_time() - killed_at <= LEASE_S + 0.1
+    await trio.sleep(0.5)
+    assert group.state.record.epoch == 2
+    assert group.state.record.in_sync == {2}, "the others join again with what this member has"
+    assert group[2].in_sync is not None
+    assert group[2].in_sync.confirm == 500
+    assert group[3].elector.current.master == Master("b2:10911", "b2:10912")
 
 
-def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Run) -> None:
+async def test_the_set_of_a_new_master_shrinks_only_when_its_log_is_open(group: Group) -> None:
     """A member that is elected and cannot open its log leaves the group as it was."""
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
 
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
+    def fails(*_: object) -> tuple[Fence, InSyncSet]:
+        raise LeaseLost("disk broken")
 
-        def fails(*_: object) -> tuple[Fence, InSyncSet]:
-            raise LeaseLost("disk broken")
-
-        first, second = g[2], g[3]
-        first.elector.lead = second.elector.lead = fails  # type: ignore[assignment,method-assign]
-        g[1].kill()
-        while g.state.record.epoch < 2:
-            await trio.sleep(0.1)
-        assert g.state.record.in_sync == {1, 2, 3}
-
-    group(scenario)
+    first, second = group[2], group[3]
+    first.elector.lead = second.elector.lead = fails  # type: ignore[assignment,method-assign]
+    group[1].kill()
+    while group.state.record.epoch < 2:
+        await trio.sleep(0.1)
+    assert group.state.record.in_sync == {1, 2, 3}
 
 
-def test_another_member_takes_over_from_a_new_master_that_fails_at_once(group: Run) -> None:
+async def test_another_member_takes_over_from_a_new_master_that_fails_at_once(group: Group) -> None:
     """Without waiting for it to return: the set of a new master is not itself alone."""
-
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        await trio.sleep(2)
-        g[1].kill()
-        while not any(g[n].leads and g[n].in_sync for n in (2, 3)):
-            await trio.sleep(0.01)
-        await trio.sleep(0.5)
-        second = g.master
-        assert g.state.record.in_sync == {2, 3}, "the master before has left"
-        assert second.in_sync is not None
-        assert second.in_sync.confirm < 500, "the other has not said yet that it has everything"
-        second.kill()
-        await trio.sleep(2 * LEASE_S)
-        assert g.master is not second
-        await trio.sleep(1.5)
-        assert g.state.record.in_sync == {g.master.number}
-        assert g.master.in_sync is not None
-        assert g.master.in_sync.confirm == 500
-
-    group(scenario)
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    await trio.sleep(2)
+    group[1].kill()
+    while not any(group[n].leads and group[n].in_sync for n in (2, 3)):
+        await trio.sleep(0.01)
+    await trio.sleep(0.5)
+    second = group.master
+    assert group.state.record.in_sync == {2, 3}, "the master before has left"
+    assert second.in_sync is not None
+    assert second.in_sync.confirm < 500, "the other has not said yet that it has everything"
+    second.kill()
+    await trio.sleep(2 * LEASE_S)
+    assert group.master is not second
+    await trio.sleep(1.5)
+    assert group.state.record.in_sync == {group.master.number}
+    assert group.master.in_sync is not None
+    assert group.master.in_sync.confirm == 500
 
 
-def test_a_member_that_is_not_in_sync_never_takes_over(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        g[1].kill()
-        g[2].kill()
-        await trio.sleep(100)
-        assert g.state.record.leader is None
-        assert "not in sync; only members [1, 2]" in g[3].elector.reason
-        g[2].restart()
-        await trio.sleep(1)
-        assert g.master is g[2]
-
-    group(scenario)
+async def test_a_member_that_is_not_in_sync_never_takes_over(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    group[1].kill()
+    group[2].kill()
+    await trio.sleep(100)
+    assert group.state.record.leader is None
+    assert "not in sync; only members [1, 2]" in group[3].elector.reason
+    group[2].restart()
+    await trio.sleep(1)
+    assert group.master is group[2]
 
 
-def test_a_restarted_master_is_the_master_again_without_waiting_for_its_lease(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        g[1].kill()
-        await trio.sleep(0.5)
-        g[1].restart()
-        await trio.sleep(0.5)
-        assert g.master is g[1]
-        assert g.state.record.epoch == 2
-
-    group(scenario)
+async def test_a_restarted_master_is_the_master_again_without_waiting_for_its_lease(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    group[1].kill()
+    await trio.sleep(0.5)
+    group[1].restart()
+    await trio.sleep(0.5)
+    assert group.master is group[1]
+    assert group.state.record.epoch == 2
 
 
-def test_two_brokers_with_one_number_do_not_replace_each_other(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start(1)
-        await trio.sleep(1)
-        other = Member(g, 1, host="elsewhere")
-        g.nursery.start_soon(other.run)
-        await trio.sleep(30)
-        assert g.master is g[1]
-        assert "another broker, at b1:10911" in other.elector.reason
-
-    group(scenario)
+async def test_two_brokers_with_one_number_do_not_replace_each_other(group: Group) -> None:
+    group.start(1)
+    await trio.sleep(1)
+    other = Member(group, 1, host="elsewhere")
+    group.nursery.start_soon(other.run)
+    await trio.sleep(30)
+    assert group.master is group[1]
+    assert "another broker, at b1:10911" in other.elector.reason
 
 
-def test_a_new_disk_under_the_number_of_a_member_in_sync_does_not_take_over(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        g[2].kill()
-        (g.path / "2").unlink()
-        g[2].restart()
-        await trio.sleep(0.5)
-        g[1].kill()
-        await trio.sleep(100)
-        assert g.state.record.leader is None
-        assert "a new disk has none of the messages" in g[2].elector.reason
-
-    group(scenario)
+async def test_a_new_disk_under_the_number_of_a_member_in_sync_does_not_take_over(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    group[2].kill()
+    (group.path / "2").unlink()
+    group[2].restart()
+    await trio.sleep(0.5)
+    group[1].kill()
+    await trio.sleep(100)
+    assert group.state.record.leader is None
+    assert "a new disk has none of the messages" in group[2].elector.reason
 
 
-def test_an_engine_that_lost_its_state_elects_no_master_from_old_members(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        g.state.keep(GroupRecord())
-        await trio.sleep(100)
-        assert g.state.record.leader is None
-        assert "the engine has lost its state" in g[1].elector.reason
-        handed = await g[2].elector.hand_over(2, 500, force=True)
-        assert handed.member == 2
-        await trio.sleep(1)
-        assert g.master is g[2]
-        assert g.state.record.epoch == 2, "no epoch comes twice"
-
-    group(scenario)
+async def test_an_engine_that_lost_its_state_elects_no_master_from_old_members(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    group.state.keep(GroupRecord())
+    await trio.sleep(100)
+    assert group.state.record.leader is None
+    assert "the engine has lost its state" in group[1].elector.reason
+    handed = await group[2].elector.hand_over(2, 500, force=True)
+    assert handed.member == 2
+    await trio.sleep(1)
+    assert group.master is group[2]
+    assert group.state.record.epoch == 2, "no epoch comes twice"
 
 
 # The fence
 
 
-def test_a_member_that_saw_a_later_set_does_not_campaign_in_a_restored_engine(group: Run) -> None:
+async def test_a_member_that_saw_a_later_set_does_not_campaign_in_a_restored_engine(group: Group) -> None:
     """The set changes without a new epoch; a restart of the member does not forget it."""
-
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3)
-        copy = g.state.record
-        g[3].kill()
-        await g.leave(3)
-        await g.copy_everything(2)
-        g[1].kill()
-        g[2].kill()
-        await trio.sleep(0.1)
-        g.state.keep(replace(copy, leader=None))
-        g[2].restart()
-        await trio.sleep(2 * LEASE_S)
-        assert f"version {copy.version} of this group, but this member saw epoch 1" in g[2].elector.reason
-        g[3].restart()
-        await trio.sleep(2 * LEASE_S)
-        assert g.master is g[3], "it was away when it left the set"
-
-    group(scenario)
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3)
+    copy = group.state.record
+    group[3].kill()
+    await group.leave(3)
+    await group.copy_everything(2)
+    group[1].kill()
+    group[2].kill()
+    await trio.sleep(0.1)
+    group.state.keep(replace(copy, leader=None))
+    group[2].restart()
+    await trio.sleep(2 * LEASE_S)
+    assert f"version {copy.version} of this group, but this member saw epoch 1" in group[2].elector.reason
+    group[3].restart()
+    await trio.sleep(2 * LEASE_S)
+    assert group.master is group[3], "it was away when it left the set"
 
 
-def test_a_master_writes_its_record_again_into_a_restored_engine(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3)
-        copy = g.state.record
-        await g.leave(3)
-        now = g.state.record
-        assert copy.in_sync == {1, 2, 3}
-        g.state.keep(copy)
-        await trio.sleep(LEASE_S / 2)
-        assert g.state.record == now
-        assert g.master is g[1]
-
-    group(scenario)
+async def test_a_master_writes_its_record_again_into_a_restored_engine(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3)
+    copy = group.state.record
+    await group.leave(3)
+    now = group.state.record
+    assert copy.in_sync == {1, 2, 3}
+    group.state.keep(copy)
+    await trio.sleep(LEASE_S / 2)
+    assert group.state.record == now
+    assert group.master is group[1]
 
 
-def test_a_master_whose_lease_has_ended_as_it_writes_its_record_again_is_a_slave(
-    group: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_master_whose_lease_has_ended_as_it_writes_its_record_again_is_a_slave(
+    group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine may say so at any request, not only when the lease is extended."""
 
     async def write(*_: GroupRecord) -> None:
         raise LeaseLost("held by another member")
 
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3)
-        copy = g.state.record
-        await g.leave(3)
-        monkeypatch.setattr(g[1].engine, "write", write)
-        g.state.keep(copy)
-        await trio.sleep(0.1)
-        assert not g[1].leads
-
-    group(scenario)
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3)
+    copy = group.state.record
+    await group.leave(3)
+    monkeypatch.setattr(group[1].engine, "write", write)
+    group.state.keep(copy)
+    await trio.sleep(0.1)
+    assert not group[1].leads
 
 
-def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_otherwise(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        await trio.sleep(2)
-        g[1].kill()
-        g[1].restart()
-        assert g[1].confirmed() == 500
-        g[2].kill()
-        g[1].kill()
-        await trio.sleep(2 * LEASE_S)
-        await g[3].elector.hand_over(3, 0, force=True)
-        g[1].restart()
-        await trio.sleep(1)
-        assert g.state.record.forced == g.state.record.epoch
-        assert g[1].confirmed() == 0
-
-    group(scenario)
-
-
-def test_what_was_confirmed_before_an_operator_overruled_it_is_not_confirmed_in_a_later_tenure(
-    group: Run,
+async def test_what_is_confirmed_is_known_after_a_kill_until_an_operator_decides_otherwise(
+    group: Group,
 ) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        await trio.sleep(2)
-        g[1].kill()
-        g[2].kill()
-        await trio.sleep(2 * LEASE_S)
-        await g[3].elector.hand_over(3, 0, force=True)
-        g[1].restart()
-        await trio.sleep(1)
-        await g.copy_everything(1, 2, end=200)
-        g[3].kill()
-        while g[1].in_sync is None:
-            await trio.sleep(0.1)
-        assert g[1].in_sync.recorded >= {1, 2}
-        assert g[1].in_sync.confirm == 0, "member 2 has not connected yet"
-
-    group(scenario)
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    await trio.sleep(2)
+    group[1].kill()
+    group[1].restart()
+    assert group[1].confirmed() == 500
+    group[2].kill()
+    group[1].kill()
+    await trio.sleep(2 * LEASE_S)
+    await group[3].elector.hand_over(3, 0, force=True)
+    group[1].restart()
+    await trio.sleep(1)
+    assert group.state.record.forced == group.state.record.epoch
+    assert group[1].confirmed() == 0
 
 
-def test_a_later_master_that_knows_less_takes_nothing_from_what_is_confirmed(group: Run) -> None:
-    """A new master begins with what it knows to be confirmed, which may be less."""
-
-    async def scenario(g: Group) -> None:
-        g[2].epochs = [Epoch(1, 0), Epoch(2, 600)]
-        g[2].hears(1, 500, 600)
-        g[2].hears(2, 300, 600)
-        assert g[2].confirmed() == 500
-        assert g[2].confirmed(400) == 400, "it has not more of its log"
-        g.start(2)
-        await trio.sleep(2)
-        g[2].kill()
-        g[2].restart()
-        assert g[2].confirmed() == 500
-
-    group(scenario)
-
-
-def test_what_is_confirmed_ends_where_the_log_has_a_later_epoch(group: Run) -> None:
-    """All members may have lost what they had not synced, when the next master began its epoch."""
-
-    async def scenario(g: Group) -> None:
-        g[2].hears(1, 500, 600)
-        g[2].epochs = [Epoch(1, 0), Epoch(2, 450)]
-        assert g[2].confirmed() == 450
-        g[2].hears(2, 470, 490)
-        assert g[2].confirmed() == 470
-
-    group(scenario)
-
-
-def test_what_a_log_has_lost_is_not_confirmed_by_what_a_later_master_writes_there(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g[2].hears(1, 500, 600)
-        g[2].hears(2, 300, 400)  # which begins its epoch at 450
-        g[2].epochs = [Epoch(1, 0), Epoch(2, 450)]
-        assert g[2].confirmed(490) == 400
-
-    group(scenario)
-
-
-def test_a_new_master_remembers_what_the_one_before_has_confirmed(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        g[2].hears(1, 500, 500)
-        g[1].kill()
-        await trio.sleep(2 * LEASE_S)
-        assert g[2].leads
-        assert g[2].confirmed() == 500
-
-    group(scenario)
-
-
-def test_what_is_confirmed_because_a_joining_member_has_gone_is_reported(group: Run) -> None:
-    """Nothing else may happen in a quiet group, and consumers wait for it."""
-
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        in_sync = g[1].in_sync
-        assert in_sync is not None
-        reported: list[int] = []
-        g[1].elector.on_set_change(lambda: reported.append(in_sync.confirm))
-        in_sync.acknowledged(2, 0, trio.current_time())
-        in_sync.own(500, 500)
-        in_sync.acknowledged(2, 400, trio.current_time())
-        await trio.sleep(0.15)
-        in_sync.own(600, 600)
-        assert in_sync.confirm == 500
-        in_sync.disconnected(2, trio.current_time())
-        await trio.sleep(0.15)
-        assert in_sync.confirm == 600
-        assert reported == [600]
-
-    group(scenario)
-
-
-def test_an_operator_may_declare_that_the_masters_history_holds(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g[1].elector.hand_over(1, 0, force=True)
-        assert (g.state.record.epoch, g.state.record.forced) == (1, 1)
-        g[1].kill()
+async def test_what_was_confirmed_before_an_operator_overruled_it_is_not_confirmed_in_a_later_tenure(
+    group: Group,
+) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    await trio.sleep(2)
+    group[1].kill()
+    group[2].kill()
+    await trio.sleep(2 * LEASE_S)
+    await group[3].elector.hand_over(3, 0, force=True)
+    group[1].restart()
+    await trio.sleep(1)
+    await group.copy_everything(1, 2, end=200)
+    group[3].kill()
+    while group[1].in_sync is None:
         await trio.sleep(0.1)
-        g[1].restart()
-        await trio.sleep(1)
-        assert (g.state.record.epoch, g.state.record.forced) == (2, 1)
-
-    group(scenario)
+    assert group[1].in_sync.recorded >= {1, 2}
+    assert group[1].in_sync.confirm == 0, "member 2 has not connected yet"
 
 
-def test_a_master_without_its_engine_serves_until_its_lease_ends_and_comes_back(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        tenure, fence = g[1].elector.current, g[1].elector.fence
-        g.state.is_down = True
-        down_at = trio.current_time()
-        await g[1].elector.changed(tenure)
-        assert LEASE_S * 0.6 <= trio.current_time() - down_at <= LEASE_S * 0.9 + 0.01
-        assert fence.expiry() is not None
-        assert g[1].elector.current.role is Role.SLAVE
-        await trio.sleep(60)
-        assert "no answer" in g[1].elector.reason
-        g.state.is_down = False
-        await trio.sleep(LEASE_S)
-        assert g.master is g[1]
-        assert g.state.record.epoch == 2
-        assert fence.expiry() is not None, "the fence of a tenure that ended stays"
-
-    group(scenario)
+async def test_a_later_master_that_knows_less_takes_nothing_from_what_is_confirmed(group: Group) -> None:
+    """A new master begins with what it knows to be confirmed, which may be less."""
+    group[2].epochs = [Epoch(1, 0), Epoch(2, 600)]
+    group[2].hears(1, 500, 600)
+    group[2].hears(2, 300, 600)
+    assert group[2].confirmed() == 500
+    assert group[2].confirmed(400) == 400, "it has not more of its log"
+    group.start(2)
+    await trio.sleep(2)
+    group[2].kill()
+    group[2].restart()
+    assert group[2].confirmed() == 500
 
 
-def test_a_short_failure_of_the_engine_changes_nothing(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        for _ in range(5):
-            g.state.is_down = True
-            await trio.sleep(4)
-            g.state.is_down = False
-            await trio.sleep(8)
-        assert g.master is g[1]
-        assert g.state.record.epoch == 1
-
-    group(scenario)
+async def test_what_is_confirmed_ends_where_the_log_has_a_later_epoch(group: Group) -> None:
+    """All members may have lost what they had not synced, when the next master began its epoch."""
+    group[2].hears(1, 500, 600)
+    group[2].epochs = [Epoch(1, 0), Epoch(2, 450)]
+    assert group[2].confirmed() == 450
+    group[2].hears(2, 470, 490)
+    assert group[2].confirmed() == 470
 
 
-def test_never_two_masters_acknowledge(group: Run) -> None:
+async def test_what_a_log_has_lost_is_not_confirmed_by_what_a_later_master_writes_there(group: Group) -> None:
+    group[2].hears(1, 500, 600)
+    group[2].hears(2, 300, 400)  # which begins its epoch at 450
+    group[2].epochs = [Epoch(1, 0), Epoch(2, 450)]
+    assert group[2].confirmed(490) == 400
+
+
+async def test_a_new_master_remembers_what_the_one_before_has_confirmed(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    group[2].hears(1, 500, 500)
+    group[1].kill()
+    await trio.sleep(2 * LEASE_S)
+    assert group[2].leads
+    assert group[2].confirmed() == 500
+
+
+async def test_what_is_confirmed_because_a_joining_member_has_gone_is_reported(group: Group) -> None:
+    """Nothing else may happen in a quiet group, and consumers wait for it."""
+    group.start()
+    await trio.sleep(1)
+    in_sync = group[1].in_sync
+    assert in_sync is not None
+    reported: list[int] = []
+    group[1].elector.on_set_change(lambda: reported.append(in_sync.confirm))
+    in_sync.acknowledged(2, 0, trio.current_time())
+    in_sync.own(500, 500)
+    in_sync.acknowledged(2, 400, trio.current_time())
+    await trio.sleep(0.15)
+    in_sync.own(600, 600)
+    assert in_sync.confirm == 500
+    in_sync.disconnected(2, trio.current_time())
+    await trio.sleep(0.15)
+    assert in_sync.confirm == 600
+    assert reported == [600]
+
+
+async def test_an_operator_may_declare_that_the_masters_history_holds(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group[1].elector.hand_over(1, 0, force=True)
+    assert (group.state.record.epoch, group.state.record.forced) == (1, 1)
+    group[1].kill()
+    await trio.sleep(0.1)
+    group[1].restart()
+    await trio.sleep(1)
+    assert (group.state.record.epoch, group.state.record.forced) == (2, 1)
+
+
+async def test_a_master_without_its_engine_serves_until_its_lease_ends_and_comes_back(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    tenure, fence = group[1].elector.current, group[1].elector.fence
+    group.state.is_down = True
+    down_at = trio.current_time()
+    await group[1].elector.changed(tenure)
+    assert LEASE_S * 0.6 <= trio.current_time() - down_at <= LEASE_S * 0.9 + 0.01
+    assert fence.expiry() is not None
+    assert group[1].elector.current.role is Role.SLAVE
+    await trio.sleep(60)
+    assert "no answer" in group[1].elector.reason
+    group.state.is_down = False
+    await trio.sleep(LEASE_S)
+    assert group.master is group[1]
+    assert group.state.record.epoch == 2
+    assert fence.expiry() is not None, "the fence of a tenure that ended stays"
+
+
+async def test_a_short_failure_of_the_engine_changes_nothing(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    for _ in range(5):
+        group.state.is_down = True
+        await trio.sleep(4)
+        group.state.is_down = False
+        await trio.sleep(8)
+    assert group.master is group[1]
+    assert group.state.record.epoch == 1
+
+
+async def test_never_two_masters_acknowledge(group: Group) -> None:
     """The master is cut off from the engine, whose answers are slow; another takes over after its fence."""
-
-    async def scenario(g: Group) -> None:
-        for member in g.members.values():
-            member.engine.delay_s = 0.4
-        g.start()
-        await trio.sleep(10)
-        await g.copy_everything(2, 3, end=500)
-        await trio.sleep(10)
-        g[1].engine.is_cut_off = True
-        for _ in range(3000):
-            await trio.sleep(0.01)
-            assert sum(member.acknowledges for member in g.members.values()) <= 1
-        assert g.master in (g[2], g[3])
-        g[1].engine.is_cut_off = False
-        await trio.sleep(5)
-        assert g[1].elector.current.master is not None
-
-    group(scenario)
+    for member in group.members.values():
+        member.engine.delay_s = 0.4
+    group.start()
+    await trio.sleep(10)
+    await group.copy_everything(2, 3, end=500)
+    await trio.sleep(10)
+    group[1].engine.is_cut_off = True
+    for _ in range(3000):
+        await trio.sleep(0.01)
+        assert sum(member.acknowledges for member in group.members.values()) <= 1
+    assert group.master in (group[2], group[3])
+    group[1].engine.is_cut_off = False
+    await trio.sleep(5)
+    assert group[1].elector.current.master is not None
 
 
-def test_a_process_that_was_stopped_beyond_its_lease_acknowledges_nothing(group: Run) -> None:
+async def test_a_process_that_was_stopped_beyond_its_lease_acknowledges_nothing(group: Group) -> None:
     """The clock moves while no task of the member runs, as with SIGSTOP: the first question must be refused."""
-
-    async def scenario(g: Group) -> None:
-        g.start(1)
-        await trio.sleep(1)
-        fence, clock = g[1].elector.fence, trio.current_time()
-        assert fence.expiry() is None
-        fence._clock = lambda: clock + LEASE_S
-        assert "another broker may be the master" in (fence.expiry() or "")
-        fence._clock = lambda: clock
-        assert fence.expiry() is not None
-
-    group(scenario)
+    group.start(1)
+    await trio.sleep(1)
+    fence, clock = group[1].elector.fence, trio.current_time()
+    assert fence.expiry() is None
+    fence._clock = lambda: clock + LEASE_S
+    assert "another broker may be the master" in (fence.expiry() or "")
+    fence._clock = lambda: clock
+    assert fence.expiry() is not None
 
 
-def test_a_lost_answer_to_the_campaign_is_found_out(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g[1].engine.loses_answers = 1
-        g.start(1)
-        await trio.sleep(2)
-        assert g.master is g[1]
-        assert g.state.record.epoch == 2, "the lease of epoch 1 is replaced"
-
-    group(scenario)
+async def test_a_lost_answer_to_the_campaign_is_found_out(group: Group) -> None:
+    group[1].engine.loses_answers = 1
+    group.start(1)
+    await trio.sleep(2)
+    assert group.master is group[1]
+    assert group.state.record.epoch == 2, "the lease of epoch 1 is replaced"
 
 
-def test_a_lost_answer_to_a_change_of_the_set_is_found_out(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        g[1].engine.loses_answers = 1
-        await g.copy_everything(2, end=100)
-        await trio.sleep(1)
-        assert g.master is g[1]
-        assert g[1].in_sync is not None
-        assert g[1].in_sync.recorded == g.state.record.in_sync == {1, 2}
-
-    group(scenario)
+async def test_a_lost_answer_to_a_change_of_the_set_is_found_out(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    group[1].engine.loses_answers = 1
+    await group.copy_everything(2, end=100)
+    await trio.sleep(1)
+    assert group.master is group[1]
+    assert group[1].in_sync is not None
+    assert group[1].in_sync.recorded == group.state.record.in_sync == {1, 2}
 
 
 # Hand-over
 
 
-def test_a_hand_over_loses_nothing_and_keeps_the_set(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        master = g[1]
-        assert master.in_sync is not None
-        master.end = 600
-        master.in_sync.own(600, 600)
-        old = master.elector.fence
+async def test_a_hand_over_loses_nothing_and_keeps_the_set(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    master = group[1]
+    assert master.in_sync is not None
+    master.end = 600
+    master.in_sync.own(600, 600)
+    old = master.elector.fence
 
-        async def catch_up() -> None:
-            await trio.sleep(0.1)
-            assert old.refusal() == "handing over to member 2"
-            assert old.expiry() is None, "what was accepted is acknowledged still"
-            assert master.in_sync is not None
-            g[2].end = 600
-            master.in_sync.acknowledged(2, 600, trio.current_time())
-
-        g.nursery.start_soon(catch_up)
-        started_at = trio.current_time()
-        handed = await master.elector.hand_over(2, master.end)
-        while not g[2].acknowledges:
-            await trio.sleep(0.01)
-        assert trio.current_time() - started_at < 1.0
-        assert (handed.end, handed.kept) == (600, 600)
-        assert old.expiry() == "handed over to member 2"
-        await trio.sleep(0.5)
-        assert g.state.record.epoch == 2
-        assert g.state.record.in_sync == {1, 2}, "member 3 does not have everything"
-        assert g[1].elector.current.master == Master("b2:10911", "b2:10912")
-
-    group(scenario)
-
-
-def test_a_hand_over_to_a_member_that_does_not_catch_up_is_given_up(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        assert g[1].in_sync is not None
-        g[1].in_sync.own(600, 600)
-        with pytest.raises(HandOverRefused, match=r"it has it up to 500, the master up to 600"):
-            await g[1].elector.hand_over(2, 600)
-        assert g.master is g[1]
-        assert g[1].elector.fence.refusal() is None
-
-    group(scenario)
-
-
-def test_a_hand_over_after_one_that_was_refused_keeps_the_tenure_for_its_successor(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        in_sync = g[1].in_sync
-        assert in_sync is not None
-        in_sync.own(600, 600)
-        in_sync.acknowledged(3, 600, trio.current_time())
-        master = g[1].elector.current
-        seen: list[bool] = []
-
-        async def prepare() -> None:
-            await trio.sleep(0.1)
-            seen.append(g[1].elector.current == master)
-
-        async def refused() -> None:
-            with pytest.raises(HandOverRefused, match="up to 500"):
-                await g[1].elector.hand_over(2, 600)
-
-        g[3].elector.before_taking_over(prepare)
-        g.nursery.start_soon(refused)
+    async def catch_up() -> None:
         await trio.sleep(0.1)
-        await g[1].elector.hand_over(3, 600)
-        assert g.master is g[3]
-        assert seen == [True]
+        assert old.refusal() == "handing over to member 2"
+        assert old.expiry() is None, "what was accepted is acknowledged still"
+        assert master.in_sync is not None
+        group[2].end = 600
+        master.in_sync.acknowledged(2, 600, trio.current_time())
 
-    group(scenario)
-
-
-def test_a_hand_over_during_one_is_refused_and_does_not_end_the_tenure(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        master, old, in_sync = g[1].elector.current, g[1].elector, g[1].in_sync
-        assert in_sync is not None
-        in_sync.own(600, 600)
-        seen: list[bool] = []
-
-        async def prepare() -> None:
-            await trio.sleep(0.2)
-            seen.append(old.current == master)
-
-        async def second() -> None:
-            await trio.sleep(0.1)
-            with pytest.raises(HandOverRefused, match="no longer the master"):
-                await old.hand_over(2, 600)
-
-        async def catch_up() -> None:
-            await trio.sleep(0.2)
-            in_sync.acknowledged(2, 600, trio.current_time())
-
-        g[2].elector.before_taking_over(prepare)
-        g.nursery.start_soon(second)
-        g.nursery.start_soon(catch_up)
-        await old.hand_over(2, 600)
-        assert g.master is g[2]
-        assert seen == [True]
-
-    group(scenario)
+    group.nursery.start_soon(catch_up)
+    started_at = trio.current_time()
+    handed = await master.elector.hand_over(2, master.end)
+    while not group[2].acknowledges:
+        await trio.sleep(0.01)
+    assert trio.current_time() - started_at < 1.0
+    assert (handed.end, handed.kept) == (600, 600)
+    assert old.expiry() == "handed over to member 2"
+    await trio.sleep(0.5)
+    assert group.state.record.epoch == 2
+    assert group.state.record.in_sync == {1, 2}, "member 3 does not have everything"
+    assert group[1].elector.current.master == Master("b2:10911", "b2:10912")
 
 
-def test_a_hand_over_waits_for_changes_of_tables_that_are_not_answered(group: Run) -> None:
+async def test_a_hand_over_to_a_member_that_does_not_catch_up_is_given_up(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    assert group[1].in_sync is not None
+    group[1].in_sync.own(600, 600)
+    with pytest.raises(HandOverRefused, match=r"it has it up to 500, the master up to 600"):
+        await group[1].elector.hand_over(2, 600)
+    assert group.master is group[1]
+    assert group[1].elector.fence.refusal() is None
+
+
+async def test_a_hand_over_after_one_that_was_refused_keeps_the_tenure_for_its_successor(
+    group: Group,
+) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    in_sync = group[1].in_sync
+    assert in_sync is not None
+    in_sync.own(600, 600)
+    in_sync.acknowledged(3, 600, trio.current_time())
+    master = group[1].elector.current
+    seen: list[bool] = []
+
+    async def prepare() -> None:
+        await trio.sleep(0.1)
+        seen.append(group[1].elector.current == master)
+
+    async def refused() -> None:
+        with pytest.raises(HandOverRefused, match="up to 500"):
+            await group[1].elector.hand_over(2, 600)
+
+    group[3].elector.before_taking_over(prepare)
+    group.nursery.start_soon(refused)
+    await trio.sleep(0.1)
+    await group[1].elector.hand_over(3, 600)
+    assert group.master is group[3]
+    assert seen == [True]
+
+
+async def test_a_hand_over_during_one_is_refused_and_does_not_end_the_tenure(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    master, old, in_sync = group[1].elector.current, group[1].elector, group[1].in_sync
+    assert in_sync is not None
+    in_sync.own(600, 600)
+    seen: list[bool] = []
+
+    async def prepare() -> None:
+        await trio.sleep(0.2)
+        seen.append(old.current == master)
+
+    async def second() -> None:
+        await trio.sleep(0.1)
+        with pytest.raises(HandOverRefused, match="no longer the master"):
+            await old.hand_over(2, 600)
+
+    async def catch_up() -> None:
+        await trio.sleep(0.2)
+        in_sync.acknowledged(2, 600, trio.current_time())
+
+    group[2].elector.before_taking_over(prepare)
+    group.nursery.start_soon(second)
+    group.nursery.start_soon(catch_up)
+    await old.hand_over(2, 600)
+    assert group.master is group[2]
+    assert seen == [True]
+
+
+async def test_a_hand_over_waits_for_changes_of_tables_that_are_not_answered(group: Group) -> None:
     """Else their outcome would be unknown, although the next master has them a moment later."""
 
     class Tables:
@@ -792,411 +664,331 @@ def test_a_hand_over_waits_for_changes_of_tables_that_are_not_answered(group: Ru
         def is_late(self, _: int) -> bool:
             return False
 
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        in_sync, old = g[1].in_sync, g[1].elector
-        assert in_sync is not None
-        in_sync.tables = tables = Tables()
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    in_sync, old = group[1].in_sync, group[1].elector
+    assert in_sync is not None
+    in_sync.tables = tables = Tables()
 
-        async def taken() -> None:
-            await trio.sleep(0.2)
-            assert old.fence.expiry() is None
-            assert old.fence.refusal() is not None, "no more is accepted"
-            tables.is_waiting = False
+    async def taken() -> None:
+        await trio.sleep(0.2)
+        assert old.fence.expiry() is None
+        assert old.fence.refusal() is not None, "no more is accepted"
+        tables.is_waiting = False
 
-        g.nursery.start_soon(taken)
-        await old.hand_over(2, 500)
-        assert not tables.is_waiting
-        assert g.master is g[2]
-        await g.copy_everything(1, end=500)
-        in_sync = g[2].in_sync
-        assert in_sync is not None
-        in_sync.tables = Tables()
-        await g[2].elector.hand_over(1, 500)
-        assert g.master is g[1], "it does not wait for ever"
-
-    group(scenario)
+    group.nursery.start_soon(taken)
+    await old.hand_over(2, 500)
+    assert not tables.is_waiting
+    assert group.master is group[2]
+    await group.copy_everything(1, end=500)
+    in_sync = group[2].in_sync
+    assert in_sync is not None
+    in_sync.tables = Tables()
+    await group[2].elector.hand_over(1, 500)
+    assert group.master is group[1], "it does not wait for ever"
 
 
-def test_a_hand_over_is_refused_if_the_member_loses_what_it_had(group: Run) -> None:
+async def test_a_hand_over_is_refused_if_the_member_loses_what_it_had(group: Group) -> None:
     """Member 3 has not answered for the last put, which the master waits for, and member 2 comes back with less."""
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    in_sync = group[1].in_sync
+    assert in_sync is not None
+    in_sync.own(600, 600)
+    in_sync.acknowledged(2, 600, trio.current_time())
 
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        in_sync = g[1].in_sync
-        assert in_sync is not None
-        in_sync.own(600, 600)
-        in_sync.acknowledged(2, 600, trio.current_time())
-
-        async def lose() -> None:
-            await trio.sleep(0.1)
-            in_sync.acknowledged(2, 550, trio.current_time())
-
-        g.nursery.start_soon(lose)
-        with pytest.raises(
-            HandOverRefused, match="member 2 has lost the log from 550 on; the master has 600"
-        ):
-            await g[1].elector.hand_over(2, 600)
-        assert g.master is g[1]
-        assert g[1].elector.fence.refusal() is None
-
-    group(scenario)
-
-
-def test_a_hand_over_whose_record_was_replaced_does_not_claim_that_nothing_changed(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        real = g[1].engine.write
-
-        async def write(seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
-            g.state.keep(GroupRecord(7, frozenset({1, 2})))
-            return await real(seen, new)
-
-        g[1].engine.write = write  # type: ignore[method-assign]
-        with pytest.raises(LeaseLost, match="another record"):
-            await g[1].elector.hand_over(2, 500)
-        assert not g[1].leads
-
-    group(scenario)
-
-
-def test_a_successor_prepares_while_the_last_master_still_answers(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        fence, master = g[1].elector.fence, g[1].elector.current
-        prepared: list[str | None] = []
-
-        async def prepare() -> None:
-            assert g.state.record.leader is None
-            assert g[1].elector.current == master, "it answers as the master still"
-            assert g[2].elector.current.master == Master("b1:10911", "b1:10912")
-            prepared.append(fence.expiry())
-            await trio.sleep(0.2)
-            assert not g[2].leads
-
-        g[2].elector.before_taking_over(prepare)
-        await g[1].elector.hand_over(2, 500)
-        assert g[2].leads, "the hand-over ends when the successor leads"
-        assert prepared == ["handed over to member 2"]
-        assert g[1].elector.current.master == Master("b2:10911", "b2:10912")
-
-        async def never() -> None:
-            await trio.sleep_forever()
-
-        await g.copy_everything(1, end=500)
-        g[1].elector.before_taking_over(never)
-        handed_at = trio.current_time()
-        await g[2].elector.hand_over(1, 500)
-        assert g[1].leads
-        assert trio.current_time() - handed_at < 1.0
-
-    group(scenario)
-
-
-def test_a_log_that_was_opened_for_an_earlier_tenure_does_not_lead(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start(2)
-        g.nursery.start_soon(g[1].elector.run)  # its log is opened by this test
-        await trio.sleep(1)
-        assert g[1].elector.current.epoch == 1
-        await g[1].elector.resign()
-        await trio.sleep(1)
-        assert g[1].elector.current.epoch == 2
-        with pytest.raises(LeaseLost):
-            g[1].elector.lead(1, [], 500)
-        fence, in_sync = g[1].elector.lead(2, [], 500)
-        assert (fence.expiry(), in_sync.confirm) == (None, 500)
-
-    group(scenario)
-
-
-def test_a_member_that_is_elected_and_cannot_lead_leaves_it_to_another(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        await g[1].elector.give_up(1, "the disk is full")
-        await trio.sleep(0.5)
-        assert g.master is g[2]
-        g[2].kill()
-        await g[2].elector.resign()
-        await trio.sleep(2 * LEASE_S)
-        assert not g[1].leads, "the set of the new master is its own"
-
-    group(scenario)
-
-
-def test_a_lone_member_that_cannot_lead_tries_again(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start(1)
-        await trio.sleep(1)
-        await g[1].elector.give_up(1, "the disk is full")
-        await trio.sleep(LEASE_S - 1)
-        assert g[1].elector.reason == "the disk is full"
-        await trio.sleep(2)
-        assert g.master is g[1]
-
-    group(scenario)
-
-
-def test_a_hand_over_to_a_member_out_of_sync_names_what_is_lost(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        assert g[1].in_sync is not None
-        g[1].in_sync.acknowledged(3, 300, trio.current_time())
-        with pytest.raises(
-            HandOverRefused, match=r"200 bytes from offset 300 on are lost; in sync are \[1, 2\]"
-        ):
-            await g[1].elector.hand_over(3, 500)
-        handed = await g[1].elector.hand_over(3, 500, force=True)
-        assert (handed.end, handed.kept) == (500, 300)
-        await trio.sleep(1)
-        assert g.master is g[3]
-        assert g.state.record.in_sync == {3}
-
-    group(scenario)
-
-
-def test_a_hand_over_to_the_master_changes_nothing(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        handed = await g[1].elector.hand_over(1, 500)
-        assert (handed.end, handed.kept) == (500, 500)
-        assert g.state.record.epoch == 1
-
-    group(scenario)
-
-
-def test_a_hand_over_to_an_unknown_member_is_refused(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        with pytest.raises(HandOverRefused, match="member 4 does not copy from this master"):
-            await g[1].elector.hand_over(4, 0, force=True)
-        assert g.master is g[1]
-
-    group(scenario)
-
-
-def test_a_leaving_master_hands_over_to_the_member_that_has_most(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        assert g[1].in_sync is not None
-        g[1].end = 600
-        g[1].in_sync.own(600, 600)
-        g[1].in_sync.acknowledged(3, 600, trio.current_time())
-        await g[1].elector.leave()
-        await trio.sleep(0.5)
-        assert g.master is g[3]
-
-    group(scenario)
-
-
-def test_a_slave_names_the_master_to_ask(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        with pytest.raises(HandOverRefused) as refused:
-            await g[2].elector.hand_over(3, 0)
-        assert refused.value.master == "b1:10911"
-
-    group(scenario)
-
-
-def test_the_successor_is_replaced_if_it_does_not_come(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        g[2].kill()
-        handed_at = trio.current_time()
-        await g[1].elector.hand_over(2, 500)
-        await trio.sleep(LEASE_S - 1)
-        assert g.state.record.leader is None
-        await trio.sleep(2)
-        assert g.master in (g[1], g[3])
-        assert trio.current_time() - handed_at < LEASE_S + 3
-
-    group(scenario)
-
-
-def test_a_stopping_master_gives_its_lease_back(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        await g[1].elector.resign()
-        g[1].kill()
-        await trio.sleep(1)
-        assert g.master is g[2]
-
-    group(scenario)
-
-
-def test_an_unfit_member_does_not_campaign_until_it_is_fit(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        await g[1].elector.set_unfit("its log is not open", may_lead=False)
-        g.start(1)
-        await trio.sleep(30)
-        assert g[1].elector.reason == "its log is not open"
-        await g[1].elector.set_unfit(None)
+    async def lose() -> None:
         await trio.sleep(0.1)
-        assert g.master is g[1]
-
-    group(scenario)
-
-
-def test_an_unfit_master_makes_room_for_a_member_in_sync(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g[1].elector.set_unfit("a sync has failed")
-        await trio.sleep(1)
-        assert g.master is g[1], "no other member is in sync, and this one serves pulls still"
-        await g[1].elector.set_unfit(None)
-        await g.copy_everything(2, end=500)
-        await g[1].elector.set_unfit("a sync has failed")
-        await trio.sleep(1)
-        assert g.master is g[2]
-        g[2].kill()
-        await trio.sleep(2 * LEASE_S)
-        assert not g[1].leads
-
-    group(scenario)
-
-
-def test_an_unfit_master_tries_again_until_another_can_lead(group: Run) -> None:
-    """The broker repeats the reason; at first no other member is in sync, then it is not fit, then it is behind."""
-
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g[1].elector.set_unfit("the disk is full")
-        await g.copy_everything(2, end=500)
-        in_sync = g[1].in_sync
-        assert in_sync is not None
-        in_sync.fitness(2, False)
-        await g[1].elector.set_unfit("the disk is full")
-        await trio.sleep(1)
-        assert g.master is g[1], "the other could not store anything either"
-        in_sync.fitness(2, True)
-        in_sync.acknowledged(2, 500, trio.current_time())
-        await g[1].elector.set_unfit("the disk is full")
-        await trio.sleep(1)
-        assert g.master is g[2]
-        assert g.state.record.in_sync == {2}
-
-    group(scenario)
-
-
-def test_an_unfit_master_does_not_wait_for_a_member_that_gets_nothing_more(group: Run) -> None:
-    """With a broken disk it cannot send the rest of its log; what is confirmed, the other has."""
-
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        assert g[1].in_sync is not None
-        g[1].in_sync.own(600, 500)
-        await g[1].elector.set_unfit("a sync has failed")
-        await trio.sleep(1)
-        assert g.master is g[2]
-        assert g.state.record.in_sync == {2}
-
-    group(scenario)
-
-
-def test_an_unfit_master_names_the_set_as_it_is_when_it_gives_the_lease_back(group: Run) -> None:
-    """While it waits to do so, a member leaves the set, and messages that this one lacks are acknowledged."""
-
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        in_sync = g[1].in_sync
-        assert in_sync is not None
-        in_sync.own(600, 600)
         in_sync.acknowledged(2, 550, trio.current_time())
-        in_sync.acknowledged(3, 540, trio.current_time())
 
-        async def lose_the_successor() -> None:
-            await trio.sleep(0.1)
-            async with g[1].elector._acting:  # once the hand-over is refused, as a slow reading of the record
-                in_sync.disconnected(2, trio.current_time() - LEASE_S)
-                in_sync.acknowledged(3, 600, trio.current_time())
-                await trio.sleep(1)
-
-        g.nursery.start_soon(lose_the_successor)
-        await g[1].elector.set_unfit("the disk is full")
-        assert in_sync.confirm == 600
-        assert not g[1].leads
-        await trio.sleep(1)
-        assert g.state.record.in_sync == {3}
-        assert g.master is g[3]
-
-    group(scenario)
+    group.nursery.start_soon(lose)
+    with pytest.raises(HandOverRefused, match="member 2 has lost the log from 550 on; the master has 600"):
+        await group[1].elector.hand_over(2, 600)
+    assert group.master is group[1]
+    assert group[1].elector.fence.refusal() is None
 
 
-def test_an_unfit_master_stays_if_its_successor_has_gone(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, end=500)
-        in_sync = g[1].in_sync
-        assert in_sync is not None
-        in_sync.own(600, 600)
+async def test_a_hand_over_whose_record_was_replaced_does_not_claim_that_nothing_changed(
+    group: Group,
+) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    real = group[1].engine.write
 
-        async def lose_the_successor() -> None:
-            await trio.sleep(0.1)
-            g[2].kill()
-            in_sync.disconnected(2, trio.current_time())
+    async def write(seen: GroupRecord, new: GroupRecord) -> GroupRecord | None:
+        group.state.keep(GroupRecord(7, frozenset({1, 2})))
+        return await real(seen, new)
 
-        g.nursery.start_soon(lose_the_successor)
-        await g[1].elector.set_unfit("the disk is full")
-        await trio.sleep(2 * LEASE_S)
-        assert g.master is g[1]
-        assert g.state.record.in_sync == {1}
-        assert in_sync.confirm == 600
-
-    group(scenario)
+    group[1].engine.write = write  # type: ignore[method-assign]
+    with pytest.raises(LeaseLost, match="another record"):
+        await group[1].elector.hand_over(2, 500)
+    assert not group[1].leads
 
 
-def test_an_unfit_member_leads_if_no_other_does(group: Run) -> None:
-    async def scenario(g: Group) -> None:
-        g.start()
-        await trio.sleep(1)
-        await g.copy_everything(2, 3, end=500)
-        for number in (2, 3):
-            await g[number].elector.set_unfit("the disk is full")
-        g[1].kill()
-        await trio.sleep(LEASE_S + 1)
-        assert g.state.record.leader is None
-        assert g[2].elector.reason == "the disk is full"
-        await trio.sleep(LEASE_S)
-        assert g.master in (g[2], g[3])
+async def test_a_successor_prepares_while_the_last_master_still_answers(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    fence, master = group[1].elector.fence, group[1].elector.current
+    prepared: list[str | None] = []
 
-    group(scenario)
+    async def prepare() -> None:
+        assert group.state.record.leader is None
+        assert group[1].elector.current == master, "it answers as the master still"
+        assert group[2].elector.current.master == Master("b1:10911", "b1:10912")
+        prepared.append(fence.expiry())
+        await trio.sleep(0.2)
+        assert not group[2].leads
+
+    group[2].elector.before_taking_over(prepare)
+    await group[1].elector.hand_over(2, 500)
+    assert group[2].leads, "the hand-over ends when the successor leads"
+    assert prepared == ["handed over to member 2"]
+    assert group[1].elector.current.master == Master("b2:10911", "b2:10912")
+
+    async def never() -> None:
+        await trio.sleep_forever()
+
+    await group.copy_everything(1, end=500)
+    group[1].elector.before_taking_over(never)
+    handed_at = trio.current_time()
+    await group[2].elector.hand_over(1, 500)
+    assert group[1].leads
+    assert trio.current_time() - handed_at < 1.0
 
 
-def test_the_file_of_another_member_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "config" / "election.json"
-    MemberFile(path, cluster="c", broker_name="b", member=1).note(4)
-    assert MemberFile(path, cluster="c", broker_name="b", member=1).epoch == 4
-    with pytest.raises(MemberFileWrong, match="correct broker_id, broker_name and cluster"):
-        MemberFile(path, cluster="c", broker_name="b", member=2)
-    path.write_text("{")
-    with pytest.raises(MemberFileWrong, match="is damaged"):
-        MemberFile(path, cluster="c", broker_name="b", member=1)
+async def test_a_log_that_was_opened_for_an_earlier_tenure_does_not_lead(group: Group) -> None:
+    group.start(2)
+    group.nursery.start_soon(group[1].elector.run)  # its log is opened by this test
+    await trio.sleep(1)
+    assert group[1].elector.current.epoch == 1
+    await group[1].elector.resign()
+    await trio.sleep(1)
+    assert group[1].elector.current.epoch == 2
+    with pytest.raises(LeaseLost):
+        group[1].elector.lead(1, [], 500)
+    fence, in_sync = group[1].elector.lead(2, [], 500)
+    assert (fence.expiry(), in_sync.confirm) == (None, 500)
+
+
+async def test_a_member_that_is_elected_and_cannot_lead_leaves_it_to_another(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    await group[1].elector.give_up(1, "the disk is full")
+    await trio.sleep(0.5)
+    assert group.master is group[2]
+    group[2].kill()
+    await group[2].elector.resign()
+    await trio.sleep(2 * LEASE_S)
+    assert not group[1].leads, "the set of the new master is its own"
+
+
+async def test_a_lone_member_that_cannot_lead_tries_again(group: Group) -> None:
+    group.start(1)
+    await trio.sleep(1)
+    await group[1].elector.give_up(1, "the disk is full")
+    await trio.sleep(LEASE_S - 1)
+    assert group[1].elector.reason == "the disk is full"
+    await trio.sleep(2)
+    assert group.master is group[1]
+
+
+async def test_a_hand_over_to_a_member_out_of_sync_names_what_is_lost(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    assert group[1].in_sync is not None
+    group[1].in_sync.acknowledged(3, 300, trio.current_time())
+    with pytest.raises(HandOverRefused, match=r"200 bytes from offset 300 on are lost; in sync are \[1, 2\]"):
+        await group[1].elector.hand_over(3, 500)
+    handed = await group[1].elector.hand_over(3, 500, force=True)
+    assert (handed.end, handed.kept) == (500, 300)
+    await trio.sleep(1)
+    assert group.master is group[3]
+    assert group.state.record.in_sync == {3}
+
+
+async def test_a_hand_over_to_the_master_changes_nothing(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    handed = await group[1].elector.hand_over(1, 500)
+    assert (handed.end, handed.kept) == (500, 500)
+    assert group.state.record.epoch == 1
+
+
+async def test_a_hand_over_to_an_unknown_member_is_refused(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    with pytest.raises(HandOverRefused, match="member 4 does not copy from this master"):
+        await group[1].elector.hand_over(4, 0, force=True)
+    assert group.master is group[1]
+
+
+async def test_a_leaving_master_hands_over_to_the_member_that_has_most(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    assert group[1].in_sync is not None
+    group[1].end = 600
+    group[1].in_sync.own(600, 600)
+    group[1].in_sync.acknowledged(3, 600, trio.current_time())
+    await group[1].elector.leave()
+    await trio.sleep(0.5)
+    assert group.master is group[3]
+
+
+async def test_a_slave_names_the_master_to_ask(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    with pytest.raises(HandOverRefused) as refused:
+        await group[2].elector.hand_over(3, 0)
+    assert refused.value.master == "b1:10911"
+
+
+async def test_the_successor_is_replaced_if_it_does_not_come(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    group[2].kill()
+    handed_at = trio.current_time()
+    await group[1].elector.hand_over(2, 500)
+    await trio.sleep(LEASE_S - 1)
+    assert group.state.record.leader is None
+    await trio.sleep(2)
+    assert group.master in (group[1], group[3])
+    assert trio.current_time() - handed_at < LEASE_S + 3
+
+
+async def test_a_stopping_master_gives_its_lease_back(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    await group[1].elector.resign()
+    group[1].kill()
+    await trio.sleep(1)
+    assert group.master is group[2]
+
+
+async def test_an_unfit_member_does_not_campaign_until_it_is_fit(group: Group) -> None:
+    await group[1].elector.set_unfit("its log is not open", may_lead=False)
+    group.start(1)
+    await trio.sleep(30)
+    assert group[1].elector.reason == "its log is not open"
+    await group[1].elector.set_unfit(None)
+    await trio.sleep(0.1)
+    assert group.master is group[1]
+
+
+async def test_an_unfit_master_makes_room_for_a_member_in_sync(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group[1].elector.set_unfit("a sync has failed")
+    await trio.sleep(1)
+    assert group.master is group[1], "no other member is in sync, and this one serves pulls still"
+    await group[1].elector.set_unfit(None)
+    await group.copy_everything(2, end=500)
+    await group[1].elector.set_unfit("a sync has failed")
+    await trio.sleep(1)
+    assert group.master is group[2]
+    group[2].kill()
+    await trio.sleep(2 * LEASE_S)
+    assert not group[1].leads
+
+
+async def test_an_unfit_master_tries_again_until_another_can_lead(group: Group) -> None:
+    """The broker repeats the reason; at first no other member is in sync, then it is not fit, then it is behind."""
+    group.start()
+    await trio.sleep(1)
+    await group[1].elector.set_unfit("the disk is full")
+    await group.copy_everything(2, end=500)
+    in_sync = group[1].in_sync
+    assert in_sync is not None
+    in_sync.fitness(2, False)
+    await group[1].elector.set_unfit("the disk is full")
+    await trio.sleep(1)
+    assert group.master is group[1], "the other could not store anything either"
+    in_sync.fitness(2, True)
+    in_sync.acknowledged(2, 500, trio.current_time())
+    await group[1].elector.set_unfit("the disk is full")
+    await trio.sleep(1)
+    assert group.master is group[2]
+    assert group.state.record.in_sync == {2}
+
+
+async def test_an_unfit_master_does_not_wait_for_a_member_that_gets_nothing_more(group: Group) -> None:
+    """With a broken disk it cannot send the rest of its log; what is confirmed, the other has."""
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    assert group[1].in_sync is not None
+    group[1].in_sync.own(600, 500)
+    await group[1].elector.set_unfit("a sync has failed")
+    await trio.sleep(1)
+    assert group.master is group[2]
+    assert group.state.record.in_sync == {2}
+
+
+async def test_an_unfit_master_names_the_set_as_it_is_when_it_gives_the_lease_back(group: Group) -> None:
+    """While it waits to do so, a member leaves the set, and messages that this one lacks are acknowledged."""
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    in_sync = group[1].in_sync
+    assert in_sync is not None
+    in_sync.own(600, 600)
+    in_sync.acknowledged(2, 550, trio.current_time())
+    in_sync.acknowledged(3, 540, trio.current_time())
+
+    async def lose_the_successor() -> None:
+        await trio.sleep(0.1)
+        async with group[1].elector._acting:  # once the hand-over is refused, as a slow reading of the record
+            in_sync.disconnected(2, trio.current_time() - LEASE_S)
+            in_sync.acknowledged(3, 600, trio.current_time())
+            await trio.sleep(1)
+
+    group.nursery.start_soon(lose_the_successor)
+    await group[1].elector.set_unfit("the disk is full")
+    assert in_sync.confirm == 600
+    assert not group[1].leads
+    await trio.sleep(1)
+    assert group.state.record.in_sync == {3}
+    assert group.master is group[3]
+
+
+async def test_an_unfit_master_stays_if_its_successor_has_gone(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    in_sync = group[1].in_sync
+    assert in_sync is not None
+    in_sync.own(600, 600)
+
+    async def lose_the_successor() -> None:
+        await trio.sleep(0.1)
+        group[2].kill()
+        in_sync.disconnected(2, trio.current_time())
+
+    group.nursery.start_soon(lose_the_successor)
+    await group[1].elector.set_unfit("the disk is full")
+    await trio.sleep(2 * LEASE_S)
+    assert group.master is group[1]
+    assert group.state.record.in_sync == {1}
+    assert in_sync.confirm == 600
+
+
+async def test_an_unfit_member_leads_if_no_other_does(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3, end=500)
+    for number in (2, 3):
+        await group[number].elector.set_unfit("the disk is full")
+    group[1].kill()
+    await trio.sleep(LEASE_S + 1)
+    assert group.state.record.leader is None
+    assert group[2].elector.reason == "the disk is full"
+    await trio.sleep(LEASE_S)
+    assert group.master in (group[2], group[3])
