@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
 
 import trio
 
@@ -59,28 +58,43 @@ class Tenure:
         return replace(self, master=None) != replace(other, master=None)
 
 
-class TenureSource(Protocol):
-    """Decides the role of a broker."""
+class TenureSource:
+    """Decides the role of a broker.
 
-    @property
-    def current(self) -> Tenure:
+    Args:
+        current: the first tenure.
+    """
+
+    def __init__(self, current: Tenure) -> None:
+        self.current = current
         """The tenure now."""
+        self._change = trio.Event()
 
     async def changed(self, tenure: Tenure) -> None:
         """Return once `current` differs from `tenure`."""
+        while self.current == tenure:
+            await self._change.wait()
 
-    def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:
-        """Return the log offset below which this broker's log must not be cut; 0 if none is known.
+    def _set(self, tenure: Tenure) -> None:
+        if tenure != self.current:
+            self.current = tenure
+            self._change.set()
+            self._change = trio.Event()
+
+    def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:  # noqa: ARG002 - an election needs them
+        """Return the log offset below which this broker's log must not be cut; 0 if none is known, and an operator
+        decides which log holds.
 
         Args:
             epochs, end: of this log; epochs with their starts.
         """
+        return 0
 
     def note_confirmed(self, epoch: int, offset: int, epochs: Sequence[tuple[int, int]], end: int) -> None:
         """Note that all before an offset is confirmed, as a master of that epoch says whose history is this log's."""
 
 
-class StaticTenures:
+class StaticTenures(TenureSource):
     """The role as configured, for as long as the broker runs; a slave's master may change.
 
     Args:
@@ -88,26 +102,8 @@ class StaticTenures:
     """
 
     def __init__(self, config: BrokerConfig) -> None:
+        super().__init__(Tenure(Role(config.ha.role), config.broker_id, master=_configured(config)))
         self._ha = config.ha
-        self._current = Tenure(Role(config.ha.role), config.broker_id, master=_configured(config))
-        self._change = trio.Event()
-
-    @property
-    def current(self) -> Tenure:
-        """The tenure now."""
-        return self._current
-
-    async def changed(self, tenure: Tenure) -> None:
-        """Return once `current` differs from `tenure`."""
-        while self._current == tenure:
-            await self._change.wait()
-
-    def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:  # noqa: ARG002 - an election needs them
-        """Return 0: an operator decides which log holds."""
-        return 0
-
-    def note_confirmed(self, epoch: int, offset: int, epochs: Sequence[tuple[int, int]], end: int) -> None:
-        """Do nothing."""
 
     def master_found(self, address: str, ha_address: str) -> None:
         """Note the master that a name server named; what the configuration names stays.
@@ -116,13 +112,10 @@ class StaticTenures:
             address: its address for clients; empty if it has no master now, which changes nothing.
             ha_address: the address of its log; empty if the name server does not know it.
         """
-        if not address or self._current.is_master or self._ha.master:
+        if not address or self.current.is_master or self._ha.master:
             return
         master = Master(address, self._ha.master_ha_address or ha_address or next_port(address))
-        if master != self._current.master:
-            self._current = replace(self._current, master=master)
-            self._change.set()
-            self._change = trio.Event()
+        self._set(replace(self.current, master=master))
 
 
 def _configured(config: BrokerConfig) -> Master | None:

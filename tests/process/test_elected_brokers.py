@@ -209,7 +209,7 @@ async def test_consumers_see_only_what_the_set_has(tmp_path: Path) -> None:
             assert readable(master) == 1
             await until(lambda: slave.store.confirm_offset == master.store.confirm_offset)
             await until(lambda: readable(slave) == 1)
-            master.store.is_in_memory = lambda *_: False  # type: ignore[method-assign]
+            master.store.is_in_memory = lambda *_: False
             assert (await commit(master, 0)).code == 0  # the group exists by that
             pulled = await ask(master, RequestCode.PULL_MESSAGE, PULL.to_ext(HeaderType.MSGPACK))
             suggested = PullMessageResult.from_ext(pulled.ext).suggest_which_broker_id

@@ -21,7 +21,7 @@ from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.remoting_client import dial as real_dial
 from reput_broker.request import ClientAnswer
-from reput_broker.store.message_store import MessageStore
+from reput_broker.store.message_writer import MessageWriter
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import Record, encode_record
@@ -199,18 +199,18 @@ async def test_an_epoch_is_adopted_before_its_first_byte(
     for start in (0, 5, 10):
         async with Broker(master_config(one)) as master:
             await load(master, 5, start)
-    append = MessageStore.append_replicated
+    append = MessageWriter.append_replicated
     faults: list[Epoch] = []
     ends: list[int] = []
 
-    def checked_append(self: MessageStore, offset: int, data: memoryview, *, stored_ms: int) -> None:
+    def checked_append(self: MessageWriter, offset: int, data: memoryview, *, stored_ms: int) -> None:
         ends.append(offset + len(data))
         adopted = decode_epochs((other / "epochFileCheckpoint").read_text(), other)
         written = decode_epochs((one / "epochFileCheckpoint").read_text(), one)
         faults.extend({epoch for epoch in written if epoch.start_offset < ends[-1]} - set(adopted))
         append(self, offset, data, stored_ms=stored_ms)
 
-    monkeypatch.setattr(MessageStore, "append_replicated", checked_append)
+    monkeypatch.setattr(MessageWriter, "append_replicated", checked_append)
     async with Broker(master_config(one)) as master, Broker(slave_config(other, master)) as slave:
         await caught_up(master, slave)
         await load(master, 1, 15, ack="replicated")

@@ -106,7 +106,8 @@ class DelayBench:
         self.schedule = open_schedule(
             self.config, self.store, self.topics.all(), self.clock_ms, wheel_slots=wheel_slots
         )
-        progress = SimpleNamespace(answer_when=self._answer)
+        progress, fence = SimpleNamespace(answer_when=self._answer), Fence()
+        own = OwnPuts(self.store, self.lock, fence, self.wrote)
         core = core_of(
             config=self.config,
             store=self.store,
@@ -114,7 +115,7 @@ class DelayBench:
             tables=SimpleNamespace(topics=self.topics),
             clock_ms=self.clock_ms,
             warm_from=0,
-            puts=SimpleNamespace(progress=progress, own=OwnPuts(self.store, self.lock, Fence(), self.wrote)),
+            puts=SimpleNamespace(progress=progress, fence=fence, own=own),
             sources=SimpleNamespace(),
         )
         self.parts = DelayFeature(core, self.schedule)

@@ -142,8 +142,7 @@ class Storage:
             save_now(self.tables.offsets)
             reopen.done(self._config.data_dir)
         self.epochs.load()
-        self.staging.load()
-        self._to_close.append(self._save_batches)
+        self.tables.read("sinkBatches", self.staging.batches)
         revive = revive_topic(self._config.cluster)
         if self.store.options.is_replica:
             expect_positions(self.store, self.tables, revive)
@@ -157,8 +156,7 @@ class Storage:
         self.orders = OrderInfos(
             self.store.options.data_dir / "config" / "consumerOrderInfo.json", self.clock_ms
         )
-        self.orders.load()
-        self._to_close.append(self._save_orders)
+        self.tables.read("consumerOrderInfo", self.orders)
 
     async def take_back_pops(self, truncate_to: int) -> None:
         """Move groups back over the pops whose check points are beyond where the log is to end.
@@ -217,25 +215,6 @@ class Storage:
                 "store_not_closed_in_order", detail=str(error), hint="the next start recovers the store"
             )
             return False
-
-    def _save_orders(self) -> None:
-        try:
-            save_now(self.orders)
-        except (OSError, ReputError) as error:
-            log.error(
-                "table_not_saved",
-                table="consumerOrderInfo",
-                detail=str(error),
-                hint="check the data directory",
-            )
-
-    def _save_batches(self) -> None:
-        try:
-            self.staging.persist()
-        except (OSError, ReputError) as error:
-            log.error(
-                "table_not_saved", table="sinkBatches", detail=str(error), hint="check the data directory"
-            )
 
     def _finish_schedule(self) -> None:
         try:

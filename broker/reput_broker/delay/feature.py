@@ -52,7 +52,7 @@ class DelayFeature:
         self.processor = DelayProcessor(
             waiting,
             canceller,
-            puts.progress,
+            puts,
             store.options.host,
             config.broker_name,
             lambda topic: core.tables.topics.get(topic) is not None,

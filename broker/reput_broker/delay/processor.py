@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+
+from typing_extensions import override
 
 from reput_broker.delay.canceller import Cancelled, Canceller, has_key
 from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.observe.metrics import DelaySources
-from reput_broker.put.progress import LogProgress
-from reput_broker.request import Client, Handler, Refusal, Request, Response
+from reput_broker.put.pending_puts import PendingRequest
+from reput_broker.put.put_path import PutPath
+from reput_broker.request import Handler, Refusal, Request, Response
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,
@@ -49,7 +51,7 @@ class DelayProcessor:
         self,
         waiting: WaitingMessages,
         cancelling: Canceller,
-        progress: LogProgress,
+        puts: PutPath,
         host: Host,
         broker_name: str,
         has_topic: Callable[[str], bool],
@@ -58,7 +60,7 @@ class DelayProcessor:
     ) -> None:
         self._waiting = waiting
         self._cancelling = cancelling
-        self._progress = progress
+        self._puts = puts
         self._host = host
         self._broker_name = broker_name
         self._has_topic = has_topic
@@ -139,8 +141,7 @@ class DelayProcessor:
                 f"no delayed message for topic {header.topic} has the key {header.key!r}; nothing was cancelled",
             )
         response = Response(0, body=CancelResult([self._told(result) for result in results]).to_json())
-        end = max(result.end_offset for result in results)
-        self._progress.answer_when(AckLevel.FLUSHED, end, _PendingCancel(request, response))
+        self._answer_when_flushed(request, response, results)
         return None
 
     def recall(self, request: Request) -> None:
@@ -171,8 +172,14 @@ class DelayProcessor:
             raise _not_recalled("the message does not wait any more: it was delivered, or is not stored here")
         result = RecallMessageResult(handle.unique_id)
         response = Response(0, result.to_ext(request.header_type))
+        self._answer_when_flushed(request, response, results)
+
+    def _answer_when_flushed(
+        self, request: Request, response: Response, results: Sequence[Cancelled]
+    ) -> None:
         end = max(result.end_offset for result in results)
-        self._progress.answer_when(AckLevel.FLUSHED, end, _PendingCancel(request, response))
+        pending = _PendingCancel(request, response, 0, self._puts.fence, 0)
+        self._puts.progress.answer_when(AckLevel.FLUSHED, end, pending)
 
     def _told(self, result: Cancelled) -> CancelledMessage:
         delayed = result.delayed
@@ -180,33 +187,20 @@ class DelayProcessor:
         return CancelledMessage(message_id, result.outcome, delayed.unique_key)
 
 
-@dataclass(slots=True)
-class _PendingCancel:
-    """A cancellation whose answer waits for the disk (`PendingPut`); not counted as a put."""
+class _PendingCancel(PendingRequest):
+    """A cancellation whose answer waits for the disk; not counted as a put."""
 
-    request: Request
-    response: Response
-    requests: int = 0
-    messages: int = 0
+    __slots__ = ()
 
-    @property
-    def client(self) -> Client:
-        return self.request.client
-
-    @property
-    def received_at(self) -> float:
-        return self.request.received_at
-
-    def acknowledge(self) -> None:
-        self.client.answer(self.request, self.response)
-
-    def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:  # noqa: ARG002 - it tells no level
+    @override
+    def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
         text = f"cancelled, but not known to be on disk: {reason}; ask again whether it was in time"
         remark = refusal_remark(error, text)
         self.client.answer(
             self.request, Response(int(error.response_code), body=self.response.body, remark=remark)
         )
 
+    @override
     def refuse(self, reason: str) -> None:
         text = f"not known to be cancelled: {reason}; ask again once the broker takes messages"
         self.client.answer(self.request, Refusal(ErrorCode.READ_ONLY, text).response())

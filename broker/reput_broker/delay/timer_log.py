@@ -27,7 +27,7 @@ from reput_broker.store.file_io import (
     write_all,
     zero_range,
 )
-from reput_broker.store.file_names import file_name
+from reput_broker.store.file_names import file_name, list_stream_files
 from reput_protocol.kernel.timer import timer_units, timer_units_ahead
 from reput_protocol.record.layout import MAGIC_BLANK
 
@@ -120,7 +120,6 @@ def encode_blank_unit(size: int) -> bytes:
 
 
 FILE_SIZE_MIN = UNIT_BYTES + BLANK_BYTES
-_NAME_DIGITS = 20
 _READ_UNITS = 16_384
 _BLOCK_BYTES = 64 * 1024
 
@@ -149,7 +148,8 @@ class TimerLog:
         self._prepared: _File | None = None
         self._retired: list[int] = []
         self._digests: dict[int, int] = {}
-        self._is_whole = True
+        self._strays: list[Path] = []
+        """Files after a gap."""
         self._making = threading.Lock()
         self._list_lock = threading.Lock()
         self._units_end = (file_size - BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES
@@ -164,35 +164,14 @@ class TimerLog:
         Raises:
             ForeignFile: a file has an unexpected length or name.
         """
-        starts = self._starts()
+        try:
+            starts = list_stream_files(self.directory, self.file_size, [], strays=self._strays)
+        except ForeignFile as error:
+            raise ForeignFile(error.path, f"{error.reason} (delay.timer_log_file_size)") from None
         self._files = tuple(
             _File(start, os.open(self._path(start), os.O_RDWR | os.O_CLOEXEC)) for start in starts
         )
         self.end = self.flushed = self._find_end()
-
-    def _starts(self) -> list[int]:
-        if not self.directory.is_dir():
-            return []
-        starts: list[int] = []
-        entries = sorted((entry.name, entry.stat().st_size) for entry in os.scandir(self.directory))
-        for name, size in entries:
-            path = self.directory / name
-            if len(name) != _NAME_DIGITS or not name.isdecimal() or int(name) % self.file_size:
-                raise ForeignFile(
-                    path, f"its name is not a multiple of the timer log's file size ({self.file_size})"
-                )
-            if size == 0 and name == entries[-1][0]:
-                continue  # the process was killed while it made the file
-            if size != self.file_size:
-                raise ForeignFile(
-                    path,
-                    f"it has {size} bytes and the timer log's file size is {self.file_size}; "
-                    "set delay.timer_log_file_size to the size it was made with",
-                )
-            if starts and int(name) != starts[-1] + self.file_size:
-                self._is_whole = False
-            starts.append(int(name))
-        return starts
 
     def _find_end(self) -> int:
         """Find the first position without a unit in the last two files (RocketMQ: recoverAndRevise)."""
@@ -213,7 +192,7 @@ class TimerLog:
 
         Older files may have been deleted.
         """
-        if self.end < position or not self._is_whole:
+        if self.end < position or self._strays:
             return False
         found = {file.start: self._digest_of(file, position) for file in self._files}
         return all(found.get(start) == digest for start, digest in digests if self.first <= start < position)
@@ -238,6 +217,8 @@ class TimerLog:
             OSError, FlushFailed: the call may be repeated.
         """
         assert end <= self.end or not self._files
+        while self._strays:
+            self._strays.pop().unlink(missing_ok=True)
         while self._files and self._files[-1].start > end:
             self._remove(self._files[-1])
             self._files = self._files[:-1]

@@ -10,11 +10,11 @@ import trio
 
 from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.staging_table import StagingTable
-from reput_broker.tables.table_saver import TableSaver, save_now
+from reput_broker.tables.table_saver import TableSaver
 
 
 class StagingState:
-    """The files, and the tables that hold their content."""
+    """The files, and the tables that hold their content. A master reads the stagings once it has the markers."""
 
     def __init__(
         self,
@@ -27,16 +27,3 @@ class StagingState:
         self.batches = CommittedBatches(data_dir / "config" / "sinkBatches.json", clock_ms)
         self.saver = TableSaver(self.batches, partial(on_saved, "sinkBatches"))
         self.clock_ms = clock_ms
-
-    def load(self) -> None:
-        """Read the table of batches. Blocks. The stagings are read by a master, once it has the markers.
-
-        Raises:
-            ConfigFileDamaged: the table is unusable.
-            OSError: it cannot be read.
-        """
-        self.batches.load()
-
-    def persist(self) -> None:
-        """Write the table of batches if it has changed. Blocks. Raises OSError; the markers still hold its content."""
-        save_now(self.batches)

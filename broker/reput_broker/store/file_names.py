@@ -24,6 +24,11 @@ def file_name(base_offset: int) -> str:
     return f"{base_offset:020d}"
 
 
+def is_file_name(name: str) -> bool:
+    """Tell whether a file of a stream may have this name."""
+    return len(name) == _NAME_DIGITS and name.isascii() and name.isdecimal() and int(name) <= _OFFSET_MAX
+
+
 def list_stream_files(
     directory: Path,
     file_size: int,
@@ -134,7 +139,7 @@ def _without_leftovers(
 
 def _parse_start(path: Path, file_size: int) -> int:
     name = path.name
-    if not (name.isascii() and name.isdecimal()) or len(name) != _NAME_DIGITS or int(name) > _OFFSET_MAX:
+    if not is_file_name(name):
         raise ForeignFile(path, "its name is not a 20-digit offset; move it out of the directory")
     start = int(name)
     if start % file_size:

@@ -17,9 +17,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 from reput_broker.store.checked_path import checked_path
 from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
@@ -57,23 +57,10 @@ from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 from reput_protocol.record.layout import BLANK_BYTES, encode_blank
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 ACCESS_IN_MEMORY_PERCENT = 40
 """How close to the log's end records count as in the page cache, in percent of the memory."""
-
-
-def _shown(part: str, method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[MessageStore, P], T]:
-    """Return a method that calls a method of one of the store's parts, with its types and docstring."""
-    name = method.__name__
-
-    @wraps(method)
-    def call(store: MessageStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = getattr(getattr(store, part), name)(*args, **kwargs)
-        return result
-
-    return call
 
 
 class MessageStore:
@@ -193,65 +180,66 @@ class MessageStore:
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
         )
+        self._show_methods()
 
-    # -- methods of the parts --------------------------------------------------------------------------
+    def _show_methods(self) -> None:
+        """Make the methods of the parts methods of the store."""
+        # Condition (running_flags.py)
+        self.stop_writing = self._flags.become_read_only
+        self.refuse_for_disk = self._flags.refuse_for_disk
 
-    # Condition (running_flags.py)
-    stop_writing = _shown("_flags", RunningFlags.become_read_only)
-    refuse_for_disk = _shown("_flags", RunningFlags.refuse_for_disk)
+        # Putting (message_writer.py)
+        self.put_block = self._writer.put_block
+        self.put = self._writer.put
+        self.put_one = self._writer.put_one
+        self.block_of = self._writer.block_of
+        self.put_record = self._writer.put_record
+        self.put_records = self._writer.put_records
+        self.put_encoded = self._writer.put_encoded
+        self.append_replicated = self._writer.append_replicated
+        self.needs_new_file = self._writer.needs_new_file
+        self.should_prepare_next_file = self._writer.should_prepare_next_file
+        self.prepare_next_file = self._writer.prepare_next_file
+        self.make_log_file = self._writer.make_log_file
+        self.note_file_wait = self._log.note_file_wait
+        self.want_file = self._writer.want_file
+        self.when_file_wanted = self._writer.when_file_wanted
 
-    # Putting (message_writer.py)
-    put_block = _shown("_writer", MessageWriter.put_block)
-    put = _shown("_writer", MessageWriter.put)
-    put_one = _shown("_writer", MessageWriter.put_one)
-    block_of = _shown("_writer", MessageWriter.block_of)
-    put_record = _shown("_writer", MessageWriter.put_record)
-    put_records = _shown("_writer", MessageWriter.put_records)
-    put_encoded = _shown("_writer", MessageWriter.put_encoded)
-    append_replicated = _shown("_writer", MessageWriter.append_replicated)
-    needs_new_file = _shown("_writer", MessageWriter.needs_new_file)
-    should_prepare_next_file = _shown("_writer", MessageWriter.should_prepare_next_file)
-    prepare_next_file = _shown("_writer", MessageWriter.prepare_next_file)
-    make_log_file = _shown("_writer", MessageWriter.make_log_file)
-    note_file_wait = _shown("_log", CommitLog.note_file_wait)
-    want_file = _shown("_writer", MessageWriter.want_file)
-    when_file_wanted = _shown("_writer", MessageWriter.when_file_wanted)
+        # Getting (message_reader.py, queue/offsets.py, index/query.py)
+        self.get_message = self._reader.get_message
+        self.get_filtered = self._reader.get_filtered
+        self.count_get = self._reader.count
+        self.read_extents = self._reader.read_extents
+        self.is_resident = self._reader.is_resident
+        self.hold_extents = self._reader.hold_extents
+        self.message_at = self._reader.message_at
+        self.oldest_store_timestamp = self._reader.oldest_store_timestamp
+        self.min_offset_in_queue = self._offsets.min_offset_in_queue
+        self.max_offset_in_queue = self._offsets.max_offset_in_queue
+        self.durable_max_offset_in_queue = self._offsets.durable_max_offset_in_queue
+        self.offset_by_timestamp = self._offsets.offset_by_timestamp
+        self.earliest_message_time = self._offsets.earliest_message_time
+        self.store_timestamp = self._offsets.store_timestamp
+        self.queue_units = self._offsets.queue_units
+        self.is_in_memory = self._offsets.is_in_memory
+        self.query_message = self._key_lookup.query_message
+        self.find_by_unique_key = self._key_lookup.find_by_unique_key
 
-    # Getting (message_reader.py, queue/offsets.py, index/query.py)
-    get_message = _shown("_reader", MessageReader.get_message)
-    get_filtered = _shown("_reader", MessageReader.get_filtered)
-    count_get = _shown("_reader", MessageReader.count)
-    read_extents = _shown("_reader", MessageReader.read_extents)
-    is_resident = _shown("_reader", MessageReader.is_resident)
-    hold_extents = _shown("_reader", MessageReader.hold_extents)
-    message_at = _shown("_reader", MessageReader.message_at)
-    oldest_store_timestamp = _shown("_reader", MessageReader.oldest_store_timestamp)
-    min_offset_in_queue = _shown("_offsets", QueueOffsets.min_offset_in_queue)
-    max_offset_in_queue = _shown("_offsets", QueueOffsets.max_offset_in_queue)
-    durable_max_offset_in_queue = _shown("_offsets", QueueOffsets.durable_max_offset_in_queue)
-    offset_by_timestamp = _shown("_offsets", QueueOffsets.offset_by_timestamp)
-    earliest_message_time = _shown("_offsets", QueueOffsets.earliest_message_time)
-    store_timestamp = _shown("_offsets", QueueOffsets.store_timestamp)
-    queue_units = _shown("_offsets", QueueOffsets.queue_units)
-    is_in_memory = _shown("_offsets", QueueOffsets.is_in_memory)
-    query_message = _shown("_key_lookup", KeyLookup.query_message)
-    find_by_unique_key = _shown("_key_lookup", KeyLookup.find_by_unique_key)
+        # Steps that services drive (reput.py, index/store_index.py, flush.py)
+        self.reput_step = self._reput_steps.reput_step
+        self.replay = self._follower.replay
+        self.index_step = self._key_index.index_step
+        self.complete_index = self._key_index.complete_index
+        self.flush_index = self._key_index.flush_index
+        self.is_able_to_commit = self._log.is_able_to_commit
+        self.commit_log = self._flush.commit_log
+        self.is_able_to_flush = self._log.is_able_to_flush
+        self.flush_commit_log = self._flush.flush_commit_log
+        self.flush_consume_queues = self._flush.flush_consume_queues
+        self.write_checkpoint = self._flush.write_checkpoint
 
-    # Steps that services drive (reput.py, index/store_index.py, flush.py)
-    reput_step = _shown("_reput_steps", ReputSteps.reput_step)
-    replay = _shown("_follower", LogFollower.replay)
-    index_step = _shown("_key_index", StoreIndex.index_step)
-    complete_index = _shown("_key_index", StoreIndex.complete_index)
-    flush_index = _shown("_key_index", StoreIndex.flush_index)
-    is_able_to_commit = _shown("_log", CommitLog.is_able_to_commit)
-    commit_log = _shown("_flush", StoreFlush.commit_log)
-    is_able_to_flush = _shown("_log", CommitLog.is_able_to_flush)
-    flush_commit_log = _shown("_flush", StoreFlush.flush_commit_log)
-    flush_consume_queues = _shown("_flush", StoreFlush.flush_consume_queues)
-    write_checkpoint = _shown("_flush", StoreFlush.write_checkpoint)
-
-    # Retention (cleaners.py)
-    cleaners = _shown("_cleaners", StoreCleaners.cleaners)
+        # Retention (cleaners.py)
+        self.cleaners = self._cleaners.cleaners
 
     # -- opening and closing -------------------------------------------------------------------------------
 

@@ -100,14 +100,18 @@ class Tables:
             "messageRequestMode": self.request_modes,
         }
         for name, table in tables.items():
-            table.load()
-            self._loaded.append((name, table))
+            self.read(name, table)
         if not self.groups.has_file and self._options.auto_create:
             for group in sorted(self.offsets.groups()):
                 try:
                     self.groups.find_or_create(group)
                 except InvalidName as error:
                     log.warning("offsets_without_group", group=group, detail=str(error))
+
+    def read(self, name: str, table: LoadedTable) -> None:
+        """Read a table, which `close` saves. Raises as `load`."""
+        table.load()
+        self._loaded.append((name, table))
 
     def adopt_queues(
         self, queues: Iterable[tuple[str, int]], last_stored_ms: Callable[[str, int], int]

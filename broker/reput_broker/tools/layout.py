@@ -7,18 +7,18 @@ stops at the first file that does not fit; here all are reported.
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.file_names import holds_only_zeros
+from reput_broker.store.file_names import file_name, holds_only_zeros, is_file_name
 from reput_broker.store.opening.directory_swap import standing_for
 from reput_broker.store.queue.unit import UNIT_BYTES
-
-_NAME_DIGITS = 20
 
 
 class StreamFile(NamedTuple):
@@ -65,14 +65,8 @@ class Stream:
 
     def find(self, offset: int) -> StreamFile | None:
         """Return the file that holds the byte at `offset`, or None."""
-        low, high = 0, len(self.files)
-        while low < high:
-            middle = (low + high) // 2
-            if self.files[middle].start <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        file = self.files[low - 1] if low else None
+        after = bisect_right(self.files, offset, key=attrgetter("start"))
+        file = self.files[after - 1] if after else None
         return file if file is not None and offset < file.end else None
 
     def place(self, offset: int) -> tuple[Path, int]:
@@ -81,7 +75,7 @@ class Stream:
         if file is not None:
             return file.path, offset - file.start
         size = self.file_size or 1
-        return self.directories[0] / f"{offset - offset % size:0{_NAME_DIGITS}d}", offset % size
+        return self.directories[0] / file_name(offset - offset % size), offset % size
 
 
 @dataclass(slots=True)
@@ -187,7 +181,7 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
                 continue
             path = Path(entry.path)
             name = entry.name
-            if not (name.isascii() and name.isdecimal()) or len(name) != _NAME_DIGITS:
+            if not is_file_name(name):
                 stream.odd.append(
                     OddFile(path, 0, "its name is not a 20-digit offset; move it out of the directory")
                 )
@@ -222,7 +216,7 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
             missing = kept[-1].start + size
             stream.odd.append(
                 OddFile(
-                    file.path.with_name(f"{missing:0{_NAME_DIGITS}d}"),
+                    file.path.with_name(file_name(missing)),
                     0,
                     f"the file is missing between {kept[-1].path.name} and {file.path.name}",
                 )

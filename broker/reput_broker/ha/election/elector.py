@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 import trio
+from typing_extensions import override
 
 from reput_broker.ha.election.candidacy import Candidacy
 from reput_broker.ha.election.engine import (
@@ -33,7 +34,7 @@ from reput_broker.ha.election.mastership import (
 )
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.put.fence import Fence, boot_time
-from reput_broker.roles import MASTER_ID, Master, Role, Tenure
+from reput_broker.roles import MASTER_ID, Master, Role, Tenure, TenureSource
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -54,8 +55,8 @@ def slave_id(member: int) -> int:
     return member + 1
 
 
-class Elector:
-    """Campaigns for one member of a group, as long as `run` runs. A `TenureSource`.
+class Elector(TenureSource):
+    """Campaigns for one member of a group, as long as `run` runs.
 
     Args:
         engine: elects. `close` closes it.
@@ -76,8 +77,9 @@ class Elector:
         log_epoch: Callable[[], int],
         clock: Callable[[], float] = boot_time,
     ) -> None:
-        self._engine = engine
         self._me = me
+        super().__init__(self._as_slave(None))
+        self._engine = engine
         self._role = role
         self._file = file
         self._terms = terms
@@ -89,24 +91,12 @@ class Elector:
         self._last_leader: int | None = None
         self._mastership: Mastership | None = None
         self._acting = trio.Lock()
-        self._current = self._as_slave(None)
-        self._change = trio.Event()
         self._reason = "the engine has not answered yet"
         self._waiting = trio.CancelScope()
         self._passes_on = False
         self._prepare: Callable[[], Awaitable[None]] | None = None
 
     # The role
-
-    @property
-    def current(self) -> Tenure:
-        """The tenure now."""
-        return self._current
-
-    async def changed(self, tenure: Tenure) -> None:
-        """Return once `current` differs from `tenure`."""
-        while self._current == tenure:
-            await self._change.wait()
 
     @property
     def member(self) -> int:
@@ -173,7 +163,7 @@ class Elector:
             if self._mastership is not None:
                 await self._mastership.run()
             else:
-                await self.changed(self._current)
+                await self.changed(self.current)
 
     async def _follow_record(self) -> None:
         while True:
@@ -209,7 +199,7 @@ class Elector:
         if record.leader is not None and record.leader.member != self._me.member:
             await self._follow(record, record.leader)
             return
-        if record.leader is None and record.successor == self._me.member and self._current.master is not None:
+        if record.leader is None and record.successor == self._me.member and self.current.master is not None:
             await self._prepare_to_lead()
         if not self._passes_on:
             self._set(self._as_slave(None))
@@ -237,7 +227,7 @@ class Elector:
         if self._file.epoch is not None or me not in record.in_sync:
             await self._note_epoch(record.epoch)
         tenure = self._as_slave(Master(leader.address, leader.ha_address))
-        if tenure != self._current:
+        if tenure != self.current:
             log.info("master_elected", member=leader.member, address=leader.address, epoch=record.epoch)
         self._reason = f"member {leader.member} at {leader.address} is the master of epoch {record.epoch}"
         self._set(tenure)
@@ -280,6 +270,7 @@ class Elector:
 
     # What is known to be confirmed
 
+    @override
     def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:
         """Return the log offset below which a log must not be cut, unless an operator has decided so since; 0 if none
         is known.
@@ -294,6 +285,7 @@ class Elector:
             return 0
         return min(offset, end, *(start for number, start in epochs if number > epoch))
 
+    @override
     def note_confirmed(self, epoch: int, offset: int, epochs: Sequence[tuple[int, int]], end: int) -> None:
         """Note that all before an offset is confirmed, as a master of that epoch says whose history is this log's.
 
@@ -411,12 +403,12 @@ class Elector:
     @contextmanager
     def _passing_on(self, mastership: Mastership) -> Iterator[Tenure]:
         """Keep the tenure, which is returned, although the mastership ends within the context."""
-        tenure, self._passes_on = self._current, True
+        tenure, self._passes_on = self.current, True
         try:
             yield tenure
         finally:
             self._passes_on = False
-            if mastership.is_over and self._current == tenure:
+            if mastership.is_over and self.current == tenure:
                 self._set(self._as_slave(None))
 
     async def _take_over(self, member: int, end: int, *, force: bool) -> HandOver:
@@ -504,12 +496,6 @@ class Elector:
 
     def _as_slave(self, master: Master | None) -> Tenure:
         return Tenure(Role.SLAVE, slave_id(self._me.member), master=master)
-
-    def _set(self, tenure: Tenure) -> None:
-        if tenure != self._current:
-            self._current = tenure
-            self._change.set()
-            self._change = trio.Event()
 
     def _note_unavailable(self, error: EngineUnavailable) -> None:
         warn_unavailable(self._engine, error)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 
 from reput_broker.delay.delayed_record import CANCELLED_BORN
-from reput_broker.request import Refusal
+from reput_broker.delay.processor import _PendingCancel
+from reput_broker.put.fence import Fence
+from reput_broker.request import Refusal, Response
 from reput_protocol.names import DELAY_CANCEL_TOPIC, TIMER_TOPIC
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
@@ -277,3 +281,15 @@ async def test_pages_of_any_size_list_everything_soonest_first(tmp_path: Path, c
         seconds = [when[body] // 1000 for body in listed]
         assert all(later >= sooner - 1 for sooner, later in pairwise(seconds))
     bench.stop()
+
+
+async def test_after_the_fence_a_cancellation_is_not_acknowledged() -> None:
+    fence, answers = Fence(), list[Response]()
+    fence.end("handed over")
+    client = SimpleNamespace(answer=lambda _, response: answers.append(response))
+    request: Any = SimpleNamespace(client=client, received_at=0.0)
+    _PendingCancel(request, Response(0, body=b"[]"), 0, fence, 0).acknowledge()
+    (answer,) = answers
+    assert answer.code != 0
+    assert "cancelled, but not known to be on disk: handed over" in (answer.remark or "")
+    assert answer.body == b"[]"

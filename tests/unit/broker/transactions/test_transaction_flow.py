@@ -714,12 +714,12 @@ async def test_progress_is_not_saved_before_what_it_rests_on_is_on_the_disk(tmp_
         await bench.client().send_half("orders", b"o-1")
         await bench.settled()
         store = bench.broker.store
-        flush, store.flush_commit_log = store.flush_commit_log, lambda: store.flushed_offset  # type: ignore[method-assign]
+        flush, store.flush_commit_log = store.flush_commit_log, lambda: store.flushed_offset
         await trio.sleep(61)
         assert bench.broker._parts.transactions._half_queue.transactions.position == 1
         assert store.flush_behind_bytes > 0
         assert progress(bench)[0] in (None, 0)
-        store.flush_commit_log = flush  # type: ignore[method-assign]
+        store.flush_commit_log = flush
         await trio.sleep(31)
         assert progress(bench)[0] not in (None, 0)
 
