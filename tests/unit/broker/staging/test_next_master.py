@@ -28,6 +28,7 @@ from reput_protocol.names import SINK_TOPIC, STAGED_TOPIC
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.view import record_views
+from support.inside import committer_of
 
 pytestmark = pytest.mark.trio
 FILE = 256 * 1024
@@ -215,7 +216,7 @@ async def test_a_commit_is_answered_once_the_set_has_it_and_may_be_repeated(tmp_
     async with serving(tmp_path, slave_timeout="50ms") as (broker, writer):
         parts = await stage_all(writer, 0)
         broker.store.confirm_offset = broker.store.max_physical_offset
-        committer = broker._parts.staging._committer
+        committer = committer_of(broker)
         wanted = Commit("q", 0, parts)
         for _ in range(2):
             with pytest.raises(Refusal, match="longer than ha") as refused:
