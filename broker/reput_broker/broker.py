@@ -28,8 +28,8 @@ from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.compose.served_tenure import ServedTenure
-from reput_broker.compose.span_receiver import make_span_exporter
 from reput_broker.compose.storage import Storage
+from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import Console, needs_admin
 from reput_broker.console.source import Serving
@@ -40,8 +40,9 @@ from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import Health
 from reput_broker.observe.log import close_log, configure_logging
-from reput_broker.observe.metrics import MetricsSources
+from reput_broker.observe.metrics import MetricsSources, broker_version
 from reput_broker.observe.pages import make_app
+from reput_broker.observe.span_exporter import SpanExporter
 from reput_broker.observe.status import status_of
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.request import Handler
@@ -449,3 +450,30 @@ def _say_missing(option: str, port: int, error: ReputError, instead: object) -> 
         error=str(error),
         hint=f"it follows from port; set {option}, or choose a port 10 away from that of another broker",
     )
+
+
+def make_span_exporter(config: BrokerConfig) -> SpanExporter:
+    """Return a started exporter to `tracing.endpoint`. Blocks: it imports OpenTelemetry.
+
+    Raises:
+        ConfigError: OpenTelemetry's exporter is not installed.
+    """
+    resource = {
+        "service.name": "reput",
+        "service.namespace": config.cluster,
+        "service.instance.id": f"{config.broker_name}/{config.broker_id}",
+        "service.version": broker_version(),
+    }
+    try:
+        exporter = SpanExporter(config.tracing.endpoint, resource)
+    except ModuleNotFoundError as missing:
+        if not str(missing.name).startswith("opentelemetry"):
+            raise
+        text = (
+            "needs OpenTelemetry's exporter, which is not installed (the extra `otel` of reput brings it): "
+            "pip install opentelemetry-exporter-otlp-proto-http"
+        )
+        key = "tracing.endpoint"
+        raise ConfigError([ConfigProblem(key, config.origins.get(key, "code"), text)]) from missing
+    exporter.start()
+    return exporter

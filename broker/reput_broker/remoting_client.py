@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from base64 import b64decode
 from collections.abc import Mapping
 
 import structlog
@@ -15,10 +14,10 @@ from reput_broker.access.tls import TlsFilesUnusable, outgoing_context
 from reput_broker.config.sections import TlsConfig
 from reput_broker.config.units import checked_address
 from reput_broker.request import ClientAnswer
-from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.users import SignatureChallenge
-from reput_protocol.errors import HeaderFieldError, ProtocolError, ReputError
-from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.users import NoSigner, signer_of
+from reput_protocol.errors import ProtocolError, ReputError
+from reput_protocol.signature import Credentials
 from reput_protocol.wire.channel import Channel, Peer, Waiter
 from reput_protocol.wire.header import Value
 from reput_protocol.wire.tls import tls_failure
@@ -205,24 +204,13 @@ class _Connection:
 
     async def _agree_on_signatures(self, credentials: Credentials) -> None:
         answer = await self.call(RequestCode.SIGNATURE_CHALLENGE, {})
-        if answer.code != ResponseCode.SUCCESS:
-            user = rocketmq_user(credentials, answer.code, answer.remark)
-            if isinstance(user, str):
-                raise RemoteUnreachable(self._address, user)
-            self._channel.sign = user.sign
-            return
         try:
-            given = SignatureChallenge.from_ext(answer.ext)
-            if given.challenge is None or given.time is None:
-                return
-            challenge = b64decode(given.challenge, validate=True)
-        except (HeaderFieldError, ValueError) as error:
-            self.end(f"its challenge cannot be read: {error}")
-            raise RemoteUnreachable(self._address, f"its challenge cannot be read: {error}") from error
-        offset_ms = given.time - int(1000 * trio.current_time())
-        self._channel.sign = RequestSigner(
-            credentials, challenge, lambda: offset_ms + int(1000 * trio.current_time())
-        ).sign
+            signer = signer_of(credentials, answer.code, answer.remark, answer.ext, trio.current_time)
+        except NoSigner as error:
+            self.end(str(error))
+            raise RemoteUnreachable(self._address, str(error)) from error
+        if signer is not None:
+            self._channel.sign = signer.sign
 
     async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> ClientAnswer:
         """Send a request and wait for its answer. Raises RemoteUnreachable if the connection ends before."""

@@ -159,6 +159,9 @@ class Client(Protocol):
     def answer(self, request: Request, response: Response) -> None:
         """Queue an answer for the next `flush`."""
 
+    def held_elsewhere(self, request: Request) -> None:
+        """Count no memory for a request that waits: what holds it does."""
+
     def flush(self) -> None:
         """Write what is queued."""
 
@@ -261,6 +264,7 @@ class Request(Struct, eq=False):
     def note_held(self) -> None:
         """Drop what the answer does not need; long polling holds the request and counts its memory."""
         self.is_held = True
+        self.client.held_elsewhere(self)
         self.header.ext, self.header.remark, self.body, self._content = _NO_EXT, None, _NO_BODY, None
 
     def wants_no_answer(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
+from typing_extensions import override
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin
@@ -61,8 +62,8 @@ class TopicName(_Names):
 
     name = "topic"
 
+    @override
     def names(self, admin: Admin, wants_all: bool) -> Iterable[str]:
-        """See `_Names`."""
         from reput_protocol.names import is_system_topic
 
         own_names = admin.cluster_info().own_names
@@ -74,8 +75,8 @@ class GroupName(_Names):
 
     name = "group"
 
+    @override
     def names(self, admin: Admin, wants_all: bool) -> Iterable[str]:
-        """See `_Names`."""
         from reput_protocol.names import is_system_group
 
         return [one.group for one in admin.list_groups() if wants_all or not is_system_group(one.group)]

@@ -21,7 +21,7 @@ from reput_cli.output import say, write_message
 from reput_cli.positions import Position, RangeType
 from reput_client import Consumer, PullConsumer
 from reput_client.blocking import Admin
-from reput_client.consume.pull import Wanted
+from reput_client.consume.pull import MessageSelector
 from reput_client.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -131,7 +131,7 @@ def command(
         ]
         end = Position(word="latest") if to_end and end is None else end
         if group is not None:
-            _warn_of_other_filter(admin, group, topic, Wanted.of(tag, sql))
+            _warn_of_other_filter(admin, group, topic, MessageSelector.of(tag, sql))
         spans = {}
         for queue in queues:
             place = (topic, queue.queue_id, queue.broker_name)
@@ -147,7 +147,7 @@ def command(
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
 
 
-def _warn_of_other_filter(admin: Admin, group: str, topic: str, wanted: Wanted) -> None:
+def _warn_of_other_filter(admin: Admin, group: str, topic: str, wanted: MessageSelector) -> None:
     """Say so if the members of a group have another filter: each of its messages would be read with either."""
     try:
         subscriptions = admin.describe_group(group, topic).subscriptions

@@ -133,18 +133,6 @@ def knows_no_challenge(code: int, remark: str | None) -> bool:
     return error in _OF_OLD_SERVERS or "AclException" in (remark or "")
 
 
-def rocketmq_user(credentials: Credentials, code: int, remark: str | None) -> Credentials | str:
-    """Return who signs in RocketMQ's form after this refusal of SIGNATURE_CHALLENGE, or why no request is signed."""
-    if not knows_no_challenge(code, remark):
-        return f"it refused a challenge for signatures: {remark or f'code {code}'}"
-    if not credentials.rocketmq_signatures:
-        return (
-            "it does not know signatures in Reput's form, and the client may not use RocketMQ's "
-            "(rocketmq_signatures, access.send_rocketmq_signatures); upgrade it, or permit RocketMQ's form"
-        )
-    return credentials
-
-
 def derived_key(secret: bytes, purpose: str, *parts: bytes) -> bytes:
     """Return the key that a secret has for one purpose, of 32 bytes.
 

@@ -12,7 +12,7 @@ import pytest
 from reput_client import Message, Producer
 from reput_client.blocking import Producer as BlockingProducer
 from reput_client.errors import RequestTimeout
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
 from support.fakes import SILENCE, Answer, FakeBroker
@@ -101,6 +101,6 @@ def test_an_interrupt_while_a_block_is_started_is_that_interrupt(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(Connection, "start_template", interrupted)
+            patched.setattr(BrokerConnection, "start_template", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 producer.send_batch([Message("t", b"1"), Message("t", b"2")], queue_id=0)

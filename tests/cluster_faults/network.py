@@ -23,6 +23,7 @@ _ENTERED: Final = "CLUSTER_FAULTS_ENTERED"
 _NETNS: Final = Path("/run/netns")
 _BRIDGE: Final = "reput0"
 _SUBNET: Final = "10.77.0"
+_CLIENTS: Final = "10.78"
 _TOOLS: Final = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2"}
 
 
@@ -94,6 +95,13 @@ class Network:
         """Remove the machines; no process is on them any more."""
         for machine in self.machines:
             _run(f"ip netns del {machine}")
+
+    def more_clients(self) -> list[str]:
+        """Give the machine of the clients as many addresses as there are, and return them."""
+        _run(f"ip route add local {_CLIENTS}.0.0/16 dev lo")
+        for machine in self.machines:
+            _run(f"ip route add {_CLIENTS}.0.0/16 via {address_of(CLIENTS)}", machine)
+        return [f"{_CLIENTS}.{number >> 8}.{number & 255}" for number in range(1, 0xFFFF)]
 
     def cut(self, source: str, destination: str) -> Undo:
         """Drop every packet from one machine to another; those the other way still arrive.

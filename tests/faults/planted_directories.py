@@ -11,10 +11,8 @@ import pytest
 from reput_broker.store import file_io
 from reput_broker.store.opening import directory_swap
 from reput_broker.store.opening import lock as dir_lock
-from reput_broker.store.opening import log_locks as log_dir_locks
 from reput_broker.store.opening import start as opening
-from reput_broker.store.opening.lock import DirectoryLock
-from reput_broker.store.opening.log_locks import LogDirectoryLocks
+from reput_broker.store.opening.lock import DirectoryLock, LogDirectoryLocks
 from reput_broker.tools import rebuild, repair, repair_files
 from reput_broker.tools import rebuild as rebuild_queues
 from reput_broker.tools.rebuild import QueuesRebuild
@@ -49,8 +47,7 @@ def lock_made_before_judged(patch: pytest.MonkeyPatch) -> None:
 
 def refused_start_leaves_directories(patch: pytest.MonkeyPatch) -> None:
     """a refused start does not remove the directories that it has made"""
-    for module in (dir_lock, log_dir_locks):
-        patch.setattr(module, "remove_empty", _nothing)
+    patch.setattr(dir_lock, "remove_empty", _nothing)
 
 
 def faster_owner_not_noticed(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from unittest.mock import patch
 import trio
 
 from fuzz.captured import USER
-from fuzz.client_requests import Requests
+from fuzz.client_requests import Form, Requests, SignedRequests
 from fuzz.mutations import in_parts
 from fuzz.outcome import Memory, Outcome, defects_in_the_log, private_b
 from fuzz.witness import Witness
@@ -24,8 +25,10 @@ from reput_broker.access.model import User
 from reput_broker.access.user_file import UserFile
 from reput_broker.server.strangers import Penalties
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ProtocolError
-from reput_protocol.wire.frames import FrameReader, decode_header
+from reput_protocol.signature import ACCESS_KEY, REPUT_SIGNATURE, SIGNATURE, RequestSigner
+from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, value_text
 
 _AT_ONCE: Final = 32
@@ -36,6 +39,8 @@ _BATCH: Final = 20_000
 _SHOWN_EVERY: Final = 100_000
 _ENDS_WITHIN_S: Final = 600.0
 """However busy the machine is."""
+_OF_STRANGERS: Final = "before the first valid signature"
+"""In the refusal of a large frame whose rest has not come."""
 _KNOWN: Final = frozenset(map(int, ResponseCode))
 _OF_SERVERS: Final = frozenset(
     {
@@ -67,7 +72,7 @@ _MAY_WAIT: Final = frozenset(
 """Requests whose answer may come after the client has gone, or never."""
 
 
-def fuzz_requests(header_type: HeaderType, signed: bool, seed: int, cases: int) -> Outcome:
+def fuzz_requests(header_type: HeaderType, form: Form, seed: int, cases: int) -> Outcome:
     """Send changed requests of clients in one type of header.
 
     Each connection ends, each answer is a response with a known code to a request of this connection, and each request
@@ -75,7 +80,8 @@ def fuzz_requests(header_type: HeaderType, signed: bool, seed: int, cases: int) 
     groups that the requests have created are deleted, memory is what it was.
 
     Args:
-        signed: with access control on: a request whose signature is not that of its content is refused.
+        form: of the signatures. With one, access control is on: a request whose signature is not that of its content is
+            refused, and in Reput's form one that comes again.
     """
     outcome = Outcome()
     with (
@@ -85,7 +91,7 @@ def fuzz_requests(header_type: HeaderType, signed: bool, seed: int, cases: int) 
         patch("reput_broker.server.connection.UNAUTHENTICATED_MAX", 1 << 30),
         patch.object(Penalties, "pause_s", return_value=0.0),
     ):
-        trio.run(_Fuzzer(header_type, signed, Random(seed), cases, outcome).run, Path(directory))
+        trio.run(_Fuzzer(header_type, form, Random(seed), cases, outcome).run, Path(directory))
     return outcome
 
 
@@ -98,18 +104,19 @@ class _Asked(NamedTuple):
 
 class _Fuzzer:
     def __init__(
-        self, header_type: HeaderType, signed: bool, rng: Random, cases: int, outcome: Outcome
+        self, header_type: HeaderType, form: Form, rng: Random, cases: int, outcome: Outcome
     ) -> None:
         self._header_type = header_type
-        self._signed = signed
+        self._form = form
+        self._signed = form is not Form.NONE
         self._rng = rng
         self._cases = cases
         self._outcome = outcome
-        self._requests = Requests(header_type, rng, USER if signed else None)
+        self._requests = Requests(header_type, rng, USER if form is Form.ROCKETMQ else None)
         self._signatures = {
             (frame.header.ext["AccessKey"], content)
             for frame in self._requests.originals
-            if signed
+            if SIGNATURE in frame.header.ext
             for content in _contents(frame.header, frame.body)
         }
 
@@ -138,32 +145,42 @@ class _Fuzzer:
             outcome.answers["messages of another client"] = witness.received
 
     async def _connections(self, address: str, left: Iterator[int]) -> None:
+        host, _, port = address.rpartition(":")
         while not self._outcome.enough:
-            parts: list[bytes] = []
-            for opaque in range(1, 1 + self._rng.randint(1, _A_CONNECTION)):
-                if next(left, None) is None:
-                    break
-                data, can_go_on = self._requests.next(opaque)
-                parts.append(data)
-                if not can_go_on:
-                    break
-            if not parts:
-                return
-            self._outcome.cases += len(parts)
-            data = b"".join(parts)
-            sent = in_parts(self._rng, data) if self._rng.random() < _SPLIT_SHARE else [data]
-            asked, is_broken = self._as_read(data)
-            awaited, answers = _must_come(asked), list[Header]()
-            try:
-                with trio.fail_after(_ENDS_WITHIN_S):
-                    fault = await _exchange(address, sent, awaited, answers)
-            except trio.TooSlowError:
-                left_over = sorted({header.code for header, _ in asked if header.opaque in awaited})
-                fault = f"open after {_ENDS_WITHIN_S:g} s; no answers to requests {left_over}, to {len(answers)} others"
-            if fault:
-                self._violation(data, fault)
-            else:
-                self._judge(data, asked, is_broken, answers)
+            stream = await trio.open_tcp_stream(host, int(port))
+            async with stream:
+                if not await self._connection(stream, left):
+                    return
+
+    async def _connection(self, stream: trio.SocketStream, left: Iterator[int]) -> bool:
+        """Send requests, and look at the answers; return whether there were any left to send."""
+        signed = await _challenged(stream) if self._form is Form.REPUT else None
+        parts: list[bytes] = []
+        for opaque in range(1, 1 + self._rng.randint(1, _A_CONNECTION)):
+            if next(left, None) is None:
+                break
+            data, can_go_on = self._requests.next(opaque, signed)
+            parts.append(data)
+            if not can_go_on:
+                break
+        if not parts:
+            return False
+        self._outcome.cases += len(parts)
+        data = b"".join(parts)
+        sent = in_parts(self._rng, data) if self._rng.random() < _SPLIT_SHARE else [data]
+        asked, is_broken = self._as_read(data, signed)
+        awaited, answers = _must_come(asked), list[Header]()
+        try:
+            with trio.fail_after(_ENDS_WITHIN_S):
+                fault = await _exchange(stream, sent, awaited, answers)
+        except trio.TooSlowError:
+            left_over = sorted({header.code for header, _ in asked if header.opaque in awaited})
+            fault = f"open after {_ENDS_WITHIN_S:g} s; no answers to requests {left_over}, to {len(answers)} others"
+        if fault:
+            self._violation(data, fault)
+        else:
+            self._judge(data, asked, is_broken, answers)
+        return True
 
     def _judge(self, data: bytes, asked: list[_Asked], is_broken: bool, answers: list[Header]) -> None:
         counts = self._outcome.answers
@@ -180,7 +197,8 @@ class _Fuzzer:
             if answer.code not in _KNOWN:
                 self._violation(data, f"answer with the unknown code {answer.code}")
             counts[_name(answer.code)] += 1
-            if is_broken and answer.opaque == 0 and "connection is closed" in (answer.remark or ""):
+            is_refused = is_broken or (self._signed and _OF_STRANGERS in (answer.remark or ""))
+            if is_refused and answer.opaque == 0 and "connection is closed" in (answer.remark or ""):
                 continue
             requests = by_opaque.get(answer.opaque)
             if requests is None:
@@ -203,16 +221,25 @@ class _Fuzzer:
             else:
                 self._violation(data, f"no answer to {by_opaque[opaque][0].header}")
 
-    def _as_read(self, data: bytes) -> tuple[list[_Asked], bool]:
+    def _as_read(self, data: bytes, signed: SignedRequests | None) -> tuple[list[_Asked], bool]:
         """Return the requests in `data`, and whether the connection ends at something that is none."""
         reader, asked = FrameReader(), []
         try:
             for header_type, encoded, body in reader.receive_data(data):
                 header = decode_header(header_type, encoded)
-                asked.append(_Asked(header, not self._signed or self._is_signed(header, bytes(body))))
+                asked.append(_Asked(header, self._may_pass(header, bytes(body), signed)))
         except ProtocolError:
             return asked, True
         return asked, reader.failure is not None
+
+    def _may_pass(self, header: Header, body: bytes, signed: SignedRequests | None) -> bool:
+        if not self._signed or header.is_response:
+            return True
+        if header.code == RequestCode.SIGNATURE_CHALLENGE and ACCESS_KEY not in header.ext:
+            return True
+        if signed is not None and REPUT_SIGNATURE in header.ext:
+            return signed.takes(header, body)
+        return self._is_signed(header, body)
 
     def _is_signed(self, header: Header, body: bytes) -> bool:
         """Whether a client has made this signature for these fields and this body."""
@@ -220,7 +247,7 @@ class _Fuzzer:
         return any((key, content) in self._signatures for content in _contents(header, body))
 
     def _show(self, took_s: float) -> None:
-        kind = f"{self._header_type.name}{', signed' if self._signed else ''}"
+        kind = f"{self._header_type.name}, {self._form}"
         resident_kib = int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0])
         print(
             f"  {kind}: {self._outcome.cases:,} inputs, {took_s:.0f} s, resident {resident_kib / 1024:.1f} MiB, "
@@ -269,7 +296,22 @@ def _must_come(asked: list[_Asked]) -> set[int]:
     }
 
 
-async def _exchange(address: str, parts: list[bytes], awaited: set[int], answers: list[Header]) -> str:
+async def _challenged(stream: trio.SocketStream) -> SignedRequests:
+    """Ask for a connection's challenge."""
+    await stream.send_all(encode_frame(Header(int(RequestCode.SIGNATURE_CHALLENGE), 1), HeaderType.JSON))
+    reader, frames = FrameReader(), list[Frame]()
+    while not frames:
+        frames = reader.receive_data(bytes(await stream.receive_some()))
+    given = SignatureChallenge.from_ext(decode_header(frames[0].header_type, frames[0].header).ext)
+    assert given.challenge is not None, "access control is on"
+    return SignedRequests(
+        RequestSigner(USER, b64decode(given.challenge), lambda: time.time_ns() // 1_000_000)
+    )
+
+
+async def _exchange(
+    stream: trio.SocketStream, parts: list[bytes], awaited: set[int], answers: list[Header]
+) -> str:
     """Send, and read to the end, once the awaited answers have come.
 
     Args:
@@ -279,28 +321,26 @@ async def _exchange(address: str, parts: list[bytes], awaited: set[int], answers
     Returns:
         What is wrong with them as frames.
     """
-    host, _, port = address.rpartition(":")
     reader = FrameReader()
-    async with await trio.open_tcp_stream(host, int(port)) as stream:
-        with suppress(trio.BrokenResourceError):  # the broker need not read on after an error
-            for part in parts:
-                await stream.send_all(part)
-            if not awaited:
-                await stream.send_eof()
-        try:
-            with suppress(trio.BrokenResourceError):
-                async for data in stream:
-                    for frame in reader.receive_data(bytes(data)):
-                        header = decode_header(frame.header_type, frame.header)
-                        answers.append(header)
-                        if awaited:
-                            awaited.discard(header.opaque)
-                            if not awaited:
-                                await stream.send_eof()
-            if reader.failure is not None:
-                raise reader.failure
-        except ProtocolError as error:
-            return f"the answer is no frame: {error}"
+    with suppress(trio.BrokenResourceError):  # the broker need not read on after an error
+        for part in parts:
+            await stream.send_all(part)
+        if not awaited:
+            await stream.send_eof()
+    try:
+        with suppress(trio.BrokenResourceError):
+            async for data in stream:
+                for frame in reader.receive_data(bytes(data)):
+                    header = decode_header(frame.header_type, frame.header)
+                    answers.append(header)
+                    if awaited:
+                        awaited.discard(header.opaque)
+                        if not awaited:
+                            await stream.send_eof()
+        if reader.failure is not None:
+            raise reader.failure
+    except ProtocolError as error:
+        return f"the answer is no frame: {error}"
     return ""
 
 
@@ -310,7 +350,7 @@ def _config(directory: Path, *, signed: bool) -> BrokerConfig:
     if signed:
         user = User(USER.user, USER.secret, is_admin=True)
         UserFile(data_dir / "access" / "users.json").change(lambda users: users.with_user(user))
-        access = {"access": {"enabled": True}}
+        access = {"access": {"enabled": True, "first_signature_timeout": f"{_ENDS_WITHIN_S:g}s"}}
     return BrokerConfig.model_validate(
         {
             "data_dir": data_dir,

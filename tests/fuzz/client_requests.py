@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from enum import StrEnum
 from random import Random
 from typing import Final
 
@@ -13,10 +14,11 @@ from fuzz.captured import Captured, captured_as
 from fuzz.mutations import mutated
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError
-from reput_protocol.signature import Credentials
+from reput_protocol.signature import REPUT_SIGNATURE, SIGNATURE, Credentials, RequestSigner
 from reput_protocol.wire.frames import decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.header import Header, HeaderType, Value, value_text
 
+_AGAIN_SHARE: Final = 0.05
 _HEAD: Final = struct.Struct(">II")
 _CODES: Final = tuple(map(int, RequestCode))
 _FLAGS: Final = (0, 0, 1, 2, 3, -1)
@@ -27,6 +29,56 @@ _VALUES: Final = (
     "SCHEDULE_TOPIC_XXXX", "rmq_sys_REVIVE_LOG_DefaultCluster", "../../etc/passwd", "a/b", "\0", "\x01\x02", "\u202e",
     "\U0001f41f", "x" * 256, "x" * 3000,
 )  # fmt: skip
+
+
+class Form(StrEnum):
+    """How requests are signed."""
+
+    NONE = "not signed"
+    ROCKETMQ = "signed"
+    REPUT = "signed in Reput's form"
+
+
+class SignedRequests:
+    """The requests of one connection that are signed in Reput's form, each of which counts once."""
+
+    def __init__(self, signer: RequestSigner) -> None:
+        self._signer = signer
+        self._contents: dict[Value, object] = {}
+        self.frames: list[Captured] = []
+
+    def sign(self, frame: Captured, header_type: HeaderType) -> Captured:
+        """Return a request with a signature of its own."""
+        ext = {name: value for name, value in frame.header.ext.items() if name != SIGNATURE}
+        header = replace(frame.header, ext=ext)
+        self._signer.sign(header, frame.body)
+        encoded = encode_frame(header, header_type)[8:]
+        self._contents[header.ext[REPUT_SIGNATURE]] = _content(
+            decode_header(header_type, encoded), frame.body
+        )
+        self.frames.append(frame._replace(header=header, encoded=encoded))
+        return self.frames[-1]
+
+    def takes(self, header: Header, body: bytes) -> bool:
+        """Whether a request is as it was signed, and comes for the first time."""
+        signature, content = header.ext[REPUT_SIGNATURE], _content(header, body)
+        if type(signature) is not str or content is None or self._contents.get(signature) != content:
+            return False
+        del self._contents[signature]
+        return True
+
+
+def _content(header: Header, body: bytes) -> object:
+    """Return what a signature in Reput's form covers; None of what cannot be signed."""
+    try:
+        fields = {
+            name: value_text(value)
+            for name, value in header.ext.items()
+            if value is not None and name != REPUT_SIGNATURE
+        }
+    except ValueError:
+        return None
+    return header.code, header.flag, header.version, fields, body
 
 
 class Requests:
@@ -49,10 +101,19 @@ class Requests:
         ]
         self._names = sorted({name for frame in self.originals for name in frame.header.ext})
 
-    def next(self, opaque: int) -> tuple[bytes, bool]:
-        """Return a changed frame, and whether the broker can read it, and so those that follow it."""
+    def next(self, opaque: int, signed: SignedRequests | None = None) -> tuple[bytes, bool]:
+        """Return a changed frame, and whether the broker can read it, and so those that follow it.
+
+        Args:
+            signed: the requests before it; this one is signed before it is changed, or is one of them, as signed.
+        """
         rng = self._rng
         frame = rng.choice(rng.choice(self._by_client))
+        if signed is not None and signed.frames and rng.random() < _AGAIN_SHARE:
+            frame = rng.choice(signed.frames)
+            return self._encoded(replace(frame.header, opaque=opaque), frame.body), True
+        if signed is not None:
+            frame = signed.sign(frame, self._header_type)
         how = rng.random()
         if how < 0.02:
             return mutated(rng, _frame(self._header_type, frame.encoded, frame.body)), False

@@ -51,6 +51,15 @@ def test_a_signature_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPa
     assert any("access control lets" in violation for violation in outcome.violations)
 
 
+@pytest.mark.parametrize("left_out", ["hmac.compare_digest", "SignatureChecker._take"])
+def test_a_signature_in_reputs_form_that_is_not_checked_is_noticed(
+    left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"reput_protocol.signature.{left_out}", lambda *_: True)
+    outcome = KINDS["msgpack-signed-in-reputs-form"].kind(_SEED, 400)
+    assert any("access control lets" in violation for violation in outcome.violations)
+
+
 @pytest.mark.skipif(kernel.FORM == "interpreted", reason="the kernel is not compiled")
 def test_damaged_records_are_the_same_to_the_compiled_and_the_interpreted_kernel() -> None:
     command = [

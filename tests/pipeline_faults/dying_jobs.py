@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pipeline_faults import dying_sink, planted
 from pipeline_faults.points import Point
 from reput_pipeline.archives import manifests, plan
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, Batch
+from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask, _OneFile, write_task
 from reput_pipeline.jobs import archive, replay
 from reput_pipeline.jobs.run import JobRun
@@ -41,14 +41,14 @@ def _plant_in_archive(point: Point) -> None:
         self: ArchiveDirectory,
         tasks: Sequence[Sequence[QueueRange]],
         generations: Mapping[tuple[str, str], str],
-    ) -> Batch:
+    ) -> ArchiveBatch:
         number = self.next_number()
         point.reached("before-plan", number)
         batch = plan_batch(self, tasks, generations)
         point.reached("after-plan", number)
         return batch
 
-    def dying_complete(self: ArchiveDirectory, batch: Batch, files: Any, **more: object) -> None:
+    def dying_complete(self: ArchiveDirectory, batch: ArchiveBatch, files: Any, **more: object) -> None:
         point.reached("before-manifest", batch.number)
         complete(self, batch, files, **more)
         point.reached("after-batch", batch.number)
@@ -60,7 +60,7 @@ def _plant_in_archive(point: Point) -> None:
 
     write = archive._Archiving._write
 
-    def dying_write(self: Any, batch: Batch, addresses: dict[str, str]) -> None:
+    def dying_write(self: Any, batch: ArchiveBatch, addresses: dict[str, str]) -> None:
         with patch.object(archive, "write_task", functools.partial(dying_write_task, batch.number)):
             write(self, batch, addresses)
 

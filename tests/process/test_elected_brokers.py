@@ -17,7 +17,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import synchronize
 from reput_broker.ha.election import table_copies
 from reput_broker.ha.election.elector import Elector
-from reput_broker.ha.election.engine import Leader
+from reput_broker.ha.election.engine import Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
@@ -97,11 +97,8 @@ class Group:
             Leader(number, f"127.0.0.1:{port}", f"127.0.0.1:{ha_port}"),
             Role.ASYNC_MASTER,
             MemberFile(data_dir / "config" / "election.json", cluster="c", broker_name="b", member=number),
-            lease_s=LEASE_S,
-            first_master=0,
-            log_epoch=lambda: epochs.last,
-            in_sync_timeout_s=in_sync_timeout_s,
-            gap_max=1 << 30,
+            Terms(LEASE_S, first_master=0, in_sync_timeout_s=in_sync_timeout_s, gap_max=1 << 30),
+            lambda: epochs.last,
         )
         async with Broker(config, tenures=elector) as broker:
             self.brokers[number] = broker

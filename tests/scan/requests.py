@@ -42,16 +42,21 @@ class Names:
         self.pairs = (existing, missing)
 
 
-def plain(address: tuple[str, int]) -> Connect:
-    """Return what connects without TLS."""
-    return lambda: socket.create_connection(address, timeout=_TIMEOUT_S)
+def plain(address: tuple[str, int], sources: Iterator[str] | None = None) -> Connect:
+    """Return what connects without TLS, each time from the next of `sources`, if there are any."""
+
+    def connect() -> socket.socket:
+        source = None if sources is None else (next(sources), 0)
+        return socket.create_connection(address, timeout=_TIMEOUT_S, source_address=source)
+
+    return connect
 
 
-def with_tls(address: tuple[str, int]) -> Connect:
-    """Return what connects with TLS and trusts any certificate."""
+def with_tls(address: tuple[str, int], sources: Iterator[str] | None = None) -> Connect:
+    """Return what connects with TLS and trusts any certificate; see `plain`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return lambda: context.wrap_socket(plain(address)())
+    return lambda: context.wrap_socket(plain(address, sources)())
 
 
 def scan_requests(
@@ -146,7 +151,7 @@ def _request(code: int, topic: str, group: str) -> tuple[dict[str, Value], bytes
 
 
 def _ask(connect: Connect, frames: Sequence[bytes], finding: Finding) -> set[object]:
-    """Note the answers; return those that differ. A connection takes few requests, and an address waits for others."""
+    """Note the answers; return those that differ. A connection takes few requests, and an address with many waits."""
     seen = set[object]()
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         for headers in pool.map(lambda some: _answers(connect, some), _parts(frames)):

@@ -1,10 +1,10 @@
 """`python tests/scan/run.py`: what can a client without a user do to a broker that runs as the image starts it?
 
-The broker is in a network namespace of its own, and the scan comes from another one. It looks for all open TCP ports
-and tries on each: every request code in every type of header, unsigned and with wrong signatures; TLS; every page and
-method of HTTP; connections that are not finished; PROXY headers. Then the same over TLS, with a broker whose ports take
-it. Prints a table; fails if anything answers but the health page and refusals, which must not tell which topics exist,
-or if the administrator finds that anything has changed.
+The broker is in a network namespace of its own, and the scan comes from the many addresses of another one. It looks for
+all open TCP ports and tries on each: every request code in every type of header, unsigned and with wrong signatures;
+TLS; every page and method of HTTP; connections that are not finished; PROXY headers. Then the same over TLS, with a
+broker whose ports take it. Prints a table; fails if anything answers but the health page and refusals, which must not
+tell which topics exist, or if the administrator finds that anything has changed.
 
 Needs root, and Linux with network namespaces.
 """
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -88,7 +89,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="reput-scan-") as directory:
         findings = []
         print(HEAD)
-        for finding in _scan(Path(directory), quick=arguments.quick):
+        # One address would wait longer for each answer, since its requests have no valid signature.
+        sources = cycle(network.more_clients())
+        for finding in _scan(Path(directory), sources, quick=arguments.quick):
             findings.append(finding)
             print(row(finding), flush=True)
     network.close()
@@ -100,13 +103,13 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _scan(directory: Path, *, quick: bool) -> Iterator[Finding]:
-    yield from _scan_image(directory, quick=quick)
+def _scan(directory: Path, sources: Iterator[str], *, quick: bool) -> Iterator[Finding]:
+    yield from _scan_image(directory, sources, quick=quick)
     if not quick:
-        yield from _scan_with_tls(directory)
+        yield from _scan_with_tls(directory, sources)
 
 
-def _scan_image(directory: Path, *, quick: bool) -> Iterator[Finding]:
+def _scan_image(directory: Path, sources: Iterator[str], *, quick: bool) -> Iterator[Finding]:
     with ImageBroker(directory / "image", inside(_MACHINE), _SHORT) as broker:
         broker.wait_ready()
         control = _Control(broker.administrator)
@@ -118,12 +121,12 @@ def _scan_image(directory: Path, *, quick: bool) -> Iterator[Finding]:
         yield finding
         codes = KNOWN_CODES if quick else ALL_CODES
         for port in opened:
-            yield from _scan_port(port, codes, quick=quick)
+            yield from _scan_port(port, codes, sources, quick=quick)
         yield control.finding()
         yield _defects(broker)
 
 
-def _scan_with_tls(directory: Path) -> Iterator[Finding]:
+def _scan_with_tls(directory: Path, sources: Iterator[str]) -> Iterator[Finding]:
     files = make_tls_files(directory)
     settings = {f"REPUT_TLS__{name.upper()}": str(value) for name, value in files.server_options().items()}
     settings["REPUT_TLS__MODE"] = "permissive"
@@ -132,18 +135,20 @@ def _scan_with_tls(directory: Path) -> Iterator[Finding]:
         control = _Control(broker.administrator)
         for port in _MESSAGE_PORTS:
             yield _handshake(port, is_offered=True)
-            yield from scan_requests(port, with_tls(_at(port)), _NAMES, KNOWN_CODES, " over TLS")
+            yield from scan_requests(port, with_tls(_at(port), sources), _NAMES, KNOWN_CODES, " over TLS")
         for port in (*_MESSAGE_PORTS, _LOG):
-            yield from scan_half_open(port, plain(_at(port)), BEGINNINGS)
-        yield _slave(with_tls(_at(_LOG)), " over TLS")
+            yield from scan_half_open(port, plain(_at(port), sources), BEGINNINGS)
+        yield _slave(with_tls(_at(_LOG), sources), " over TLS")
         yield _handshake(_HTTP, is_offered=True)
-        yield from scan_pages(_HTTP, with_tls(_at(_HTTP)), address_of(_MACHINE), " over TLS", quick=True)
+        yield from scan_pages(
+            _HTTP, with_tls(_at(_HTTP), sources), address_of(_MACHINE), " over TLS", quick=True
+        )
         yield control.finding()
         yield _defects(broker)
 
 
-def _scan_port(port: int, codes: Sequence[int], *, quick: bool) -> Iterator[Finding]:
-    connect = plain(_at(port))
+def _scan_port(port: int, codes: Sequence[int], sources: Iterator[str], *, quick: bool) -> Iterator[Finding]:
+    connect = plain(_at(port), sources)
     yield _handshake(port, is_offered=False)
     if speaks_frames(connect):
         yield from scan_requests(port, connect, _NAMES, codes)

@@ -19,6 +19,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,8 +54,7 @@ def main() -> int:
     arguments = parser.parse_args()
     platform = Platform()
     platform.install()
-    import simulation.scenario  # noqa: F401 - once, for all seeds
-
+    _import_for_all_seeds()
     if arguments.bug == "only":
         return _run_planted(platform, arguments)
     if arguments.seed is not None and arguments.seeds is None:
@@ -67,6 +67,17 @@ def main() -> int:
 
 def _first(arguments: argparse.Namespace) -> int:
     return secrets.randbelow(1 << 30) if arguments.seed is None else int(arguments.seed)
+
+
+def _import_for_all_seeds() -> None:
+    """Import the product and what it imports when it is first used."""
+    import reput_client
+    import simulation.scenario  # noqa: F401
+
+    for name in reput_client.__all__:
+        getattr(reput_client, name)
+    for name in ("anyio._backends._trio", "encodings.idna", "reput_client.transport.aio"):
+        import_module(name)
 
 
 class _Child:

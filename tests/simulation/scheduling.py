@@ -176,12 +176,15 @@ class InputOutput:
 
     def get_events(self, _: float) -> None:
         runner = trio.lowlevel.current_root_task()._runner  # type: ignore[union-attr]
-        if not runner.runq:
-            next_at = min(runner.deadlines.next_deadline(), self._timers.next_at())
+        clock, timers, deadlines = self._clock, self._timers, runner.deadlines
+        timers.run_due()
+        # Not one jump a pass: a pass in which no task runs costs as much as another.
+        while not runner.runq and clock.now < (deadline := deadlines.next_deadline()):
+            next_at = min(deadline, timers.next_at())
             if next_at == math.inf:
                 give_up("every task waits, and for nothing that will come")
-            self._clock.now = max(self._clock.now, next_at)
-        self._timers.run_due()
+            clock.now = next_at
+            timers.run_due()
 
     def process_events(self, events: None) -> None:
         pass

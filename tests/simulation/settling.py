@@ -21,8 +21,11 @@ _QUIET_S: Final = 3.5
 """Longer than the longest delay or check is away."""
 _TIMED_OUT_S: Final = (11.0, 31.0, 61.0)
 """Longer than until a message is redelivered whose handler was given up, by its number of redeliveries before."""
+_LOST_S: Final = 10.0
+"""Longer than until a message that is stored is in its topic, once nothing happens any more."""
 _LOOK_S: Final = 0.5
 _COPY_S: Final = 20.0
+_READ_S: Final = 60.0
 _ANSWERS: Final = {"acked", "not-reached", "unknown", "refused"}
 _ACTIVITY: Final = {"begun", "handled", "raised", "back", "backed", "back-failed", "decided"} | _ANSWERS
 AUDITED: Final = (
@@ -42,10 +45,12 @@ async def tables_are_copied(world: World) -> None:
 
 
 async def settle(world: World, deadline_s: float) -> None:
-    """Wait until nothing has happened for a while and all that is known to be stored is handled."""
+    """Wait until nothing has happened for a while and all that is stored is handled."""
     history = world.history
     history.note("settling")
-    seen, last, redelivered_at, missing = 0, time.monotonic(), 0.0, ["everything"]
+    seen, last, redelivered_at, missing = 0, time.monotonic(), 0.0, {"everything": ""}
+    lost: dict[str, str] = {}  # a judge says whether they may be
+    looked_at = 0.0
     with trio.move_on_after(deadline_s):
         while missing or time.monotonic() < max(last + _QUIET_S, redelivered_at):
             await trio.sleep(_LOOK_S)
@@ -58,15 +63,30 @@ async def settle(world: World, deadline_s: float) -> None:
                 ):
                     redelivered_at = max(redelivered_at, event.at + _TIMED_OUT_S[event["attempt"]])
             if found:
-                last = time.monotonic()
-                missing = ["not looked at"]
+                last, lost = time.monotonic(), {}
+                missing = {"not looked at": ""}
             elif missing:
                 missing = _missing(history)
+                if time.monotonic() > max(last + _LOST_S, looked_at + _LOST_S, redelivered_at):
+                    lost, looked_at = await _lost(world, missing), time.monotonic()
+                missing = {text: uid for text, uid in missing.items() if text not in lost}
             seen = len(history.events)
-    history.note("settled", missing=missing[:5])
+    history.note("settled", missing=[*lost, *missing][:5])
 
 
-def _missing(history: History) -> list[str]:
+async def _lost(world: World, missing: dict[str, str]) -> dict[str, str]:
+    """Return the part of `missing` that no wait brings: its messages are in no topic, and all brokers have one log."""
+    if len({_end_of(broker) for broker in world.brokers}) > 1:
+        return {}
+    stored = await _stored(world)
+    if stored is None:
+        return {}
+    uids = {message["uid"] for message in stored}
+    return {text: uid for text, uid in missing.items() if uid and uid not in uids}
+
+
+def _missing(history: History) -> dict[str, str]:
+    """Return what is not done, with the message."""
     puts: dict[str, tuple[str, str]] = {}
     there: dict[str, None] = {}  # acknowledged, or seen by a consumer although the put was not answered
     waits: dict[str, None] = {}  # being sent
@@ -82,13 +102,13 @@ def _missing(history: History) -> list[str]:
             handled[event["group"]].add(event["uid"])
         if event.what in _ANSWERS:
             waits.pop(event["uid"], None)
-    found = [f"{uid} is being sent" for uid in waits]
+    found = {f"{uid} is being sent": "" for uid in waits}
     for uid in there:
         topic, kind = puts[uid]
         for group, topics in terms.GROUPS.items():
             dies = kind == terms.POISON and group != terms.BYSTANDER
             if topic in topics and kind not in terms.ROLLED_BACK and not dies and uid not in handled[group]:
-                found.append(f"{uid} {kind} in {group}")
+                found[f"{uid} {kind} in {group}"] = uid
     return found
 
 
@@ -108,6 +128,15 @@ async def leave(world: World) -> None:
 
 async def audit(world: World) -> None:
     """Write down every message of every topic as the broker has it now."""
+    found = await _stored(world)
+    if found is None:
+        world.history.note("failed", process="broker", log=f"it cannot be read within {_READ_S:g} s")
+    for facts in found or ():
+        world.history.note("stored", **facts)
+
+
+async def _stored(world: World) -> list[dict[str, Any]] | None:
+    """Return every message of every topic as the broker has it now; None if it cannot be read."""
     done = trio.Event()
     found: list[dict[str, Any]] = []
 
@@ -122,12 +151,9 @@ async def audit(world: World) -> None:
                 await trio.sleep(0.5)
 
     Process("auditor", "127.0.5.2").start(world.nursery, run)
-    with trio.move_on_after(60.0):
+    with trio.move_on_after(_READ_S):
         await done.wait()
-    if not done.is_set():
-        world.history.note("failed", process="broker", log="it cannot be read within 60 s")
-    for facts in found:
-        world.history.note("stored", **facts)
+    return found if done.is_set() else None
 
 
 async def compare_logs(world: World) -> None:

@@ -30,6 +30,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
 from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.codes import AckLevel
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
@@ -105,7 +106,7 @@ class DelayBench:
         self.schedule = open_schedule(
             self.config, self.store, self.topics.all(), self.clock_ms, wheel_slots=wheel_slots
         )
-        flush = SimpleNamespace(answer_when_flushed=self._answer)
+        progress = SimpleNamespace(answer_when=self._answer)
         core = core_of(
             config=self.config,
             store=self.store,
@@ -113,7 +114,7 @@ class DelayBench:
             tables=SimpleNamespace(topics=self.topics),
             clock_ms=self.clock_ms,
             warm_from=0,
-            puts=SimpleNamespace(flush=flush, own=OwnPuts(self.store, self.lock, Fence(), self.wrote)),
+            puts=SimpleNamespace(progress=progress, own=OwnPuts(self.store, self.lock, Fence(), self.wrote)),
             sources=SimpleNamespace(),
         )
         self.parts = DelayFeature(core, self.schedule)
@@ -128,7 +129,7 @@ class DelayBench:
         if not self.holds_writes:
             dispatch_all(self.store)
 
-    def _answer(self, end_offset: int, put: Any) -> None:
+    def _answer(self, _level: AckLevel, end_offset: int, put: Any) -> None:
         assert self.store.flushed_offset >= end_offset
         put.acknowledge()
 

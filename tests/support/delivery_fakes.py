@@ -73,6 +73,9 @@ class FakeClient:
     def answer(self, request: Request, response: Response) -> None:
         raise NotImplementedError
 
+    def held_elsewhere(self, request: Request) -> None:
+        pass
+
     def flush(self) -> None:
         pass
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import Serving
-from reput_client.consume.pull import PulledMessages, PullResult, PullStatus, Wanted
+from reput_client.consume.pull import MessageSelector, PulledMessages, PullResult, PullStatus
 from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.put_block import BlockCheck, encode_put_block, patch_block
 
 
 def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:
     """Return a queue as it is when it has just been taken."""
-    return AssignedQueue(MessageQueue(topic, "b", queue_id), Wanted.of("*", None), 0, None, is_retry=retry)
+    return AssignedQueue(
+        MessageQueue(topic, "b", queue_id), MessageSelector.of("*", None), 0, None, is_retry=retry
+    )
 
 
 def add_pull(

@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import structlog
 
+from reput_broker.access.audit import Audited
 from reput_broker.access.control import AccessControl
-from reput_broker.access.insecure import InsecureAccess
 from reput_broker.access.model import User, Users
+from reput_broker.access.requests import requirement_of
 from reput_broker.access.user_file import UserFile, write_private
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
-from reput_protocol.errors import ReputError
+from reput_broker.request import Refusal, Request
+from reput_protocol.errors import ErrorCode, ReputError
+from reput_protocol.wire.header import Value
+
+
+class InsecureAccess:
+    """Refuses administrative requests of other machines, and logs those of this one."""
+
+    def authenticate(self, request: Request) -> None:
+        """Do nothing: requests have no user."""
+
+    def challenge(self, request: Request) -> Mapping[str, Value]:
+        """Return no fields: requests need no signatures."""
+        del request
+        return {}
+
+    def authorize(self, request: Request) -> None:
+        """Check that an administrative request comes from this machine.
+
+        Raises:
+            Refusal: NO_PERMISSION.
+        """
+        if request.principal is not None or not requirement_of(request.header.code).is_administrative:
+            return
+        request.traffic = Audited(request, "")
+        if not request.client.is_local:
+            raise Refusal(
+                ErrorCode.NO_PERMISSION,
+                "this broker takes administrative requests from its own machine only, because access control is off; "
+                "send it from there, or set access.enabled there and sign the request as an administrator",
+            )
+
 
 Access: TypeAlias = AccessControl | InsecureAccess | None
 """What checks the requests of a broker; None: nothing, since only this machine can connect."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.elector import Elector
-from reput_broker.ha.election.engine import Engine, Leader
+from reput_broker.ha.election.engine import Engine, Leader, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
@@ -69,11 +69,8 @@ def make_elector(config: BrokerConfig, address: str, ha_address: str) -> Elector
         Leader(config.broker_id, address, ha_address),
         Role(config.ha.role),
         file,
-        lease_s=election.lease,
-        first_master=election.first_master,
-        log_epoch=log_epoch,
-        in_sync_timeout_s=election.in_sync_timeout,
-        gap_max=config.ha.max_gap_not_in_sync,
+        Terms(election.lease, election.first_master, election.in_sync_timeout, config.ha.max_gap_not_in_sync),
+        log_epoch,
     )
 
 

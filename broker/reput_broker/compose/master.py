@@ -18,6 +18,7 @@ from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
+from reput_broker.ha.connection import ServedLog
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.group_copies import GroupCopies
@@ -87,7 +88,7 @@ class MasterParts(RoleDuties):
         ha_port = None
         if base.ha_listener is not None:
             ha_port = self.own.ha_port = address_of(base.ha_listener)[1]
-            self.slaves = self._serve_log() if leadership is None else self._serve_group(leadership)
+            self.slaves = self._serve_slaves()
         self.staging = StagingFeature(core, storage.staging)
         self.delay = DelayFeature(core, storage.schedule)
         self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_hook)
@@ -148,16 +149,15 @@ class MasterParts(RoleDuties):
         if leadership is None:
             return handlers
         self._table_copies = TableCopies(
-            core.config.broker_id,
             leadership.in_sync,
-            core.store,
+            core.puts.progress,
             core.config.ha,
             leadership.fence,
             sync.versions,
             partial(prove, group=names),
             epoch=self._epoch,
-            timeout_s=core.config.election.in_sync_timeout,
         )
+        leadership.elector.on_set_change(self._table_copies.advance)
         return self._table_copies.handlers(handlers)
 
     @override
@@ -211,72 +211,19 @@ class MasterParts(RoleDuties):
             needs_mutual_proof=config.ha.mutual_proof,
         )
 
-    def _serve_log(self) -> HAService:
-        """Return the service for slaves, whose reports answer the puts that wait for copies."""
-        transfer, store, config = self._core.puts.transfer, self._core.store, self._core.config
-        service = HAService(
-            store,
-            config.ha,
-            epoch=self._epoch,
-            on_ack=lambda _: transfer.advance(),
-            admit=None if self._admission is None else self._admission.admit,
-        )
-        is_sync = config.store.flush == "sync"
-        if is_sync:
-            self.puts.flush.on_start = service.wake
-        transfer.serve(
-            Copies(service, store, config.ha, is_sync=is_sync),
-            _nothing if is_sync else service.wake,
-            service.wake,
-        )
-        return service
-
-    def _serve_group(self, leadership: Leadership) -> HAService:
-        """Return the service for the members of a group, whose reports move the confirm offset."""
-        puts, elector = self._core.puts, leadership.elector
-        elector.before_taking_over(None)
-        store, config = self._core.store, self._core.config
-
-        def confirmed() -> None:
-            puts.reput.catch_up()
-            puts.transfer.advance()
-            if self._table_copies is not None:
-                self._table_copies.wake()
-
-        def set_changed() -> None:
-            copies.moved()
-            if self._table_copies is not None:
-                self._table_copies.advance()
-
-        is_sync = config.store.flush == "sync"
-        copies = GroupCopies(
-            leadership.in_sync,
-            store,
-            config.ha,
-            elector.now,
-            is_sync=is_sync,
-            on_confirmed=confirmed,
-        )
-
-        def committed() -> None:
-            service.wake()
-            copies.moved()
-
-        appended = copies.moved if is_sync else committed
-
-        service = HAService(
-            store,
-            config.ha,
-            epoch=self._epoch,
-            on_ack=copies.acknowledged,
-            on_gone=copies.gone,
-            admit=None if self._admission is None else self._admission.admit,
-        )
-        if is_sync:
-            puts.flush.on_start = service.wake
-        puts.transfer.serve(copies, appended, committed)
-        puts.on_flushed = copies.moved
-        elector.on_set_change(set_changed)
+    def _serve_slaves(self) -> HAService:
+        """Return the service for slaves, whose reports say how far the log is replicated, and in a group confirmed."""
+        core, leadership = self._core, self._leadership
+        progress = core.puts.progress
+        admit = None if self._admission is None else self._admission.admit
+        service = HAService(ServedLog(core.store, core.config.ha, progress, self._epoch, admit))
+        if leadership is None:
+            progress.serve(Copies(service, progress, core.config))
+            return service
+        leadership.elector.before_taking_over(None)
+        copies = GroupCopies(leadership.in_sync, progress, core.config, leadership.elector.now)
+        progress.serve(copies)
+        leadership.elector.on_set_change(copies.moved)
         return service
 
     async def _run_slaves(self) -> None:
@@ -305,7 +252,7 @@ class MasterParts(RoleDuties):
         once = PutOnce(deduplication, puts.appender)
         return (
             PutProcessor(
-                core.store, core.topic_access, core.counters, once, puts.transfer, core.groups.requesters
+                core.store, core.topic_access, core.counters, once, puts.progress, core.groups.requesters
             ),
             SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
             ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
@@ -388,7 +335,7 @@ class MasterParts(RoleDuties):
             len(slaves),
             self._progress.copies_in_sync,
             config.in_sync_replicas,
-            self.puts.transfer.position,
+            self.puts.progress.replicated.offset,
             lag,
         )
         return ReplicationFigures(self._core.tenures.current.role, self._epoch, figures, None)
@@ -411,7 +358,3 @@ class MasterParts(RoleDuties):
                 for slave in slaves
             ],
         )
-
-
-def _nothing() -> None:
-    """Offer nothing yet: the sync that follows does."""

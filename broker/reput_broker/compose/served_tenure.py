@@ -56,7 +56,7 @@ class _ServedRole:
         return self._parts.groups.membership.clients
 
     async def flushed(self) -> int:
-        await self._parts.puts.flush.flushed_to(self._store.wrote_offset)
+        await self._parts.puts.progress.flushed.reached(self._store.wrote_offset)
         return self._store.flushed_offset
 
 

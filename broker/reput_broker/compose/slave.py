@@ -79,7 +79,6 @@ class SlaveParts(RoleDuties):
             is_confirmed=lambda: core.store.is_confirmed,
         )
         self.copying = HAClient(core, self._epochs, self.master_log, on_reopen=on_reopen)
-        self.puts.on_flushed = self.copying.flushed
         self.own.lost_master = lambda: self.copying.lost_master
         if isinstance(tenures, Elector):
             tenures.before_taking_over(self.tables.complete)

@@ -51,7 +51,7 @@ class DelayFeature:
         self.processor = DelayProcessor(
             waiting,
             canceller,
-            puts.flush,
+            puts.progress,
             store.options.host,
             config.broker_name,
             lambda topic: core.tables.topics.get(topic) is not None,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from reput_broker.delay.canceller import Cancelled, Canceller, has_key
 from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
-from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.progress import LogProgress
 from reput_broker.request import Client, Handler, Refusal, Request, Response
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,
     CancelledMessage,
@@ -47,7 +47,7 @@ class DelayProcessor:
         self,
         waiting: WaitingMessages,
         cancelling: Canceller,
-        flush: FlushCommitLogService,
+        progress: LogProgress,
         host: Host,
         broker_name: str,
         has_topic: Callable[[str], bool],
@@ -55,7 +55,7 @@ class DelayProcessor:
     ) -> None:
         self._waiting = waiting
         self._cancelling = cancelling
-        self._flush = flush
+        self._progress = progress
         self._host = host
         self._broker_name = broker_name
         self._has_topic = has_topic
@@ -132,9 +132,8 @@ class DelayProcessor:
                 f"no delayed message for topic {header.topic} has the key {header.key!r}; nothing was cancelled",
             )
         response = Response(0, body=CancelResult([self._told(result) for result in results]).to_json())
-        self._flush.answer_when_flushed(
-            max(result.end_offset for result in results), _PendingCancel(request, response)
-        )
+        end = max(result.end_offset for result in results)
+        self._progress.answer_when(AckLevel.FLUSHED, end, _PendingCancel(request, response))
         return None
 
     def recall(self, request: Request) -> None:
@@ -165,9 +164,8 @@ class DelayProcessor:
             raise _not_recalled("the message does not wait any more: it was delivered, or is not stored here")
         result = RecallMessageResult(handle.unique_id)
         response = Response(0, result.to_ext(request.header_type))
-        self._flush.answer_when_flushed(
-            max(result.end_offset for result in results), _PendingCancel(request, response)
-        )
+        end = max(result.end_offset for result in results)
+        self._progress.answer_when(AckLevel.FLUSHED, end, _PendingCancel(request, response))
 
     def _told(self, result: Cancelled) -> CancelledMessage:
         delayed = result.delayed

@@ -15,7 +15,7 @@ from reput_broker.store.results import Extent
 from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.record.view import RecordView
 
-Place = tuple[int, int]
+RecordRange = tuple[int, int]
 """Log offset and size of a record."""
 
 
@@ -28,7 +28,7 @@ class RecordReader:
         self._memory_bytes = store.options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100
         self._limiter = trio.CapacityLimiter(1)
 
-    async def read(self, places: Sequence[Place]) -> list[bytes | None]:
+    async def read(self, places: Sequence[RecordRange]) -> list[bytes | None]:
         """Return the records at these places, checked; None where the record is missing or damaged."""
         warm_from = max(self._warm_from, self._store.max_physical_offset - self._memory_bytes)
         extents = [Extent(*place) for place in places]
@@ -38,7 +38,7 @@ class RecordReader:
             return [self._read_one(*place, cold=False) for place in places]
         return await trio.to_thread.run_sync(self.read_cold, places, limiter=self._limiter)
 
-    def read_cold(self, places: Sequence[Place]) -> list[bytes | None]:
+    def read_cold(self, places: Sequence[RecordRange]) -> list[bytes | None]:
         """Do the same with positioned reads. Blocks; thread-safe."""
         return [self._read_one(*place, cold=True) for place in places]
 

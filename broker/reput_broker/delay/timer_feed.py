@@ -22,7 +22,7 @@ from reput_broker.delay.delayed_record import (
     origin_of,
     timer_due_ms,
 )
-from reput_broker.delay.record_reader import Place, RecordReader
+from reput_broker.delay.record_reader import RecordRange, RecordReader
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_log import NO_POSITION, TimerUnit
 from reput_broker.delay.timer_message_store import Chain, Timed
@@ -194,7 +194,7 @@ class TimerFeed:
             await trio.lowlevel.checkpoint()
         slot.is_loaded = True
 
-    async def _read(self, places: list[Place]) -> list[bytes | None]:
+    async def _read(self, places: list[RecordRange]) -> list[bytes | None]:
         """Read records, retrying until it succeeds: a slot must not be loaded twice."""
         while True:
             try:

@@ -18,7 +18,7 @@ import trio
 
 from reput_broker.delay.delayed_record import DelayedRecord, DeleteId, Due, decode_delayed
 from reput_broker.delay.levels import Level
-from reput_broker.delay.record_reader import Place, RecordReader
+from reput_broker.delay.record_reader import RecordRange, RecordReader
 from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.timer_log import NO_POSITION
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
@@ -179,7 +179,7 @@ class WaitingMessages:
         messages."""
         timers, consumed = self._schedule.timers, self._schedule.consumed
         dues: list[Due] = []
-        deletes: list[Place] = []
+        deletes: list[RecordRange] = []
         position = timers.wheel.slot(slot_ms).last
         while position != NO_POSITION:
             units, position = await trio.to_thread.run_sync(timers.log.chain, position, _UNITS_A_STEP)

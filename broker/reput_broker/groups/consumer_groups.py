@@ -18,7 +18,7 @@ from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import RETRY_PREFIX
 
 
-class Wanted(NamedTuple):
+class MemberSubscription(NamedTuple):
     """What a member asks for, comparable: message model, and (topic, expression type, expression) by subscription.
 
     All members of a group must ask for the same. Not compared: the version of a subscription, the order of its tags and
@@ -29,7 +29,7 @@ class Wanted(NamedTuple):
     filters: tuple[tuple[str, str, str], ...]
 
     @classmethod
-    def of(cls, data: ConsumerData) -> Wanted:
+    def of(cls, data: ConsumerData) -> MemberSubscription:
         """Return what a heartbeat asks for."""
         filters = {
             subscription.topic: (subscription.topic, *_filter_of(subscription))
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
         }
         return cls(data.message_model, tuple(sorted(filters.values())))
 
-    def difference(self, other: Wanted) -> tuple[str, str]:
+    def difference(self, other: MemberSubscription) -> tuple[str, str]:
         """Return the first difference as two texts for people: this side's and the other's."""
         if self.message_model is not other.message_model:
             return self.message_model.value, other.message_model.value
@@ -90,7 +90,7 @@ class _Request:
 
     __slots__ = ("members", "wanted")
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: MemberSubscription) -> None:
         self.wanted = wanted
         self.members: dict[ClientChannel, None] = {}
 
@@ -148,7 +148,7 @@ class ConsumerGroup:
         self.members: dict[ClientChannel, Member] = {}
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.table_bytes = 0
-        self._requests: dict[Wanted, _Request] = {}
+        self._requests: dict[MemberSubscription, _Request] = {}
 
     @property
     def is_broadcasting(self) -> bool:
@@ -164,7 +164,7 @@ class ConsumerGroup:
         """Return the members' ids, without duplicates."""
         return list(dict.fromkeys(channel.client_id for channel in self.members))
 
-    def conflict_of(self, wanted: Wanted, channel: ClientChannel) -> Conflict | None:
+    def conflict_of(self, wanted: MemberSubscription, channel: ClientChannel) -> Conflict | None:
         """Return how what a client asks for differs from another member; None if it does not."""
         if not self.has_conflict and wanted in self._requests:
             return None
@@ -175,7 +175,7 @@ class ConsumerGroup:
                     return Conflict(other, *wanted.difference(request.wanted))
         return None
 
-    def earlier_connections(self, channel: ClientChannel, wanted: Wanted) -> list[ClientChannel]:
+    def earlier_connections(self, channel: ClientChannel, wanted: MemberSubscription) -> list[ClientChannel]:
         """Return the other connections of a client that ask for something else than it does now."""
         return [
             member
@@ -185,7 +185,7 @@ class ConsumerGroup:
             if member is not channel and member.client_id == channel.client_id
         ]
 
-    def record_request(self, channel: ClientChannel, wanted: Wanted, now: float) -> None:
+    def record_request(self, channel: ClientChannel, wanted: MemberSubscription, now: float) -> None:
         """Record what a member asks for; adds the member if it is new."""
         member = self.members.get(channel)
         if member is not None and member.request.wanted == wanted:
@@ -289,7 +289,7 @@ class ConsumerGroups:
         else, such as one whose machine lost power, are members no longer.
         """
         group = self._groups.get(data.group_name)
-        wanted = Wanted.of(data)
+        wanted = MemberSubscription.of(data)
         for earlier in () if group is None else group.earlier_connections(channel, wanted):
             self.unregister(data.group_name, earlier)
         group = self._groups.get(data.group_name)

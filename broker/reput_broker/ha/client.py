@@ -30,7 +30,6 @@ from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.remoting_client import RemoteUnreachable, dial
 from reput_broker.roles import Master
-from reput_broker.store.errors import StoreReadOnly
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
@@ -94,21 +93,16 @@ class HAClient:
         self._lock = core.puts.lock
         self._master_log = master_log
         self._on_appended = core.puts.wrote
-        self._on_confirmed = core.puts.reput.wake
         self._tenures = core.tenures
         self._member = core.config.broker_id
         self._members = core.routes.members
         self._on_reopen = on_reopen
         self._credentials = core.config.access.credentials()
         self._admission: str | None = None
-        self._is_sync = core.config.store.flush == "sync"
-        self._progress = trio.Event()
+        self._progress = progress = core.puts.progress
+        self._durable = progress.flushed if core.config.store.flush == "sync" else progress.committed
         self._master_epochs: list[Epoch] = []
         self._next_epoch_at: float = inf
-
-    def flushed(self) -> None:
-        """Note that a sync of the log has ended."""
-        self._progress.set()
 
     @property
     def lost_master(self) -> Master | None:
@@ -292,6 +286,7 @@ class HAClient:
             await trio.to_thread.run_sync(self._store.begin_replica_at, offset)
         except ValueError as error:
             await self._reopen(None, str(error))
+        self._progress.begin()
 
     async def _adopt_epochs(self, state: ReplicaState | None) -> None:
         self._master_epochs = [] if state is None else [Epoch(*entry) for entry in state.epochs]
@@ -313,10 +308,10 @@ class HAClient:
         self, stream: trio.abc.Stream, state: ReplicaState | None, address: str, remote: MasterClient
     ) -> None:
         end = self._store.max_physical_offset
-        await self._sync_to(end)
+        await self._durable.reached(end)  # the first report acknowledges all of it
         await self._prove(stream, state, address, remote)
         hello = b"" if state is None else encode_hello(Hello(self._member, state.epoch))
-        await stream.send_all(hello + REPORT.pack(self._durable_end()))
+        await stream.send_all(hello + REPORT.pack(self._durable.offset))
         self.is_connected = True
         self.state = f"copies the log of {address}"
         log.info("replication_begins", master=address, offset=end)
@@ -386,8 +381,6 @@ class HAClient:
             if item.last_record_offset >= 0:
                 store.last_record_offset = item.last_record_offset
             self._on_appended()
-            if not self._is_sync:
-                self._progress.set()
 
     async def _follow_state(self, remote: MasterClient, state: ReplicaState) -> None:
         """Let consumers of this slave read what every member of the in-sync set has, and learn who the others are.
@@ -405,38 +398,15 @@ class HAClient:
     def note_confirmed(self, epoch: int, offset: int) -> None:
         """Note how far the log of the master of an epoch is confirmed, whose history is that of this log."""
         self._tenures.note_confirmed(epoch, offset, self._epochs.entries, self._store.max_physical_offset)
-        known = self._store.confirm_offset
-        if known is None or offset > known:
-            self._store.confirm_offset = offset
-            self._on_confirmed()
-
-    async def _sync_to(self, end: int) -> None:
-        """Wait until the log is durable, since the first report gives its end, and acknowledges all of it.
-
-        Raises:
-            StoreReadOnly: it cannot be synced.
-        """
-        while self._durable_end() < end:
-            if self._store.read_only_reason is not None:
-                raise StoreReadOnly(self._store.read_only_reason)
-            self._progress = trio.Event()
-            self._on_appended()
-            with trio.move_on_after(_RETRY_S):
-                await self._progress.wait()
-
-    def _durable_end(self) -> int:
-        store = self._store
-        return store.flushed_offset if self._is_sync else store.max_physical_offset
+        self._progress.confirm(offset)
 
     async def _report(self, stream: trio.abc.Stream) -> None:
         """Report how far this log is durable, when that grows and as a heartbeat."""
-        reported = self._durable_end()
+        reported = self._durable.offset
         while True:
             with trio.move_on_after(self._config.ha.send_heartbeat_interval):
-                while self._durable_end() == reported:
-                    self._progress = trio.Event()
-                    await self._progress.wait()
-            reported = self._durable_end()
+                await self._durable.reached(reported + 1)
+            reported = self._durable.offset
             await stream.send_all(REPORT.pack(reported))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 import trio
 
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.frames import HEADER, HAProtocolError, Hello, ReportReader
+from reput_broker.put.progress import LogProgress
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 
@@ -18,18 +20,20 @@ _BUFFER_BYTES: Final = 256 * 1024
 _HEADER_BYTES: Final = HEADER.size
 
 
-class Appended(Protocol):
-    """Wakes tasks that wait for more of the log."""
+@dataclass(frozen=True, slots=True)
+class ServedLog:
+    """The log of a master in one tenure, as its slaves are served it.
 
-    async def appended(self) -> None:
-        """Return when more is offered."""
+    Attributes:
+        epoch: of the tenure, which a Reput slave must name.
+        admit: awaited with each connection before anything else; raises HAProtocolError to refuse the slave.
+    """
 
-    def wake(self) -> None:
-        """Offer the log up to its end."""
-
-    @property
-    def offered(self) -> int:
-        """The log is sent up to here at most."""
+    store: MessageStore
+    config: HAConfig
+    progress: LogProgress
+    epoch: int
+    admit: Callable[[trio.abc.Stream], Awaitable[None]] | None = None
 
 
 class HAConnection:
@@ -37,25 +41,15 @@ class HAConnection:
 
     Args:
         peer: its address, for logs and status.
-        log: wakes the transfer.
-        epoch: of this tenure, which a Reput slave must name.
         on_hello: called after the slave's first report, before anything is sent.
-        on_ack: called after each report.
-        admit: see `HAService`.
     """
 
     def __init__(
         self,
         stream: trio.abc.Stream,
         peer: str,
-        store: MessageStore,
-        config: HAConfig,
-        log: Appended,
-        *,
-        epoch: int,
+        served: ServedLog,
         on_hello: Callable[[HAConnection], None],
-        on_ack: Callable[[HAConnection], None],
-        admit: Callable[[trio.abc.Stream], Awaitable[None]] | None = None,
     ) -> None:
         self.peer = peer
         self.member: int | None = None
@@ -65,13 +59,11 @@ class HAConnection:
         self.next_offset = 0
         """The log has been sent up to here."""
         self._stream = stream
-        self._store = store
-        self._config = config
-        self._log = log
-        self._epoch = epoch
+        self._served = served
+        self._store = served.store
+        self._config = served.config
+        self._progress = served.progress
         self._on_hello = on_hello
-        self._on_ack = on_ack
-        self._admit = admit
         self._scope = trio.CancelScope()
         self._end_reason = ""
         self._sent_at = trio.current_time()
@@ -90,8 +82,8 @@ class HAConnection:
         """
         with self._scope:
             async with self._stream, trio.open_nursery() as nursery:
-                if self._admit is not None:
-                    await self._admit(self._stream)
+                if self._served.admit is not None:
+                    await self._served.admit(self._stream)
                 reports = ReportReader()
                 await self._begin(reports)
                 nursery.start_soon(self._transfer)
@@ -147,9 +139,10 @@ class HAConnection:
 
     def _check_hello(self, hello: Hello, offset: int) -> None:
         """Check the identity that only a Reput slave sends."""
-        if hello.epoch != self._epoch:
+        epoch = self._served.epoch
+        if hello.epoch != epoch:
             raise HAProtocolError(
-                f"it has compared its history with epoch {hello.epoch}, and this is epoch {self._epoch}; it asks again"
+                f"it has compared its history with epoch {hello.epoch}, and this is epoch {epoch}; it asks again"
             )
         store = self._store
         if store.min_physical_offset <= offset < store.max_physical_offset and not store.is_boundary(offset):
@@ -164,29 +157,28 @@ class HAConnection:
                 f"and was sent the log up to {self.next_offset}"
             )
         self.acked_offset = offset
-        self._on_ack(self)
+        self._progress.replicas.acknowledged(self)
 
     # -- to the slave ---------------------------------------------------------------------------------------
 
     async def _transfer(self) -> None:
         """Send the log from `next_offset` on, and heartbeats while there is nothing more."""
-        buffer = memoryview(bytearray())
+        buffer, offered = memoryview(bytearray()), self._progress.offered
         while True:
             size = self._config.transfer_batch_size
             frames = max(1, _BUFFER_BYTES // size)
             if len(buffer) != frames * (_HEADER_BYTES + size):
                 buffer = memoryview(bytearray(frames * (_HEADER_BYTES + size)))
-            end = self._log.offered
+            end = offered.offset
             if self.next_offset < end:
                 await self._send_log(buffer, min(end, self._file_end()), size)
                 continue
             quiet_until = self._sent_at + self._config.send_heartbeat_interval
             with trio.move_on_at(quiet_until):
-                if self._log.offered == end:
-                    await self._log.appended()
+                await offered.reached(end + 1)
                 continue
-            self._log.wake()  # what no sync has followed
-            if self._log.offered > end:
+            self._progress.offer()  # what no sync has followed
+            if offered.offset > end:
                 continue
             await self._send(memoryview(HEADER.pack(self.next_offset, 0)))
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import structlog
 import trio
 
-from reput_broker.config.sections import HAConfig
-from reput_broker.ha.connection import HAConnection
-from reput_broker.store.message_store import MessageStore
+from reput_broker.ha.connection import HAConnection, ServedLog
 from reput_protocol.errors import ReputError, leaves
 
 log = structlog.get_logger(__name__)
@@ -19,58 +15,17 @@ _SLAVES_MAX = 64
 
 
 class HAService:
-    """Sends the log to every slave that connects, and receives each one's acknowledged offset.
+    """Sends the log to every slave that connects, and receives each one's acknowledged offset."""
 
-    Args:
-        epoch: of this tenure.
-        on_ack: called after each report of a slave.
-        on_gone: called after a slave that has begun has gone.
-        admit: awaited with each connection before anything else; raises HAProtocolError to refuse the slave.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        config: HAConfig,
-        *,
-        epoch: int,
-        on_ack: Callable[[HAConnection], None],
-        on_gone: Callable[[HAConnection], None] = lambda _: None,
-        admit: Callable[[trio.abc.Stream], Awaitable[None]] | None = None,
-    ) -> None:
-        self.epoch = epoch
-        self._store = store
-        self._config = config
-        self._on_ack = on_ack
-        self._on_gone = on_gone
-        self._admit = admit
+    def __init__(self, served: ServedLog) -> None:
+        self._served = served
         self._slaves: list[HAConnection] = []
         self._waiting_for_hello: list[HAConnection] = []
-        self._appended = trio.Event()
-        self._waiting = 0
-        self.offered = store.max_physical_offset
-        """The log is sent up to here at most."""
 
     @property
     def slaves(self) -> tuple[HAConnection, ...]:
         """The slaves that have sent their first report, in the order in which they connected."""
         return tuple(self._slaves)
-
-    def wake(self) -> None:
-        """Offer the log up to its end. Called after each append; if each is synced, when a sync of it begins.
-
-        So a slave gets at once what this broker syncs at once, and syncs it at once too, at the same time.
-        """
-        self.offered = self._store.max_physical_offset
-        if self._waiting:
-            self._waiting = 0
-            self._appended.set()
-            self._appended = trio.Event()
-
-    async def appended(self) -> None:
-        """Return when more is offered."""
-        self._waiting += 1
-        await self._appended.wait()
 
     async def serve(self, stream: trio.abc.Stream, peer: str) -> None:
         """Serve a slave until its connection ends. Errors of the connection are logged.
@@ -93,17 +48,7 @@ class HAService:
             )
             await trio.aclose_forcefully(stream)
             return
-        connection = HAConnection(
-            stream,
-            peer,
-            self._store,
-            self._config,
-            self,
-            epoch=self.epoch,
-            on_hello=self._begun,
-            on_ack=self._on_ack,
-            admit=self._admit,
-        )
+        connection = HAConnection(stream, peer, self._served, self._begun)
         silent.append(connection)
         reason = ""
         try:
@@ -117,7 +62,7 @@ class HAService:
                 silent.remove(connection)
             if connection in self._slaves:
                 self._slaves.remove(connection)
-                self._on_gone(connection)
+                self._served.progress.replicas.gone(connection)
             if reason:  # else this broker stops
                 log.warning(
                     "slave_gone",
@@ -143,5 +88,5 @@ class HAService:
             peer=connection.peer,
             member=connection.member,
             offset=connection.next_offset,
-            behind_b=self._store.max_physical_offset - connection.next_offset,
+            behind_b=self._served.store.max_physical_offset - connection.next_offset,
         )

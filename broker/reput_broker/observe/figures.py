@@ -126,8 +126,8 @@ def _taken_bytes(path: str) -> int:
         return 0
 
 
-_INTERVAL_S = 0.25
-"""Four wake-ups a second cost a thousandth of a core, and show every stall that lasts."""
+_INTERVAL_S = 0.5
+"""Two wake-ups a second cost little, and show every stall that lasts."""
 
 
 async def measure_loop_delay(histogram: Histogram, interval_s: float = _INTERVAL_S) -> None:

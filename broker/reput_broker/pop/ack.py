@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from reput_broker.core import Core
 from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
-from reput_broker.pop.positions import Place
+from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
@@ -57,7 +57,7 @@ class AckProcessor:
         """Acknowledge one message."""
         header = AckMessageHeader.from_ext(request.ext)
         handle = self._handle(header.extra_info)
-        place = Place(header.consumer_group, header.topic, header.queue_id)
+        place = PoppedQueue(header.consumer_group, header.topic, header.queue_id)
         self._check(place, header.offset, can_be_end=True)
         if handle.is_ordered:
             self._ack_ordered(place, header.offset, handle.pop_time)
@@ -90,7 +90,7 @@ class AckProcessor:
             raise BodyMalformed(str(error)) from None
         self._check_revive_queue(one.revive_queue_id)
         check_not_brokers(one.consumer_group)
-        place = Place(one.consumer_group, topic, one.queue_id)
+        place = PoppedQueue(one.consumer_group, topic, one.queue_id)
         low, high = self._bounds(place)
         offsets = tuple(offset for offset in one.offsets() if low <= offset <= high)
         if self._core.topic_access.known(topic) is None or not offsets:
@@ -108,7 +108,7 @@ class AckProcessor:
         )
         counts.append((key, len(offsets)))
 
-    def _ack_ordered(self, place: Place, offset: int, pop_time: int) -> None:
+    def _ack_ordered(self, place: PoppedQueue, offset: int, pop_time: int) -> None:
         """Commit what is acknowledged without a gap; it survives `kill -9`."""
         committed = self._state.positions.committed(place)
         if committed is not None and offset < committed:
@@ -133,7 +133,7 @@ class AckProcessor:
         """Make a message visible at another time: a new check point replaces the old one."""
         header = ChangeInvisibleTimeHeader.from_ext(request.ext)
         handle = self._handle(header.extra_info)
-        place = Place(header.consumer_group, header.topic, header.queue_id)
+        place = PoppedQueue(header.consumer_group, header.topic, header.queue_id)
         self._check(place, header.offset, can_be_end=False)
         if header.invisible_time < 0:
             raise Refusal(
@@ -173,7 +173,7 @@ class AckProcessor:
         request: Request,
         header: ChangeInvisibleTimeHeader,
         handle: PopHandle,
-        place: Place,
+        place: PoppedQueue,
         now_ms: int,
     ) -> Response:
         committed = self._state.positions.committed(place)
@@ -206,13 +206,13 @@ class AckProcessor:
                 response_code=_ILLEGAL,
             )
 
-    def _bounds(self, place: Place) -> tuple[int, int]:
+    def _bounds(self, place: PoppedQueue) -> tuple[int, int]:
         return (
             self._core.store.min_offset_in_queue(place.topic, place.queue_id),
             self._core.store.max_offset_in_queue(place.topic, place.queue_id),
         )
 
-    def _check(self, place: Place, offset: int, *, can_be_end: bool) -> None:
+    def _check(self, place: PoppedQueue, offset: int, *, can_be_end: bool) -> None:
         """Refuse what cannot be a popped message of this queue."""
         self._core.group_access.existing(place.group)
         config = self._core.topic_access.existing(place.topic)
@@ -262,7 +262,7 @@ class AckProcessor:
             self._state.in_flight.done(key.group, key.topic, key.queue_id, key.pop_time, count)
 
 
-def _key(place: Place, handle: PopHandle) -> CheckPointKey:
+def _key(place: PoppedQueue, handle: PopHandle) -> CheckPointKey:
     return CheckPointKey(
         place.topic, place.group, place.queue_id, handle.start_offset, handle.pop_time, handle.broker_name
     )

@@ -9,7 +9,7 @@ import trio
 
 from reput_broker.pop.order_info import OrderInfos
 from reput_broker.pop.polling import PopPolling
-from reput_broker.pop.positions import Place
+from reput_broker.pop.positions import PoppedQueue
 
 _POLL_S = 1.0
 
@@ -25,13 +25,13 @@ class FreeQueues:
         heapq.heapify(self._free_at)
         self._free_changed = trio.Event()
 
-    def blocked(self, place: Place, until_ms: int) -> None:
+    def blocked(self, place: PoppedQueue, until_ms: int) -> None:
         """Note that an ordered pop blocks a queue until a time."""
         heapq.heappush(self._free_at, (until_ms, place))
         if self._free_at[0] == (until_ms, place):
             self._free_changed.set()
 
-    def changed(self, place: Place) -> None:
+    def changed(self, place: PoppedQueue) -> None:
         """Wake pops of a queue that is free now, or at another time."""
         until_ms = self._orders.blocked_until(place)
         if until_ms > self._clock_ms():

@@ -11,7 +11,7 @@ import trio
 
 from reput_broker.core import Core
 from reput_broker.pop.polling import PollingKey
-from reput_broker.pop.positions import Place
+from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.state import PopState
 from reput_broker.request import Handler, Refusal, Request, Response
@@ -116,7 +116,7 @@ class PopLookProcessor:
         request.note_held()
         return None
 
-    def _has_messages(self, header: NotificationHeader, place: Place) -> bool:
+    def _has_messages(self, header: NotificationHeader, place: PoppedQueue) -> bool:
         if header.order and self._state.orders.is_blocked(place, header.attempt_id):
             return False
         return self._state.queues.left(place) > 0

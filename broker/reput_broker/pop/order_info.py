@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.pop.positions import Place
+from reput_broker.pop.positions import PoppedQueue
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
 
 _TABLE = "table"
@@ -69,7 +69,7 @@ class OrderInfos:
     def __init__(self, path: Path, clock_ms: Callable[[], int]) -> None:
         self.file = ConfigFile(path)
         self._clock_ms = clock_ms
-        self._table: dict[Place, OrderInfo] = {}
+        self._table: dict[PoppedQueue, OrderInfo] = {}
         self._unsaved = False
 
     def load(self) -> None:
@@ -87,23 +87,23 @@ class OrderInfos:
             for queue_id, found in queues.items():
                 info = _read(found)
                 if info is not None:
-                    self._table[Place(group, topic, int(queue_id))] = info
+                    self._table[PoppedQueue(group, topic, int(queue_id))] = info
 
-    def is_blocked(self, place: Place, attempt_id: str | None) -> bool:
+    def is_blocked(self, place: PoppedQueue, attempt_id: str | None) -> bool:
         """Whether a pop must wait; not if it repeats the last one under the same attempt id."""
         info = self._table.get(place)
         if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
             return False
         return self._clock_ms() < info.blocked_until()
 
-    def blocked_until(self, place: Place) -> int:
+    def blocked_until(self, place: PoppedQueue) -> int:
         """Return when a queue is free at the latest; 0 if it is not blocked."""
         info = self._table.get(place)
         return 0 if info is None else info.blocked_until()
 
     def popped(
         self,
-        place: Place,
+        place: PoppedQueue,
         attempt_id: str | None,
         pop_time: int,
         invisible_time: int,
@@ -124,7 +124,7 @@ class OrderInfos:
         self._changed()
         return counts
 
-    def acknowledge(self, place: Place, offset: int, pop_time: int) -> Acknowledged:
+    def acknowledge(self, place: PoppedQueue, offset: int, pop_time: int) -> Acknowledged:
         """Note an acknowledgement (RocketMQ: commitAndNext)."""
         info = self._table.get(place)
         if info is None:
@@ -137,14 +137,14 @@ class OrderInfos:
         self._changed()
         return Acknowledged(info.next_offset())
 
-    def change_time(self, place: Place, offset: int, pop_time: int, visible_at: int) -> None:
+    def change_time(self, place: PoppedQueue, offset: int, pop_time: int, visible_at: int) -> None:
         """Set when a message becomes visible again, if it was part of the last pop."""
         info = self._table.get(place)
         if info is not None and info.pop_time == pop_time and offset in info.offsets:
             info.visible_at[offset] = visible_at
             self._changed()
 
-    def clear(self, place: Place) -> None:
+    def clear(self, place: PoppedQueue) -> None:
         """Unblock a queue."""
         if self._table.pop(place, None) is not None:
             self._changed()
@@ -154,7 +154,7 @@ class OrderInfos:
         for place in [place for place in self._table if group == place.group or topic == place.topic]:
             self.clear(place)
 
-    def blocked(self) -> list[Place]:
+    def blocked(self) -> list[PoppedQueue]:
         """Return all places of the table."""
         return list(self._table)
 

@@ -29,7 +29,7 @@ INIT_MAX = 1
 """A group without an offset begins at the last message (RocketMQ: ConsumeInitMode)."""
 
 
-class Place(NamedTuple):
+class PoppedQueue(NamedTuple):
     """A queue as one group pops it."""
 
     group: str
@@ -68,35 +68,35 @@ class PopPositions:
         resets: PendingResets,
         *,
         on_commit: Callable[[], None],
-        on_reset: Callable[[Place], None],
+        on_reset: Callable[[PoppedQueue], None],
     ) -> None:
         self._store = store
         self._offsets = offsets
         self._resets = resets
         self._on_commit = on_commit
         self._on_reset = on_reset
-        self._positions: dict[Place, _Position] = {}
-        self._waiting: dict[tuple[str, int], deque[tuple[Written, Place]]] = {}
-        self._locked: set[Place] = set()
-        self._unmatched_from: dict[Place, int] = {}
+        self._positions: dict[PoppedQueue, _Position] = {}
+        self._waiting: dict[tuple[str, int], deque[tuple[Written, PoppedQueue]]] = {}
+        self._locked: set[PoppedQueue] = set()
+        self._unmatched_from: dict[PoppedQueue, int] = {}
         """Where the messages begin that were passed after the last check point, because they do not fit the filter."""
 
     # -- locks ---------------------------------------------------------------------------------------------
 
-    def lock(self, place: Place) -> bool:
+    def lock(self, place: PoppedQueue) -> bool:
         """Lock a place for one pop; False if another has it."""
         if place in self._locked:
             return False
         self._locked.add(place)
         return True
 
-    def unlock(self, place: Place) -> None:
+    def unlock(self, place: PoppedQueue) -> None:
         """Release a place."""
         self._locked.discard(place)
 
     # -- offsets -------------------------------------------------------------------------------------------
 
-    def begin(self, place: Place, init_mode: int) -> int:
+    def begin(self, place: PoppedQueue, init_mode: int) -> int:
         """Return the offset at which a pop begins. A group without one gets its first (RocketMQ: getPopOffset).
 
         Raises:
@@ -114,22 +114,22 @@ class PopPositions:
             self._on_commit()
         return self._furthest(place, offset)
 
-    def committed(self, place: Place) -> int | None:
+    def committed(self, place: PoppedQueue) -> int | None:
         """Return the group's offset."""
         return self._offsets.query(*place)
 
-    def look(self, place: Place) -> int:
+    def look(self, place: PoppedQueue) -> int:
         """Return where the next pop would begin, at the latest; changes nothing."""
         offset = self._offsets.query(*place)
         if offset is None:
             offset = self._store.min_offset_in_queue(place.topic, place.queue_id)
         return self._furthest(place, offset)
 
-    def _furthest(self, place: Place, committed: int) -> int:
+    def _furthest(self, place: PoppedQueue, committed: int) -> int:
         position = self._positions.get(place)
         return committed if position is None else max(committed, position.next_offset)
 
-    def first_offset(self, place: Place, init_mode: int) -> int:
+    def first_offset(self, place: PoppedQueue, init_mode: int) -> int:
         """Return the first offset of a group (RocketMQ: getInitOffset)."""
         _, topic, queue_id = place
         low = self._store.min_offset_in_queue(topic, queue_id)
@@ -139,7 +139,7 @@ class PopPositions:
             return 0
         return max(0, self._store.max_offset_in_queue(topic, queue_id) - 1)
 
-    def commit(self, place: Place, offset: int) -> None:
+    def commit(self, place: PoppedQueue, offset: int) -> None:
         """Commit an offset of ordered messages, or one found to be wrong; it may be lower than before.
 
         Raises:
@@ -149,11 +149,11 @@ class PopPositions:
             self._offsets.commit(*place, offset)
             self._on_commit()
 
-    def passing(self, place: Place, offset: int, next_offset: int) -> Passed:
+    def passing(self, place: PoppedQueue, offset: int, next_offset: int) -> Passed:
         """Return over what a pop from `offset` moves the group, counted from its last check point."""
         return Passed(self._unmatched_from.get(place, offset), next_offset)
 
-    def passed(self, place: Place, offset: int, next_offset: int, written: Written | None) -> None:
+    def passed(self, place: PoppedQueue, offset: int, next_offset: int, written: Written | None) -> None:
         """Move a position after a pop, and commit that once it is safe.
 
         Args:
@@ -199,7 +199,7 @@ class PopPositions:
         if not waiting:
             del self._waiting[topic, queue_id]
 
-    def _commit_safe(self, place: Place, position: _Position) -> None:
+    def _commit_safe(self, place: PoppedQueue, position: _Position) -> None:
         offset = None
         while position.uncommitted and position.uncommitted[0][0] is None:
             offset = position.uncommitted.popleft()[1]
@@ -218,7 +218,7 @@ class PopPositions:
 
     # -- forgetting ----------------------------------------------------------------------------------------
 
-    def forget_place(self, place: Place) -> None:
+    def forget_place(self, place: PoppedQueue) -> None:
         """Forget the position in a queue: the next pop begins at the group's offset."""
         for table in (self._positions, self._unmatched_from):
             table.pop(place, None)

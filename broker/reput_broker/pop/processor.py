@@ -21,7 +21,7 @@ from reput_broker.core import Core
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.pop.checkpoints import CheckPoint, CheckPointKey
 from reput_broker.pop.polling import PollingKey
-from reput_broker.pop.positions import Place, Written
+from reput_broker.pop.positions import PoppedQueue, Written
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
@@ -77,7 +77,7 @@ class _Pop:
 class _Taken:
     """What a pop found in one queue, which it has locked."""
 
-    place: Place
+    place: PoppedQueue
     offset: int
     found: GetMessageResult | FilteredGet
     body: bytes = b""
@@ -181,7 +181,7 @@ class PopProcessor:
             raise
         return selection
 
-    def _select_of(self, pop: _Pop, place: Place, selection: _Selection) -> None:
+    def _select_of(self, pop: _Pop, place: PoppedQueue, selection: _Selection) -> None:
         header, positions = pop.header, self._state.positions
         wanted = header.max_msg_nums - selection.count
         is_full = wanted <= 0 or any(isinstance(taken.found, FilteredGet) for taken in selection.taken)
@@ -202,7 +202,7 @@ class PopProcessor:
             selection.count += taken.found.count
             selection.rest += max(0, taken.found.max_offset - taken.found.next_begin_offset)
 
-    def _take(self, pop: _Pop, place: Place, wanted: int) -> _Taken | None:
+    def _take(self, pop: _Pop, place: PoppedQueue, wanted: int) -> _Taken | None:
         header = pop.header
         offset = self._state.positions.begin(place, header.init_mode)
         if header.order:
@@ -218,7 +218,7 @@ class PopProcessor:
             found = self._get(pop, place, offset, wanted)
         return _Taken(place, offset, found)
 
-    def _get(self, pop: _Pop, place: Place, offset: int, wanted: int) -> GetMessageResult | FilteredGet:
+    def _get(self, pop: _Pop, place: PoppedQueue, offset: int, wanted: int) -> GetMessageResult | FilteredGet:
         size = min(self._core.config.limits.pull_bytes, pop.request.client.share)
         key = place.topic, place.queue_id, offset
         return get_unless_cold(self._core.store, key, wanted, size, pop.message_filter, ROCKETMQ_LIMITS)

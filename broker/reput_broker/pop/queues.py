@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from reput_broker.groups.group_access import GroupAccess
-from reput_broker.pop.positions import Place, PopPositions
+from reput_broker.pop.positions import PoppedQueue, PopPositions
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus
 from reput_broker.tables.topic_access import TopicAccess
@@ -23,7 +23,7 @@ _RETRY_FIRST: Final = 0.2
 """How many of the pops begin with the retry topic (RocketMQ: popFromRetryProbability)."""
 
 
-class Wanted(Protocol):
+class PopTarget(Protocol):
     """The part of a header that names the queues; queue id -1 means all of the topic."""
 
     @property
@@ -50,7 +50,7 @@ class PopQueues:
         self._groups = groups
         self._positions = positions
 
-    def check(self, wanted: Wanted, *, creates: bool) -> None:
+    def check(self, wanted: PopTarget, *, creates: bool) -> None:
         """Refuse what may not be popped.
 
         Args:
@@ -63,14 +63,14 @@ class PopQueues:
             self._groups.check_still_consuming(wanted.consumer_group)
         self._groups.check_readable(wanted.consumer_group, wanted.topic)
 
-    def places(self, wanted: Wanted, *, with_retries: bool) -> Iterator[Place]:
+    def places(self, wanted: PopTarget, *, with_retries: bool) -> Iterator[PoppedQueue]:
         """Yield the queues in the order in which they are popped."""
         group, topic = wanted.consumer_group, wanted.topic
         retries = self._retry_topics(group, topic) if with_retries else []
         if retries and random.random() < _RETRY_FIRST:
             yield from self._queues_of(group, retries.pop(0))
         if wanted.queue_id >= 0:
-            yield Place(group, topic, wanted.queue_id)
+            yield PoppedQueue(group, topic, wanted.queue_id)
         else:
             yield from self._queues_of(group, topic)
         for retry in retries:
@@ -81,14 +81,14 @@ class PopQueues:
         names = (pop_retry_topic(topic, group), pop_retry_topic_v2(topic, group))
         return [name for name in names if self._access.known(name) is not None]
 
-    def _queues_of(self, group: str, topic: str) -> Iterator[Place]:
+    def _queues_of(self, group: str, topic: str) -> Iterator[PoppedQueue]:
         config = self._access.known(topic)
         queues = 0 if config is None else config.read_queue_nums
         first = random.randrange(queues) if queues > 1 else 0
         for number in range(queues):
-            yield Place(group, topic, (first + number) % queues)
+            yield PoppedQueue(group, topic, (first + number) % queues)
 
-    def left(self, place: Place) -> int:
+    def left(self, place: PoppedQueue) -> int:
         """Return how many messages of a queue the group has not popped."""
         end = self._store.max_offset_in_queue(place.topic, place.queue_id)
         return max(0, end - self._positions.look(place))

@@ -8,7 +8,7 @@ from functools import partial
 from reput_broker.groups.reply_push import Requesters
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import StoredBefore
-from reput_broker.put.group_transfer import GroupTransfer
+from reput_broker.put.progress import LogProgress
 from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
 from reput_broker.retry.put_once import PutOnce, Work
 from reput_broker.store.block import Block
@@ -30,14 +30,14 @@ class PutProcessor:
         access: TopicAccess,
         counters: Counters,
         once: PutOnce,
-        transfer: GroupTransfer,
+        progress: LogProgress,
         requesters: Requesters,
     ) -> None:
         self._store = store
         self._access = access
         self._counters = counters
         self._once = once
-        self._transfer = transfer
+        self._progress = progress
         self._requesters = requesters
         self._store_host = str(store.options.host)
 
@@ -49,7 +49,7 @@ class PutProcessor:
         """Store a block of records of one topic and queue as a whole."""
         header = PutMessageHeader.from_ext(request.header.ext)
         if header.ack is AckLevel.REPLICATED:
-            self._transfer.check()
+            self._progress.check_replicas()
         size = len(request.body)
         if size > BLOCK_BYTES_MAX:
             self._counters.rejected["too_large"] += 1

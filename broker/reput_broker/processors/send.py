@@ -87,7 +87,7 @@ class SendProcessor:
 
     def _send(self, request: Request, header: SendMessageHeader) -> Result:
         if header.ack is AckLevel.REPLICATED:
-            self._core.puts.transfer.check()
+            self._core.puts.progress.check_replicas()
         if header.batch:
             return self._find_and_send(request, header, None)
         found = admitted_properties(header)

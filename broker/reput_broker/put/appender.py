@@ -10,13 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from reput_broker.observe.counters import Counters
-from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.fence import Fence, Fenced
-from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.pending_puts import PendingRequest, not_reached
+from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock
-from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.request import Put, Refusal, Response, Result
 from reput_broker.store.block import Block
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
@@ -37,28 +34,27 @@ class StoredBefore(PutResult):
 
 
 class Appender:
-    """Appends messages and answers when the requested ack level is reached."""
+    """Appends messages and answers when the requested ack level is reached.
+
+    Args:
+        dispatch: called after puts that no connection dispatches.
+    """
 
     def __init__(
         self,
         store: MessageStore,
         lock: PutLock,
-        flush: FlushCommitLogService,
-        reput: ReputMessageService,
-        counters: Counters,
-        transfer: GroupTransfer,
-        commit: CommitRealTimeService | None = None,
-        *,
         fence: Fence,
-        readers_see_unflushed: bool,
+        progress: LogProgress,
+        counters: Counters,
+        dispatch: Callable[[], None],
     ) -> None:
         self._fence = fence
         self._store = store
         self._lock = lock
-        self._flush = flush
-        self._transfer = transfer
-        self._commit = commit
-        self._wake_reput = reput.wake if readers_see_unflushed and commit is None else _nothing
+        self._progress = progress
+        self._syncs_always = store.options.flush_sync and not progress.has_pool
+        self._dispatch = dispatch
         self._counters = counters
         self._page_cache_seconds = counters.produce_seconds[AckLevel.PAGE_CACHE]
 
@@ -110,7 +106,7 @@ class Appender:
         waiting = self.append((result,))
         if waiting is not None:
             await waiting
-        self._wake_reput()
+        self._dispatch()
         if isinstance(result.outcome, Exception):
             raise result.outcome
         assert not isinstance(result.outcome, PutResult), "`_set_outcomes` has replaced it"
@@ -161,10 +157,8 @@ class Appender:
             self._counters.longest_put_s = max(self._counters.longest_put_s, seconds)
         if in_page_cache:
             self._page_cache_seconds.observe(now - puts[0].request.received_at, in_page_cache)
-            if self._commit is not None:
-                self._commit.wrote()
-            else:
-                self._flush.wrote()
+            if self._syncs_always:
+                self._progress.flushed.want()
 
     async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
         """Run `put`, which stores a record of the broker itself, when the lock is free. The caller
@@ -184,9 +178,7 @@ class Appender:
         if result.status is not _OK:
             raise self._refusal(result.status)
         self._counters.topic(topic).count_in(result.count, size)
-        self._wake_reput()
-        if self._commit is not None:
-            self._commit.wrote()
+        self._dispatch()
         return result
 
     def _finish(self, put: Put, result: PutResult) -> Response | None:
@@ -197,27 +189,10 @@ class Appender:
             traffic.duplicates += result.count
         else:
             traffic.count_in(result.count, put.size, put.kind)
-        if put.ack is AckLevel.FLUSHED:
+        if put.ack is not AckLevel.PAGE_CACHE or (self._progress.has_pool and not request.is_oneway):
             request.body = _STORED  # it is in the log; a waiting request need not keep it
-            self._flush.answer_when_flushed(
-                result.end_offset, PendingRequest(request, response, result.count, self._fence)
-            )
-            return None
-        if put.ack is AckLevel.REPLICATED:
-            request.body = _STORED
-            if self._commit is not None:
-                self._commit.want()
-            else:
-                self._flush.wrote()
-            self._transfer.answer_when_replicated(
-                result.end_offset, PendingRequest(request, response, result.count, self._fence)
-            )
-            return None
-        if self._commit is not None and not request.is_oneway:
-            request.body = _STORED
-            self._commit.answer_when_committed(
-                result.end_offset, PendingRequest(request, response, result.count, self._fence)
-            )
+            pending = PendingRequest(request, response, result.count, self._fence)
+            self._progress.answer_when(put.ack, result.end_offset, pending)
             return None
         reason = self._fence.expiry()
         return response if reason is None else not_reached(response, reason, ErrorCode.REPLICA_TIMEOUT)
@@ -269,10 +244,6 @@ class Appender:
             f"(store.message_size_max), and all that is put at once must fit into one log file of "
             f"{options.commit_log_file_size} bytes (store.commit_log_file_size); make it smaller",
         )
-
-
-def _nothing() -> None:
-    """Do nothing: readers see only what is flushed, and the flush starts dispatch."""
 
 
 def not_master(fence: Fence, reason: str, response_code: int | None = None) -> Refusal:

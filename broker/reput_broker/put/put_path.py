@@ -12,8 +12,8 @@ from reput_broker.put.appender import Appender
 from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.put.group_transfer import GroupTransfer
 from reput_broker.put.own_puts import OwnPuts
+from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.put.store_upkeep import StoreUpkeep
@@ -39,49 +39,40 @@ class PutPath:
         on_failure: Callable[[str], None],
         fence: Fence,
     ) -> None:
-        is_sync = config.store.flush == "sync"
-        self._serves_unflushed = not is_sync
         self.fence = fence
         self.lock = PutLock(fence, config.store)
         self.allocate = AllocateService(store)
-        self.reput = ReputMessageService(store, hold.answer_ready)
+        self.progress = progress = LogProgress(store, config, counters)
+        self.reput = ReputMessageService(store, progress.dispatched)
+        self.flush = FlushCommitLogService(store, config.store, counters, progress, on_failure)
         self.commit: CommitRealTimeService | None = None
-        if config.store.transient_store_pool and not store.options.is_replica:
-            self.commit = CommitRealTimeService(
-                store, config.store, counters, on_committed=self._after_commit, on_failure=on_failure
-            )
-        self.transfer = GroupTransfer(store, config.ha, counters)
-        self.flush = FlushCommitLogService(
-            store,
-            config.store,
-            counters,
-            on_committed=None if self.commit is None else self.commit.committed,
-            on_flushed=self._after_flush,
-            on_failure=on_failure,
-        )
         self.upkeep = StoreUpkeep(store, config.store, counters)
+        progress.dispatched.follow(hold.answer_ready)
+        is_sync = config.store.flush == "sync"
+        self.wrote: Callable[[], None] = self.flush.want if is_sync else self.reput.wake
+        """Called after the broker has appended messages of its own."""
+        if progress.has_pool:
+            self.commit = CommitRealTimeService(store, config.store, progress, on_failure)
+            if not is_sync:
+                progress.committed.follow(self.reput.catch_up)
+            progress.committed.follow(self.flush.committed)
+            progress.replicated.want = self.commit.want
+            self.wrote = _nothing
+        elif is_sync:
+            progress.replicated.want = self.flush.want
+        # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
+        put_dispatches = not is_sync and not progress.has_pool
+        self.put_by = self.reput.put_by if put_dispatches else _nothing
+        # A slave reports first: its master waits for that, and its own consumers can wait a moment.
+        dispatch_flushed = self.reput.wake if store.options.is_replica else self.reput.catch_up
+        progress.flushed.follow(dispatch_flushed)
+        progress.confirmed.follow(dispatch_flushed)
         self.appender = Appender(
-            store,
-            self.lock,
-            self.flush,
-            self.reput,
-            counters,
-            self.transfer,
-            self.commit,
-            fence=fence,
-            readers_see_unflushed=not is_sync,
+            store, self.lock, fence, progress, counters, self.reput.wake if put_dispatches else _nothing
         )
         self.local_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
         self._ha = config.ha
-        self.on_flushed: Callable[[], None] = lambda: None
-        """Called after each sync that moved the flushed offset."""
-        self.wrote = self.commit.wrote if self.commit else self.flush.wrote if is_sync else self.reput.wake
-        """Called after the broker has appended messages of its own."""
         self.own = OwnPuts(store, self.lock, fence, self.wrote)
-        # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
-        self.put_by = _nothing if is_sync or self.commit else self.reput.put_by
-        # A slave reports first: its master waits for that, and its own consumers can wait a moment.
-        self._dispatch_flushed = self.reput.wake if store.options.is_replica else self.reput.catch_up
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""
@@ -89,8 +80,7 @@ class PutPath:
             *(() if self.commit is None else (self.commit.run,)),
             self.reput.run,
             self.flush.run,
-            self.flush.expire,
-            self.transfer.expire,
+            self.progress.expire,
             self.allocate.run,
             self.allocate.unlock_full_files,
             self.upkeep.flush_queues,
@@ -105,18 +95,6 @@ class PutPath:
             return AckLevel.REPLICATED
         return self.local_ack
 
-    def _after_flush(self) -> None:
-        self._dispatch_flushed()
-        self.transfer.advance()
-        self.on_flushed()
 
-    def _after_commit(self) -> None:
-        """After a commit: dispatch it, unless readers wait for its sync; request the sync."""
-        if self._serves_unflushed:
-            self.reput.catch_up()
-        self.transfer.committed()
-        self.flush.committed()
-
-
-def _nothing(_: object) -> None:
+def _nothing(_: object = None) -> None:
     """Do nothing."""

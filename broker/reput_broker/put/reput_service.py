@@ -5,11 +5,10 @@ The task waits for an event while it is idle, because a loop of one-millisecond 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import structlog
 import trio
 
+from reput_broker.put.progress import Position
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 
@@ -31,12 +30,12 @@ class ReputMessageService:
 
     Args:
         store: whose log is dispatched.
-        after_step: called after each step that dispatched something; answers long polls.
+        dispatched: advanced after each step.
     """
 
-    def __init__(self, store: MessageStore, after_step: Callable[[], None]) -> None:
+    def __init__(self, store: MessageStore, dispatched: Position) -> None:
         self._store = store
-        self._after_step = after_step
+        self._dispatched = dispatched
         self._woken = trio.Event()
         self._last_putter: object = None
 
@@ -85,7 +84,7 @@ class ReputMessageService:
         try:
             dispatched = self._store.reput_step() > 0
             if dispatched:
-                self._after_step()
+                self._dispatched.advance(self._store.dispatched_offset)
             return dispatched
         except ReputError:
             return False
@@ -109,8 +108,9 @@ class ReputMessageService:
                 await trio.sleep(_STUCK_INTERVAL_S)
                 continue
             if dispatched:
-                self._after_step()
-                is_busy = store.dispatched_offset - before >= _BUSY_BYTES
+                now = store.dispatched_offset
+                self._dispatched.advance(now)
+                is_busy = now - before >= _BUSY_BYTES
                 if is_busy and store.dispatch_behind_bytes < _WORTH_A_STEP_BYTES:
                     await trio.sleep(_REPUT_INTERVAL_S)
                 else:

@@ -16,7 +16,7 @@ from reput_protocol.errors import ReputError
 log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S = 1.0
-_DIRECTORIES_INTERVAL_S = 1.0
+_DIRECTORIES_INTERVAL_S = 2.0
 _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # lets other tasks run and still indexes some hundred MiB a second
 

@@ -311,6 +311,11 @@ class Connection:
             self._deferred_bytes -= size
             self._memory.change(self, "read", -size)
 
+    def held_elsewhere(self, request: Request) -> None:
+        """See `Client`."""
+        if request in self._deferred:
+            self._defer(request, 0)
+
     def _count_sent(self, size: int) -> None:
         self._traffic.bytes_out += size
 
@@ -650,8 +655,9 @@ class Connection:
         if self._close_reason is not None:
             return None
         if header.flag & RESPONSE_FLAG:
-            if self._channel is not None:
-                self._channel.answered(header, body)
+            call = None if self._channel is None else self._channel.take(header.opaque)
+            if call is not None:
+                call.finish(header, body)
             elif self.is_stranger:
                 self.unauthenticated += 1  # it was asked nothing
             return None

@@ -132,6 +132,9 @@ class _LocalClient:
             self._response = response
             self._done.set()
 
+    def held_elsewhere(self, request: Request) -> None:
+        """See `Client`: it counts no memory."""
+
     def flush(self) -> None:
         """See `Client`."""
 

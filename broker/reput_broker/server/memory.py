@@ -14,8 +14,8 @@ expense of the connections that hold the most:
   the longest time without progress. A connection with more than `limits.connection_buffer` and one frame of unread
   answers is closed as well.
 
-Under access control, connections that have sent no request of a user share a sixteenth of `limits.buffer_total` by the
-same rules, so that they cannot slow down the others.
+Under access control, connections that have sent no request of a user share a sixteenth of `limits.buffer_total`, at
+least two of the largest frames that they may send, by the same rules, so that they cannot slow down the others.
 """
 
 from __future__ import annotations
@@ -56,24 +56,27 @@ class HeldBytes:
 
     Args:
         part: which part of `limits.buffer_total` these connections may hold: 1 is all of it, 16 a sixteenth.
+        least: bytes that they may hold if that part is less, up to a fifth of `limits.buffer_total`.
 
     Attributes:
         turn: held by the connection that may receive a frame beyond its share.
         total: bytes held now.
     """
 
-    def __init__(self, counters: Counters, limits: LimitsConfig, part: int = 1) -> None:
+    def __init__(self, counters: Counters, limits: LimitsConfig, part: int = 1, least: int = 0) -> None:
         self.turn = trio.Semaphore(1)
         self.total = 0
         self._kinds = counters.buffered_bytes
         self._limits = limits
         self._part = part
+        self._least = least
         self._held: dict[Holder, int] = {}
         self._looked_at = -_LOOK_S
 
     @property
     def _limit(self) -> int:
-        return self._limits.buffer_total // self._part
+        total = self._limits.buffer_total
+        return max(total // self._part, min(self._least, total // 5))
 
     @property
     def share(self) -> int:

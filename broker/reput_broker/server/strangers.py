@@ -47,7 +47,7 @@ class Strangers:
         message = config.store.message_size_max if config.access.accept_rocketmq_signatures else 0
         self.frame_size = min(config.limits.frame_size, message + _REQUEST_BYTES)
         self.timeout_s = config.access.first_signature_timeout
-        self.memory = HeldBytes(counters, config.limits, part=_PART_OF_MEMORY)
+        self.memory = HeldBytes(counters, config.limits, part=_PART_OF_MEMORY, least=2 * self.frame_size)
         self.penalties = Penalties()
         self.crowd: Crowd[Connection] = Crowd()
 

@@ -23,8 +23,7 @@ import structlog
 import trio
 
 from reput_broker.put.appender import Appender
-from reput_broker.put.flush_service import FlushCommitLogService
-from reput_broker.put.group_transfer import GroupTransfer
+from reput_broker.put.progress import LogProgress
 from reput_broker.request import Refusal
 from reput_broker.staging.batches import Batch, marker_of, read_marker
 from reput_broker.staging.copies import StagedCopies
@@ -93,8 +92,7 @@ class Committer:
         self,
         store: MessageStore,
         appender: Appender,
-        flush: FlushCommitLogService,
-        transfer: GroupTransfer,
+        progress: LogProgress,
         publisher: Publisher,
         state: StagingState,
         tables: Tables,
@@ -102,12 +100,11 @@ class Committer:
     ) -> None:
         self._store = store
         self._appender = appender
-        self._flush = flush
-        self._transfer = transfer
+        self._progress = progress
         self._publisher = publisher
         self._staging = state.staging
         self._batches = state.batches
-        self._copies = StagedCopies(store, appender, flush, publisher.piece_max)
+        self._copies = StagedCopies(store, appender, progress, publisher.piece_max)
         self._topics = tables.topics
         self._topics_saver = tables.topic_saver
         self._access = access
@@ -318,7 +315,7 @@ class Committer:
         Raises:
             Refusal: that takes too long.
         """
-        await self._transfer.confirmed_to(self._closed_at)
+        await self._progress.confirmed_to(self._closed_at)
 
     async def _commit(self, wanted: Commit) -> Committed:
         await self._complete_earlier(wanted)
@@ -459,7 +456,7 @@ class Committer:
         batch = Batch(intent.batch_id, intent.messages, self._clock_ms())
 
         marker = await self._close(intent, batch)
-        await self._flush.flushed_to(marker.end_offset)
+        await self._progress.flushed.reached(marker.end_offset)
         self._batches.note(intent.query_id, batch, marker.queue_offset, marker.physical_offset)
         self._drop(intent.query_id, intent.batch_id)
         return batch

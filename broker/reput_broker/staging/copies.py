@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from reput_broker.put.appender import Appender
-from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.progress import LogProgress
 from reput_broker.staging.intent import CopyPlace, Intent, StagingFacts
 from reput_broker.staging.publisher import Pace, TrailingSyncs
 from reput_broker.staging.queue_records import records_from
@@ -41,11 +41,11 @@ class StagedCopies:
     """
 
     def __init__(
-        self, store: MessageStore, appender: Appender, flush: FlushCommitLogService, piece_max: int
+        self, store: MessageStore, appender: Appender, progress: LogProgress, piece_max: int
     ) -> None:
         self._store = store
         self._appender = appender
-        self._flush = flush
+        self._flushed = progress.flushed
         self._piece_max = min(piece_max, store.options.message_bytes_max)
 
     async def write(self, files: Sequence[StagingFile]) -> CopyPlace | None:
@@ -56,7 +56,7 @@ class StagedCopies:
             OSError: a staging cannot be read.
         """
         pace = Pace(self._store.stats, time.monotonic, self._piece_max)
-        syncs = TrailingSyncs(self._flush)
+        syncs = TrailingSyncs(self._flushed)
         begins: CopyPlace | None = None
         for file in files:
             for start in range(0, file.size, _READ_BYTES):

@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from reput_broker.put.appender import Appender
-from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.progress import LogProgress, Position
 from reput_broker.staging.intent import Intent, QueuePlace
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
@@ -120,8 +120,8 @@ class Pieces:
 class TrailingSyncs:
     """Requests a sync after every few bytes, and waits for the one before it."""
 
-    def __init__(self, flush: FlushCommitLogService) -> None:
-        self._flush = flush
+    def __init__(self, flushed: Position) -> None:
+        self._flushed = flushed
         self._unsynced = self._asked = 0
 
     async def appended(self, end: int, size: int, sync_bytes: int) -> None:
@@ -132,8 +132,8 @@ class TrailingSyncs:
         """
         self._unsynced += size
         if self._unsynced >= sync_bytes:
-            await self._flush.flushed_to(self._asked)
-            self._flush.want()
+            await self._flushed.reached(self._asked)
+            self._flushed.want()
             self._asked, self._unsynced = end, 0
 
 
@@ -152,13 +152,13 @@ class Publisher:
         self,
         store: MessageStore,
         appender: Appender,
-        flush: FlushCommitLogService,
+        progress: LogProgress,
         topics: TopicConfigManager,
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
         self._appender = appender
-        self._flush = flush
+        self._flushed = progress.flushed
         self._topics = topics
         self._clock_ms = clock_ms
         self.piece_max = max(1, store.options.commit_log_file_size // _FILE_PARTS)
@@ -184,7 +184,7 @@ class Publisher:
         quiet_s = (self._clock_ms() - self._store.last_put_ms) / 1000
         pace = Pace(self._store.stats, time.monotonic, self.piece_max, quiet_s)
         buffer = bytearray(RUN_BYTES)
-        syncs = TrailingSyncs(self._flush)
+        syncs = TrailingSyncs(self._flushed)
         for file in files:
             blocks = _not_published(await trio.to_thread.run_sync(file.blocks), left)
             skipped = {block.position: count for block, count in blocks}

@@ -17,10 +17,10 @@ from reput_broker.groups.reply_push import Requesters
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.committer import Commit, Committer
 from reput_broker.staging.staging_file import StagingFile, StagingKey
-from reput_broker.staging.staging_table import STAGING_ID, StagingTable, SyncAhead, remove
+from reput_broker.staging.staging_state import StagingState
+from reput_broker.staging.staging_table import STAGING_ID, SyncAhead, remove
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.topic_access import TopicAccess
@@ -124,8 +124,7 @@ class StagingProcessor:
         store: MessageStore,
         access: TopicAccess,
         counters: Counters,
-        staging: StagingTable,
-        batches: CommittedBatches,
+        state: StagingState,
         committer: Committer,
         requesters: Requesters,
         config: SinkConfig,
@@ -134,8 +133,8 @@ class StagingProcessor:
         self._store = store
         self._access = access
         self._counters = counters
-        self._staging = staging
-        self._batches = batches
+        self._staging = state.staging
+        self._batches = state.batches
         self._committer = committer
         self._requesters = requesters
         self._config = config

@@ -100,7 +100,7 @@ class MessageStore:
         self._listener = listener
         self._dispatchers = tuple(dispatchers)
         self._flags = RunningFlags(self.options, self.stats)
-        self._on_appended: Callable[[], None] = lambda: None
+        self._on_appended: Callable[[int], object] = lambda _: None
         self._make_parts()
 
     def _make_parts(self) -> None:
@@ -356,8 +356,8 @@ class MessageStore:
 
     # -- replication ------------------------------------------------------------------------------------------
 
-    def when_appended(self, call: Callable[[], None]) -> None:
-        """Have `call` called after each append, in the thread that appends."""
+    def when_appended(self, call: Callable[[int], object]) -> None:
+        """Have `call` called with the end of the log after each append, in the thread that appends."""
         self._on_appended = self._log.on_appended = call
 
     def begin_replica_at(self, offset: int) -> None:

@@ -1,6 +1,6 @@
 """Repair a store that a start refuses, and keep every byte that is removed.
 
-Only the log is irreplaceable. A damaged record is fixed if its right value is known (`field_fix.py`). At the first
+Only the log is irreplaceable. A damaged record is fixed if its right value is known (`repair_plan.py`). At the first
 other one the log has to end: with a hole it would assign queue offsets and log offsets to other messages. Everything
 after it is moved to `repair-N/`. Everything else is rebuilt from the log.
 

@@ -1,14 +1,19 @@
-"""Decide what a start needs to accept a store, and what that costs. Changes nothing."""
+"""Decide what a start needs to accept a store, and what that costs. Changes nothing.
+
+A damaged field whose right value follows from the rest is fixed. A record is partly redundant: its place, its size (the
+sum of its parts), what its checksum covers. If one such field is wrong and with another value everything fits,
+checksums included, that was its value.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.log.walk import LOST_PAGE
+from reput_broker.store.log.walk import LOST_PAGE, can_be_topic
 from reput_broker.store.opening.directory_swap import standing_for
-from reput_broker.tools.field_fix import FieldFix, find_fix, renumber
 from reput_broker.tools.index_raw import index_sizes
 from reput_broker.tools.layout import Stream
 from reput_broker.tools.log_reader import Damage, LogBatch, read_log
@@ -19,10 +24,27 @@ from reput_broker.tools.unit_files import queue_ends, queues_digest
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
 from reput_protocol.printable import counted
+from reput_protocol.properties import CRC_PROPERTY_BYTES, ends_with_crc_property
 from reput_protocol.record.dispatch_rows import topic_text
-from reput_protocol.record.head import physical_offset_at, store_timestamp_at
+from reput_protocol.record.head import (
+    body_size_at,
+    head_bytes,
+    physical_offset_at,
+    read_head,
+    store_timestamp_at,
+)
+from reput_protocol.record.layout import (
+    I16,
+    I32,
+    I64,
+    MAGIC_V1,
+    MAGIC_V2,
+    QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    crc31,
+)
 from reput_protocol.record.row import POSITION
-from reput_protocol.record.scan import ScanStatus, scan_record
+from reput_protocol.record.scan import ScanStatus, locate, scan_record
 
 _RECORD_BYTES_MAX = 16 << 20
 
@@ -273,3 +295,90 @@ def _truncation_at(log: Stream, path: Path, position: int, offset: int, reason: 
                     topic = topic_text(part.topic(row))
                     topics[topic] = topics.get(topic, 0) + 1
     return Truncation(path, position, offset, reason, max(0, lost), records, topics)
+
+
+_PHYSICAL_OFFSET_AT = 28
+
+
+class FieldFix(NamedTuple):
+    """Wrong bytes of a file, and the right ones."""
+
+    file: Path
+    position: int
+    wrong: bytes
+    right: bytes
+    field: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file} at byte {self.position}: {self.field} {self.wrong.hex()} becomes {self.right.hex()}"
+        )
+
+
+def find_fix(damage: Damage) -> FieldFix | None:
+    """Find the one field whose correction makes a damaged record valid; None if there is none."""
+    if not damage.file.size:
+        return None
+    with damage.file.path.open("rb") as file:
+        file.seek(damage.position)
+        data = file.read(_RECORD_BYTES_MAX)
+    if len(data) < RECORD_BYTES_MIN:
+        return None
+    place = damage.file.start + damage.position
+    for at, right, fixed_field in _candidates(data, place):
+        wrong = data[at : at + len(right)]
+        fixed = data[:at] + right + data[at + len(right) :]
+        if wrong != right and _is_valid(fixed, place, damage):
+            return FieldFix(damage.file.path, damage.position + at, wrong, right, fixed_field)
+    return None
+
+
+def renumber(log: Stream, offset: int, number: int) -> FieldFix:
+    """Correct a record's queue offset, which its unit determines."""
+    path, position = log.place(offset + QUEUE_OFFSET_AT)
+    with path.open("rb") as file:
+        file.seek(position)
+        return FieldFix(path, position, file.read(8), I64.pack(number), "QUEUEOFFSET")
+
+
+def _candidates(data: bytes, place: int) -> Iterator[tuple[int, bytes, str]]:
+    yield _PHYSICAL_OFFSET_AT, I64.pack(place), "PHYSICALOFFSET"
+    yield 4, I32.pack(MAGIC_V1), "MAGIC"
+    yield 4, I32.pack(MAGIC_V2), "MAGIC"
+    parts = _sum_of_parts(data)
+    if parts is not None:
+        yield 0, I32.pack(parts), "TOTALSIZE"
+    scan, extent = locate(data, 0, len(data), check_crc=False)
+    if extent is None:
+        return
+    body = data[extent.body : extent.body + extent.body_size]
+    actual, stored = crc31(body), read_head(data).body_crc
+    # A wrong byte of the body changes about half of the checksum's bits; a single changed bit is in
+    # the checksum itself. A checksum of the whole record makes this certain.
+    text = data[extent.properties : scan.size]
+    if (actual ^ stored).bit_count() == 1 or ends_with_crc_property(text[-CRC_PROPERTY_BYTES - 1 :]):
+        yield 8, I32.pack(actual), "BODYCRC"
+
+
+def _sum_of_parts(data: bytes) -> int | None:
+    head = read_head(data)
+    body = head_bytes(head.sys_flag)
+    if body > len(data):
+        return None
+    body_size = body_size_at(data, 0, body)
+    at = body + body_size
+    if body_size < 0 or at + 4 > len(data):
+        return None
+    if head.magic == MAGIC_V1:
+        at += 1 + data[at]
+    else:
+        at += 2 + max(0, I16.unpack_from(data, at)[0])
+    return int(at + 2 + max(0, I16.unpack_from(data, at)[0])) if at + 2 <= len(data) else None
+
+
+def _is_valid(data: bytes, place: int, damage: Damage) -> bool:
+    scan, extent = locate(data, 0, len(data), check_crc=True)
+    if extent is None or physical_offset_at(data) != place:
+        return False
+    topic = data[extent.topic : extent.topic + extent.topic_size]
+    return scan.size == damage.size and can_be_topic(topic)

@@ -41,7 +41,7 @@ class OpMessage(NamedTuple):
     last_half_offset: int
 
 
-class Batch(NamedTuple):
+class OpBatch(NamedTuple):
     """An op message to write, and how many of the waiting decisions it holds."""
 
     record: Record
@@ -108,7 +108,7 @@ class OpQueue:
         """Upper bound for the next message's size in the log."""
         return self._options.op_message_size + 512
 
-    def compose(self, now_ms: int, log_end: int) -> Batch | None:
+    def compose(self, now_ms: int, log_end: int) -> OpBatch | None:
         """Return the next message, oldest decisions first; None if there are none. `written` removes them.
 
         `log_end` is where the log ends and the message will be.
@@ -130,9 +130,9 @@ class OpQueue:
             prepared_transaction_offset=log_end if count == len(self._waiting) else 0,
             properties=encode_properties({names.TAGS: OP_TAG, names.UNIQ_KEY: self._new_id()}),
         )
-        return Batch(record, count)
+        return OpBatch(record, count)
 
-    def written(self, batch: Batch, queue_offset: int) -> None:
+    def written(self, batch: OpBatch, queue_offset: int) -> None:
         """Record that a message is in the log, at an offset of the op queue."""
         offsets = [self._waiting.popleft() for _ in range(batch.decisions)]
         self._size -= len(batch.record.body)
@@ -204,7 +204,7 @@ class OpWriter:
     async def write(self) -> bool:
         """Write all decisions; False if the store refuses them now."""
         while self._ops.waiting:
-            batch: Batch | None = None
+            batch: OpBatch | None = None
 
             def compose() -> Record | None:
                 nonlocal batch

@@ -75,8 +75,7 @@ def export(
     Every record is checked. A damaged message is left out and reported on stderr; the exit code is then 7.
     """
     from reput_broker.tools.dump import NotThere
-    from reput_broker.tools.export import TopicExport
-    from reput_broker.tools.export_parquet import ParquetMissing, require_parquet, write_parquet
+    from reput_broker.tools.export import ParquetMissing, TopicExport, require_parquet, write_parquet
 
     printer = Printer(settings)
     if form == "parquet":

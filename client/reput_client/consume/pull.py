@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
 from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import ExpressionType, PullSysFlag, RequestCode, ResponseCode
@@ -44,7 +44,7 @@ class PullStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MessageSelector:
     """A filter: the expression for the broker, and the tags compared here."""
 
     expression_type: ExpressionType
@@ -86,7 +86,7 @@ def pull_ext(
     topic: str,
     queue_id: int,
     queue_offset: int,
-    wanted: Wanted,
+    wanted: MessageSelector,
     *,
     max_messages: int,
     max_bytes: int,
@@ -306,7 +306,7 @@ class PullResult:
         )
 
 
-def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: Wanted) -> PullResult:
+def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: MessageSelector) -> PullResult:
     """Return the result of an answered pull from `offset` of a queue. Damaged messages are included.
 
     Raises:
@@ -348,9 +348,9 @@ class ReadAhead:
     def __init__(self, pump: Pump, code: RequestCode = RequestCode.PULL_MESSAGE) -> None:
         self._pump = pump
         self._code = code
-        self._pulls: dict[Hashable, tuple[Mapping[str, Value], Connection, Call]] = {}
+        self._pulls: dict[Hashable, tuple[Mapping[str, Value], BrokerConnection, Call]] = {}
 
-    def start(self, queue: Hashable, ext: Mapping[str, Value], connection: Connection | None) -> None:
+    def start(self, queue: Hashable, ext: Mapping[str, Value], connection: BrokerConnection | None) -> None:
         """Send the request `ext` without waiting; does nothing without an open connection."""
         self.drop(queue)
         if connection is not None and connection.usable():

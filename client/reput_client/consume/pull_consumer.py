@@ -20,10 +20,10 @@ from reput_client.consume.pull import (
     PULL_BYTES_MAX,
     PULL_GRACE_S,
     PULL_MESSAGES_MAX,
+    MessageSelector,
     PullResult,
     PullStatus,
     ReadAhead,
-    Wanted,
     pull_ext,
     pull_result,
 )
@@ -118,7 +118,7 @@ class PullConsumer(Client):
         """
         if offset < 0 or max_messages < 1 or max_bytes < 1 or wait_s < 0:
             raise ValueError("offset and wait_s must be 0 or more, max_messages and max_bytes 1 or more")
-        wanted = Wanted.of(tags, sql)
+        wanted = MessageSelector.of(tags, sql)
         deadline = self._session.deadline(None)
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
 

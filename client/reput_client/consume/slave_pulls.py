@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from reput_client.consume.pull import PullResult, PullStatus, Wanted, pull_result
+from reput_client.consume.pull import MessageSelector, PullResult, PullStatus, pull_result
 from reput_client.errors import ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.routing import MASTER_ID
@@ -41,7 +41,7 @@ class SlavePulls:
         queue: MessageQueue,
         offset: int,
         ext: Mapping[str, Value],
-        wanted: Wanted,
+        wanted: MessageSelector,
         what: str,
         deadline: float,
         until: float,

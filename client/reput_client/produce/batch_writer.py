@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import is_not_master, raise_refusal
 from reput_protocol.buffers import Buffer
@@ -66,7 +66,7 @@ class _Sent:
         self.what = what
         self.waiter = Waiter()
         self.call: Call | None = None
-        self.connection: Connection | None = None
+        self.connection: BrokerConnection | None = None
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ class BatchWriter(Client):
         self._start(sent, connection)
         connection.flush_now()
 
-    def _start(self, sent: _Sent, connection: Connection) -> None:
+    def _start(self, sent: _Sent, connection: BrokerConnection) -> None:
         sent.connection = connection
         sent.call = connection.start_template(sent.template, sent.waiter, sent.body)
 

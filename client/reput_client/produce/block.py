@@ -21,7 +21,7 @@ from reput_client.produce.puts import (
 )
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -51,7 +51,7 @@ class Terms(NamedTuple):
     is_divisible: bool = False
 
 
-class Block(Waiter):
+class OutgoingBlock(Waiter):
     """Messages for one queue, sent on the same terms. It is the waiter of its own call."""
 
     __slots__ = (
@@ -87,7 +87,7 @@ class Block(Waiter):
         "unknown",
     )
 
-    on_arrival: Callable[[Block], None]
+    on_arrival: Callable[[OutgoingBlock], None]
     """Called when its call has finished."""
 
     def __init__(
@@ -133,10 +133,10 @@ class Block(Waiter):
         self.spared = False
         self.not_before = 0.0
         self.call: Call | None = None
-        self.connection: Connection | None = None
+        self.connection: BrokerConnection | None = None
         self.unknown: MaybeStored | None = None
         """Set once it may be stored although no answer says that it is, as asked."""
-        self.parts: Sequence[Block] = ()
+        self.parts: Sequence[OutgoingBlock] = ()
         """Its messages as blocks of their own, if they are sent again one by one."""
         self.done = False
         self.receipts: Sequence[SendReceipt] | None = None
@@ -192,14 +192,14 @@ class Block(Waiter):
             )
         return putter.template(self.queue, self.count, ack, may_be_stored=may_be_stored)
 
-    def divide(self) -> list[Block]:
+    def divide(self) -> list[OutgoingBlock]:
         """Return a block for each message of a rejected block, which is done when they are."""
         ends = (*self.positions[1:], len(self.data))
         left = self.count
         data = memoryview(self.data)
-        parts: list[Block] = []
+        parts: list[OutgoingBlock] = []
 
-        def on_done(part: Block) -> None:
+        def on_done(part: OutgoingBlock) -> None:
             nonlocal left
             left -= 1
             self.error = self.error or part.error
@@ -210,7 +210,7 @@ class Block(Waiter):
                     self.on_done(self)
 
         for start, end, unique_id in zip(self.positions, ends, self.unique_ids, strict=True):
-            part = Block(self.queue, self.terms, on_done)
+            part = OutgoingBlock(self.queue, self.terms, on_done)
             part.data, part.count, part.positions, part.unique_ids = data[start:end], 1, (0,), (unique_id,)
             part.is_serial = True
             part.holders = self.holders

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Final
 
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
-from reput_client.produce.block import Block
+from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.placement import is_not_taken, lacks_replica
 from reput_client.produce.puts import RETRY_PAUSE_S, Putter, outcome_unknown, unknown_after
 from reput_client.transport.backoff import Backoff
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
 from reput_protocol.errors import MessageRefused, NotMaster, ReputError
 from reput_protocol.record.message import MessageQueue
@@ -52,7 +52,7 @@ class Link:
         putter: Putter,
         faults: FaultIsolation,
         broker_name: str,
-        on_news: Callable[[Block | None], None],
+        on_news: Callable[[OutgoingBlock | None], None],
         backoff: Backoff,
     ) -> None:
         """`on_news` is called with a block whose call has finished, and with None after a connection attempt."""
@@ -62,9 +62,9 @@ class Link:
         self._broker_name = broker_name
         self._on_news = on_news
         self._backoff = backoff
-        self.waiting: deque[Block] = deque()
-        self.flying: list[Block] = []
-        self.refused: list[tuple[Block, ReputError]] = []
+        self.waiting: deque[OutgoingBlock] = deque()
+        self.flying: list[OutgoingBlock] = []
+        self.refused: list[tuple[OutgoingBlock, ReputError]] = []
         self.is_away = False
         self.connecting = False
         self._connect_at = -math.inf
@@ -73,13 +73,13 @@ class Link:
         self.expires_at = math.inf
         """`expire` has nothing to do before; `next_expiry` updates it."""
 
-    def add(self, block: Block, now: float) -> None:
+    def add(self, block: OutgoingBlock, now: float) -> None:
         """Add a sealed block."""
         if block.terms.is_patient or not block.since:
             block.since = now
         self.take_over(block)
 
-    def take_over(self, block: Block) -> None:
+    def take_over(self, block: OutgoingBlock) -> None:
         """Add another broker's block; its deadline does not change."""
         self.waiting.append(block)
         self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
@@ -99,7 +99,7 @@ class Link:
         )
 
     @property
-    def _connection(self) -> Connection | None:
+    def _connection(self) -> BrokerConnection | None:
         """The connection to the master, open or not; None if its address is not known."""
         address = self._session.brokers.master(self._broker_name)
         return None if address is None else self._session.connection_to(address)
@@ -119,7 +119,7 @@ class Link:
             self._start(connection, now)
         return connection.flush_now()
 
-    def _start(self, connection: Connection, now: float) -> None:
+    def _start(self, connection: BrokerConnection, now: float) -> None:
         held_up: set[MessageQueue] = set()
         flying_bytes = place = 0
         is_ordered = not connection.is_rocketmq  # else blocks of a queue are sent one after the other
@@ -149,10 +149,10 @@ class Link:
             block.call = connection.start_template(template, block, block.data)
             flying_bytes += len(block.data)
 
-    def answered(self, now: float) -> list[Block]:
+    def answered(self, now: float) -> list[OutgoingBlock]:
         """Handle the answers received; return the blocks that are done."""
-        done: list[Block] = []
-        again: list[Block] = []
+        done: list[OutgoingBlock] = []
+        again: list[OutgoingBlock] = []
         for block in list(self.flying):
             call = block.call
             assert call is not None, "a block in flight has a call"
@@ -206,18 +206,18 @@ class Link:
         self._failure = error
         self._faults.failed(self._broker_name)
 
-    def free_blocks(self) -> list[Block]:
+    def free_blocks(self) -> list[OutgoingBlock]:
         """Return the waiting blocks that may go to another broker: those that are certainly not stored."""
         return [block for block in self.waiting if block.is_free and not block.unknown]
 
-    def _wait_for_slaves(self, block: Block, now: float) -> None:
+    def _wait_for_slaves(self, block: OutgoingBlock, now: float) -> None:
         block.call = block.connection = None
         block.not_before = now + _SLAVES_S
 
-    def not_taken(self, block: Block, error: ReputError, now: float) -> list[Block]:
+    def not_taken(self, block: OutgoingBlock, error: ReputError, now: float) -> list[OutgoingBlock]:
         """Handle a refused block that no other broker takes; return it if it is done."""
-        done: list[Block] = []
-        again: list[Block] = []
+        done: list[OutgoingBlock] = []
+        again: list[OutgoingBlock] = []
         if lacks_replica(error, self._session, self._broker_name):
             block.refused_by.clear()
             self._failure = error
@@ -228,19 +228,19 @@ class Link:
         self._wait_again(again)
         return done
 
-    def _wait_again(self, blocks: list[Block]) -> None:
+    def _wait_again(self, blocks: list[OutgoingBlock]) -> None:
         """Put blocks back before all waiting ones."""
         self.waiting.extendleft(reversed(blocks))
         for block in blocks:
             self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
-    def expire(self, now: float, *, spares: bool) -> list[Block]:
+    def expire(self, now: float, *, spares: bool) -> list[OutgoingBlock]:
         """Give up blocks not answered or not sent in time; return those that are done.
 
         `spares`: no step was done for a while, so blocks that have not left get their time again, once each.
         """
-        done: list[Block] = []
-        again: list[Block] = []
+        done: list[OutgoingBlock] = []
+        again: list[OutgoingBlock] = []
         if spares:
             for block in (*self.flying, *self.waiting):
                 if (
@@ -267,7 +267,7 @@ class Link:
         self._wait_again(again)
         return done
 
-    def withdraw(self, block: Block) -> None:
+    def withdraw(self, block: OutgoingBlock) -> None:
         """Remove a block without waiting for its answer.
 
         An interrupt while it was started may have left it waiting and in flight, or in flight without a call.
@@ -280,7 +280,12 @@ class Link:
                 block.connection.abandon(block.call)
 
     def _failed(
-        self, block: Block, error: ReputError, now: float, done: list[Block], again: list[Block]
+        self,
+        block: OutgoingBlock,
+        error: ReputError,
+        now: float,
+        done: list[OutgoingBlock],
+        again: list[OutgoingBlock],
     ) -> None:
         """Add a failed block to `again` if it may be repeated; otherwise finish it and add it to `done`."""
         block.attempt += 1
@@ -301,12 +306,12 @@ class Link:
 
     # -- times -----------------------------------------------------------------------------------------------------
 
-    def _waits_until(self, block: Block) -> float:
+    def _waits_until(self, block: OutgoingBlock) -> float:
         """Return when a waiting block is given up: a patient one has time while the broker answers others."""
         terms = block.terms
         return (max(block.since, self._heard_at) if terms.is_patient else block.since) + terms.timeout_s
 
-    def _flies_until(self, block: Block) -> float:
+    def _flies_until(self, block: OutgoingBlock) -> float:
         return block.sent_at + block.terms.timeout_s
 
     def next_expiry(self) -> float:
@@ -384,5 +389,5 @@ class Link:
         self._on_news(None)
 
 
-def _not_left(block: Block) -> RequestTimeout:
+def _not_left(block: OutgoingBlock) -> RequestTimeout:
     return RequestTimeout(f"send to {block.queue.topic}/{block.queue.queue_id}", block.terms.timeout_s)

@@ -13,7 +13,7 @@ from reput_client.errors import (
     PartlySent,
     RequestTimeout,
 )
-from reput_client.produce.block import Block, Terms
+from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.puts import outcome_unknown, too_large
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.produce.sender import Sender
@@ -40,7 +40,7 @@ class Group(NamedTuple):
     """Messages for one block.
 
     Attributes:
-        texts: as `Block.texts`.
+        texts: as `OutgoingBlock.texts`.
         flags: of each message, or one for all.
         own_ids: messages' own unique ids, by message number.
     """
@@ -93,9 +93,9 @@ class SendOfMany:
         self._room_from = in_flight - max(1, in_flight // 2)
         """The next blocks are encoded at this many unanswered; the broker handles those meanwhile."""
         self._unanswered = 0
-        self._blocks: list[tuple[int, Block]] = []
+        self._blocks: list[tuple[int, OutgoingBlock]] = []
         """With the index of the first message of each."""
-        self._open: dict[Block, int] = {}
+        self._open: dict[OutgoingBlock, int] = {}
         """Unfinished blocks in order, each with what it counts towards `in_flight`."""
         self._begun = 0
         """Messages in blocks."""
@@ -165,7 +165,7 @@ class SendOfMany:
     def _has_room(self) -> bool:
         return self._unanswered <= self._room_from or self._failed
 
-    def _on_done(self, block: Block) -> None:
+    def _on_done(self, block: OutgoingBlock) -> None:
         self._unanswered -= self._open.pop(block)
         if block.error is not None and not self._failed:
             self._failed = True
@@ -194,9 +194,9 @@ class SendOfMany:
         raise PartlySent([stored.get(number) for number in range(count)], errors) from errors[min(errors)]
 
 
-def block_of(group: Group, queue: MessageQueue, terms: Terms, *, is_free: bool) -> Block:
+def block_of(group: Group, queue: MessageQueue, terms: Terms, *, is_free: bool) -> OutgoingBlock:
     """Return the block of a group; messages cannot be added to it. `is_free`: it may go to another queue."""
-    block = Block(queue, terms, is_free=is_free)
+    block = OutgoingBlock(queue, terms, is_free=is_free)
     block.bodies, block.texts, block.flags = group.bodies, group.texts, group.flags
     block.own_ids = group.own_ids
     block.is_delayed = group.is_delayed

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence, Set
 from typing import Any, Protocol
 
-from reput_client.produce.block import Block, Terms
+from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.runtime import Event
@@ -33,7 +33,7 @@ class Waits(Protocol):
         """
 
 
-class PostedBlock(Block):
+class PostedBlock(OutgoingBlock):
     """A block of posted messages, which are added one by one until it is sealed."""
 
     __slots__ = (
@@ -113,7 +113,7 @@ class PostedBlock(Block):
         return number - sum(other < number for other in self.withdrawn) if self.withdrawn else number
 
     def receipt_of(self, number: int) -> SendReceipt | None:
-        """As in `Block`, by message number."""
+        """As in `OutgoingBlock`, by message number."""
         return super().receipt_of(self._place(number))
 
     def signal(self) -> None:
@@ -123,7 +123,7 @@ class PostedBlock(Block):
             self.changed = None
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
-        """As in `Block`; also wakes the waiting callers."""
+        """As in `OutgoingBlock`; also wakes the waiting callers."""
         super().finish(receipts, error)
         for end in self.ends_of_spans:
             end()

@@ -13,7 +13,7 @@ from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
 from reput_client.transport.background import Background
 from reput_client.transport.client import new_client_id
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
@@ -170,7 +170,7 @@ class Presence:
         self._known_by[name] = None
         self._due_at[name] = self._session.runtime.now() + _RETRY_S
 
-    def _connection_lost(self, connection: Connection) -> None:
+    def _connection_lost(self, connection: BrokerConnection) -> None:
         if self._session.closed:
             return
         for name, known in self._known_by.items():

@@ -9,7 +9,7 @@ from typing import Final
 
 from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
-from reput_client.produce.block import Block
+from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.link import Link
 from reput_client.produce.posted_block import PostedBlock
@@ -87,14 +87,14 @@ class Sender:
             for block in (*link.flying, *link.waiting):
                 self._wake_holders(block)
 
-    def _wake_holders(self, block: Block) -> None:
+    def _wake_holders(self, block: OutgoingBlock) -> None:
         if not block.holders:
             self.wake()
         for holder in block.holders:
             if not holder.ready:
                 self._session.pump.wake(holder)
 
-    def _heard(self, block: Block | None) -> None:
+    def _heard(self, block: OutgoingBlock | None) -> None:
         """Note that a block's call has finished, or that a connection attempt has ended."""
         self._has_news = True
         if block is None or block.call is None or block.call.error is not None:
@@ -156,7 +156,7 @@ class Sender:
         self._accumulator.close(block)
         self.add(block)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: OutgoingBlock) -> None:
         """Seal a block and queue it on its link."""
         link = self.link(block.queue.broker_name)
         if self._session.closed:
@@ -235,14 +235,14 @@ class Sender:
                     break
                 link.waiting.remove(block)
 
-    def _brokers_besides(self, block: Block) -> set[str]:
+    def _brokers_besides(self, block: OutgoingBlock) -> set[str]:
         """Return the brokers that may still take a block."""
         route = self._session.routes.get(block.queue.topic)
         names = () if route is None else route.brokers
         masters = {name for name in names if self._session.brokers.master(name) is not None}
         return masters - block.refused_by - {block.queue.broker_name}
 
-    def _move(self, block: Block, names: set[str]) -> bool:
+    def _move(self, block: OutgoingBlock, names: set[str]) -> bool:
         """Queue a block for one of these brokers, in the time that it has left; False if there is none."""
         route = self._session.routes.get(block.queue.topic)
         if route is None or not names:
@@ -266,7 +266,7 @@ class Sender:
         for link in links:
             self._finished(link.expire(now, spares=spares))
 
-    def _finished(self, blocks: Sequence[Block]) -> None:
+    def _finished(self, blocks: Sequence[OutgoingBlock]) -> None:
         for block in blocks:
             self._session.routes.forget_template(block.queue.topic)
             if block.on_done is not None:
@@ -277,7 +277,7 @@ class Sender:
         """Handle the answers received."""
         self._take_news(self._session.runtime.now())
 
-    def withdraw(self, blocks: Iterable[Block]) -> None:
+    def withdraw(self, blocks: Iterable[OutgoingBlock]) -> None:
         """Stop waiting for unfinished blocks; those not sent never will be."""
         for block in blocks:
             for part in (block, *block.parts):
@@ -286,9 +286,9 @@ class Sender:
             for waiting in link.waiting:
                 self._wake_holders(waiting)  # there may be room for it now
 
-    def give_up(self, opened: Iterable[Block], error: ReputError) -> None:
+    def give_up(self, opened: Iterable[OutgoingBlock], error: ReputError) -> None:
         """End everything including open blocks: with `error`, or as unknown if a block may have left."""
-        blocks: dict[Block, None] = dict.fromkeys(opened)
+        blocks: dict[OutgoingBlock, None] = dict.fromkeys(opened)
         for link in self._links.values():
             blocks.update(dict.fromkeys((*link.flying, *link.waiting)))
             link.flying.clear()
@@ -351,7 +351,9 @@ class Sender:
         finally:
             self._steppers.pop(waiter, None)
 
-    async def wait(self, holder: Waiter, condition: Callable[[], bool], blocks: Collection[Block]) -> None:
+    async def wait(
+        self, holder: Waiter, condition: Callable[[], bool], blocks: Collection[OutgoingBlock]
+    ) -> None:
         """After `step`: do steps until `condition` holds, woken only for the links of the holder's `blocks`.
 
         The caller connects by itself, even if there are tasks.
@@ -391,7 +393,7 @@ class Sender:
                 await link.connect()
         return bool(links) and self.caller is not None
 
-    async def deliver(self, block: Block) -> Sequence[SendReceipt]:
+    async def deliver(self, block: OutgoingBlock) -> Sequence[SendReceipt]:
         """Send a block and return its receipts, or raise its error."""
         holder = Waiter()
         block.holders.append(holder)

@@ -18,7 +18,7 @@ from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
 if TYPE_CHECKING:
     from reput_client.transport.channel import ClientChannel
-    from reput_client.transport.connection import Connection
+    from reput_client.transport.connection import BrokerConnection
 
 log = logging.getLogger("reput_client")
 
@@ -33,7 +33,7 @@ class BrokerRequest:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: BrokerConnection,
         channel: ClientChannel,
         header: Header,
         header_type: int,

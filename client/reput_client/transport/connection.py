@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import socket
-from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -28,12 +27,12 @@ from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.runtime import Event, Runtime
-from reput_client.transport.sharing import Batch, SharedCall, apart, next_batch
+from reput_client.transport.sharing import SharedCall, Write, apart, next_write
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.users import SignatureChallenge
-from reput_protocol.errors import ErrorCode, HeaderFieldError, ProtocolError, ReputError, TlsFailed
-from reput_protocol.signature import Credentials, RequestSigner, rocketmq_user
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.users import NoSigner, signer_of
+from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
+from reput_protocol.signature import Credentials, RequestSigner
 from reput_protocol.wire.channel import Call, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
@@ -77,7 +76,7 @@ class BrokerIdentity(NamedTuple):
         return None
 
 
-class Connection:
+class BrokerConnection:
     """A connection to `address`, opened when needed and again after it was lost.
 
     Alternative addresses are tried one after the other, each for a short time, starting with the last that worked; one
@@ -100,8 +99,8 @@ class Connection:
         address: Address,
         options: ClientOptions,
         on_request: Callable[[BrokerRequest], None],
-        on_lost: Callable[[Connection], None],
-        on_met: Callable[[Connection], None] = lambda _connection: None,
+        on_lost: Callable[[BrokerConnection], None],
+        on_met: Callable[[BrokerConnection], None] = lambda _connection: None,
     ) -> None:
         """Start without a connection. The callbacks must neither wait nor raise.
 
@@ -339,32 +338,22 @@ class Connection:
         return min(deadline, self._runtime.now() + _TRY_S)
 
     async def _agree_on_signatures(self, credentials: Credentials, until: float) -> None:
-        """Ask the server for a challenge, and sign the requests as its answer says.
+        """Ask the server for a challenge, and sign the requests as its answer says; see `signer_of`.
 
-        A server without users gets no signatures. RocketMQ's, and older ones of Reput, do not know the question and get
-        signatures in RocketMQ's form. The first signed request leaves at once: a broker gives strangers little time.
+        The first request signed in Reput's form leaves at once: a broker gives strangers little time.
 
-        Raises `ConnectionLost` if it does not answer, refuses for another reason, or may not get RocketMQ's form.
+        Raises `ConnectionLost` if it does not answer, or as it should not.
         """
-        channel = self._channel
-        call = await self._ask(RequestCode.SIGNATURE_CHALLENGE, until)
-        if call.answer.code != ResponseCode.SUCCESS:
-            user = rocketmq_user(credentials, call.answer.code, call.answer.remark)
-            if isinstance(user, str):
-                raise ConnectionLost(str(self._places[0]), user)
-            channel.rocketmq_user = user
-            return
+        answer = (await self._ask(RequestCode.SIGNATURE_CHALLENGE, until)).answer
         try:
-            answer = SignatureChallenge.from_ext(call.answer.ext)
-            if answer.challenge is None or answer.time is None:
-                return
-            challenge = b64decode(answer.challenge, validate=True)
-        except (HeaderFieldError, ValueError) as error:
-            raise ConnectionLost(str(self._places[0]), f"its challenge cannot be read: {error}") from error
-        offset_ms = answer.time - int(1000 * self._runtime.now())
-        channel.signer = RequestSigner(
-            credentials, challenge, lambda: offset_ms + int(1000 * self._runtime.now())
-        )
+            signer = signer_of(credentials, answer.code, answer.remark, answer.ext, self._runtime.now)
+        except NoSigner as error:
+            raise ConnectionLost(str(self._places[0]), str(error)) from error
+        if isinstance(signer, Credentials):
+            self._channel.rocketmq_user = signer
+        if not isinstance(signer, RequestSigner):
+            return
+        self._channel.signer = signer
         self.start_oneway(RequestTemplate(RequestCode.SIGNATURE_CHALLENGE, {}, flag=ONEWAY_FLAG), Waiter())
         self.flush_now()
 
@@ -597,7 +586,7 @@ class Connection:
         """Write what the system takes without waiting; False if it took nothing."""
         if not self._out:
             return self._flush_secured()
-        batch = next_batch(
+        write = next_write(
             self._out,
             self._channel,
             self._send_again,
@@ -605,7 +594,7 @@ class Connection:
             bytes_max=_JOIN_BYTES_MAX,
             pieces_max=_IOV_MAX * 4,
         )
-        pieces, size = batch.pieces, batch.size
+        pieces, size = write.pieces, write.size
         try:
             if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
                 joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -617,10 +606,10 @@ class Connection:
         except OSError as error:
             has_ended = self._write_failed(error)
             if not has_ended and self._channel.signer is not None:
-                self._mark_written(batch, 0)  # keeps the signatures
+                self._mark_written(write, 0)  # keeps the signatures
             return has_ended
         if written:
-            self._mark_written(batch, written)
+            self._mark_written(write, written)
         return True
 
     def _flush_secured(self) -> bool:
@@ -657,13 +646,13 @@ class Connection:
         self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
         return True
 
-    def _mark_written(self, batch: Batch, written: int) -> None:
+    def _mark_written(self, write: Write, written: int) -> None:
         written += self._out_skip
         out = self._out
-        for _ in range(batch.taken):
+        for _ in range(write.taken):
             out.popleft()
         left: list[Outgoing] = []
-        for index, frame in enumerate(batch.frames):
+        for index, frame in enumerate(write.frames):
             call, pieces = frame
             size = sum(map(len, pieces))
             if not written < size:
@@ -675,7 +664,7 @@ class Connection:
                 self._has_begun(call)
                 left.append(frame)
                 index += 1
-            for untouched in batch.frames[index:]:
+            for untouched in write.frames[index:]:
                 left += apart(untouched, self._channel)
             break
         out.extendleft(reversed(left))

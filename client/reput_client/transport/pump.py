@@ -19,7 +19,7 @@ from reput_client.transport.runtime import Event, Runtime
 from reput_protocol.wire.channel import Waiter
 
 if TYPE_CHECKING:
-    from reput_client.transport.connection import Connection
+    from reput_client.transport.connection import BrokerConnection
 
 _ATTEND_AFTER_S: Final = 0.05
 """How long no caller must have read before the background reads."""
@@ -30,7 +30,7 @@ class Pump:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._connections: list[Connection] = []
+        self._connections: list[BrokerConnection] = []
         self._sockets: tuple[socket.socket, ...] = ()  # of `_connections`
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
@@ -47,7 +47,7 @@ class Pump:
         """Note that a caller reads without waiting: the background need not yet."""
         self._unattended = False
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: BrokerConnection) -> None:
         """Read `connection` from now on; a waiting reader includes it at once.
 
         Raises:
@@ -60,7 +60,7 @@ class Pump:
         if self._resting is not None:
             self._resting.set()
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: BrokerConnection) -> None:
         """Remove a connection that has ended."""
         if connection in self._connections:
             index = self._connections.index(connection)
@@ -187,7 +187,7 @@ class Pump:
             waiter.wake = None
             del self._sleepers[waiter]
 
-    def _unwritten(self) -> Connection | None:
+    def _unwritten(self) -> BrokerConnection | None:
         for connection in self._connections:
             if connection.has_unwritten:
                 return connection

@@ -82,6 +82,14 @@ class BrokerTable:
         addresses = self._addresses.get(name)
         return None if addresses is None else addresses.get(MASTER_ID)
 
+    def masters(self) -> dict[str, Address]:
+        """Return the addresses of all masters that are known, by name."""
+        return {
+            name: addresses[MASTER_ID]
+            for name, addresses in self._addresses.items()
+            if MASTER_ID in addresses
+        }
+
     def address(self, name: str, broker_id: int) -> Address | None:
         """Return the address of the named broker's member `broker_id`, if known."""
         return self._addresses.get(name, {}).get(broker_id)

@@ -19,9 +19,10 @@ from reput_client.errors import (
     RequestTimeout,
 )
 from reput_client.transport.address import Address, parse_addresses
+from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import BrokerIdentity, Connection
+from reput_client.transport.connection import BrokerConnection, BrokerIdentity
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
@@ -48,6 +49,12 @@ SILENCE_S: Final = 1.0
 TRY_S: Final = 1.0
 """How long a connection to one broker may take before its address is looked up again."""
 _LOOK_AGAIN_S: Final = 0.2
+_LOOK_LATEST_S: Final = 1.0
+"""The pauses between two looks for a master grow from the one to the other, less up to the half at random."""
+_LAST_S: Final = 0.1
+"""No look is made so shortly before the deadline: a request that has no time would hide why the others have failed."""
+_OUTAGE_S: Final = 5.0
+"""A look so long after it was due is for another outage."""
 _MEMBERS_MAX: Final = 16
 _NOT_MASTER: Final = f"{ErrorCode.NOT_MASTER.name}: "
 
@@ -74,16 +81,16 @@ class Session:
         self.timeout_s = options.timeout_s
         self.connect_timeout_s = options.connect_timeout_s
         self._options = options
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
         self._guide: Address | None = None
         """Which of the client's addresses is asked for routes; None: the one that `home` is connected to."""
         self._members: tuple[Address, ...] = ()
         """Other brokers of which one may be the master, as one that knew none has said."""
         self._is_misled = False
         """Whether the last answer about routes has led to no master, so that the next address is asked."""
-        self._looks: dict[str, float] = {}  # by topic: when its route was last looked up
-        self._looking: dict[str, Event] = {}
-        self.on_lost: Callable[[Connection], None] = lambda _connection: None
+        self._looks: dict[tuple[str, ...], _Looks] = {}
+        """By the brokers of a topic, which topics share."""
+        self.on_lost: Callable[[BrokerConnection], None] = lambda _connection: None
         self.on_stale_routes: Callable[[], None] = lambda: None
         self.closed = False
         if isinstance(self.runtime, CallerRuns):
@@ -100,11 +107,11 @@ class Session:
         """Return the time `timeout_s` (None: the client's default) from now."""
         return self.runtime.now() + (self.timeout_s if timeout_s is None else timeout_s)
 
-    def connection_to(self, address: Address) -> Connection:
+    def connection_to(self, address: Address) -> BrokerConnection:
         """Return the connection to `address`, open or not."""
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(
+            connection = self._connections[address] = BrokerConnection(
                 self.runtime,
                 self.pump,
                 address,
@@ -115,7 +122,7 @@ class Session:
             )
         return connection
 
-    def known_connection(self, queue: MessageQueue) -> Connection | None:
+    def known_connection(self, queue: MessageQueue) -> BrokerConnection | None:
         """Return the connection to the master of the queue's broker, open or not, if known."""
         address = self.brokers.master(queue.broker_name)
         return None if address is None else self._connections.get(address)
@@ -129,7 +136,7 @@ class Session:
         deadline = self.deadline(self.connect_timeout_s)
         await self.connection_to(self.home).open(deadline, patient=False)
 
-    async def open(self, address: Address | None, deadline: float) -> Connection:
+    async def open(self, address: Address | None, deadline: float) -> BrokerConnection:
         """Return an open connection to `address`, by default the client's own.
 
         Raises:
@@ -145,7 +152,7 @@ class Session:
             raise
         return connection
 
-    async def try_to_open(self, address: Address, deadline: float, broker_name: str) -> Connection:
+    async def try_to_open(self, address: Address, deadline: float, broker_name: str) -> BrokerConnection:
         """Return an open connection to the named broker's `address`; it is tried once.
 
         For a short time, if another broker may be its master by now.
@@ -185,7 +192,9 @@ class Session:
             self.routes.refresh_at(topic, -math.inf)
         self.on_stale_routes()
 
-    async def open_for(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Connection:
+    async def open_for(
+        self, queue: MessageQueue, deadline: float, *, patient: bool = True
+    ) -> BrokerConnection:
         """Return an open connection to the master of the queue's broker.
 
         If it cannot be reached, its address is looked up again until the deadline: another broker of the same name may
@@ -199,7 +208,7 @@ class Session:
         while True:
             self.check_open()
             try:
-                address = await self.master_address(queue, deadline)
+                address = await self.master_address(queue, deadline, patient=patient)
                 if patient and address == self.home:
                     connection = await self.open(address, deadline)  # which tries each of its addresses
                 else:
@@ -222,32 +231,47 @@ class Session:
     async def look_for_master(self, topic: str, deadline: float) -> bool:
         """Look up the brokers of a topic again, a little later than the last time; False if `deadline` came first.
 
-        Without a topic, "", all brokers are looked up. Concurrent calls share a look-up. Whether it succeeds is left to
-        the caller's next attempt.
+        Without a topic, "", all brokers are looked up. Concurrent calls for the same brokers share a look-up. While the
+        masters stay the same, the pauses grow. Whether it succeeds is left to the caller's next attempt.
         """
-        runtime = self.runtime
-        looking = self._looking.get(topic)
-        if looking is not None:
-            await looking.wait(deadline - runtime.now())
-            return runtime.now() < deadline
-        self._looking[topic] = looking = runtime.event()
         try:
-            pause_s = self._looks.get(topic, -math.inf) + _LOOK_AGAIN_S - runtime.now()
-            if pause_s > 0:
-                await runtime.sleep(max(0.0, min(pause_s, deadline - runtime.now())))
-            self._looks[topic] = now = runtime.now()
-            if now >= deadline:
-                return False
-            try:
-                await self.look_up(topic, min(deadline, now + TRY_S))
-            except ClientClosed:
-                raise
-            except ReputError as error:
-                log.info("brokers of %s not looked up: %s", topic, error)
-            return runtime.now() < deadline
+            await self._look(topic, deadline, TRY_S)
+        except ClientClosed:
+            raise
+        except ReputError as error:
+            log.info("brokers of %s not looked up: %s", topic, error)
+        return self.runtime.now() < deadline
+
+    def _looks_of(self, topic: str) -> _Looks:
+        brokers = self.routes.brokers_of(topic) or (topic,)
+        looks = self._looks.get(brokers)
+        if looks is None or (looks.running is None and self.runtime.now() - looks.due_at > _OUTAGE_S):
+            looks = self._looks[brokers] = _Looks()
+        return looks
+
+    async def _look(self, topic: str, deadline: float, limit_s: float = math.inf) -> bool:
+        """Look up the brokers of a topic, once that is due. False if another call has done so, and raises errors."""
+        runtime, looks = self.runtime, self._looks_of(topic)
+        if looks.running is not None:
+            await looks.running.wait(deadline - runtime.now())
+            return runtime.now() >= deadline
+        looks.running = running = runtime.event()
+        try:
+            if looks.due_at > runtime.now():
+                is_late = looks.due_at + _LAST_S > deadline
+                await runtime.sleep(max(0.0, (deadline if is_late else looks.due_at) - runtime.now()))
+            now, before = runtime.now(), self.brokers.masters()
+            if now < deadline:
+                try:
+                    await self.look_up(topic, min(deadline, now + limit_s))
+                finally:
+                    if self.brokers.masters() != before:
+                        looks.pauses.reset()
+                    looks.due_at = now + looks.pauses.next_delay_s()
+            return True
         finally:
-            del self._looking[topic]
-            looking.set()
+            looks.running = None
+            running.set()
 
     async def look_up(self, topic: str, deadline: float) -> None:
         """Fetch the addresses of a topic's brokers, or of all, if there is no such topic: its broker may say so."""
@@ -257,7 +281,7 @@ class Session:
                 return
         await self.cluster(deadline)
 
-    def _met(self, connection: Connection) -> None:
+    def _met(self, connection: BrokerConnection) -> None:
         """Forget what is known of the home address if another broker, or a slave, is there now."""
         if connection.address == self.home:
             for name in self.brokers.names_at(self.home):
@@ -347,7 +371,7 @@ class Session:
             if ext_repeated is not None:
                 ext = ext_repeated
 
-    async def _wait(self, connection: Connection, call: Call, deadline: float) -> bool:
+    async def _wait(self, connection: BrokerConnection, call: Call, deadline: float) -> bool:
         """Wait for the end of a call; False if `deadline` came first.
 
         If there is an alternative to it, a silent broker is asked to identify itself; if it does not, its connection is
@@ -650,14 +674,17 @@ class Session:
             self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
             log.warning("route of %s not refreshed: %s", topic, error)
 
-    async def master_address(self, queue: MessageQueue, deadline: float) -> Address:
+    async def master_address(self, queue: MessageQueue, deadline: float, *, patient: bool = True) -> Address:
         """Return the address of the queue's broker's master; fetches the route again if it is not known.
+
+        Not `patient`: unless that was done a moment ago.
 
         Raises `BrokerNotFound` if that has no address for it.
         """
         address = self.brokers.master(queue.broker_name)
-        if address is None:
-            await self.look_up(queue.topic, deadline)
+        has_looked = not patient and self._looks_of(queue.topic).due_at > self.runtime.now()
+        while address is None and not has_looked:
+            has_looked = await self._look(queue.topic, deadline)
             address = self.brokers.master(queue.broker_name)
         if address is None:
             raise BrokerNotFound(queue.broker_name, queue.topic)
@@ -706,6 +733,17 @@ class Session:
         self.pump.reset()
         for connection in self._connections.values():
             connection.leave_to_parent()
+
+
+class _Looks:
+    """Looks for the masters of some brokers, one at a time."""
+
+    __slots__ = ("due_at", "pauses", "running")
+
+    def __init__(self) -> None:
+        self.running: Event | None = None
+        self.due_at = -math.inf
+        self.pauses = Backoff(_LOOK_AGAIN_S, _LOOK_LATEST_S)
 
 
 class _RouteArrival(Waiter):

@@ -111,7 +111,7 @@ class SharedCall(NoticedCall):
         ]
 
 
-class Batch(NamedTuple):
+class Write(NamedTuple):
     """The frames of one write."""
 
     frames: list[Outgoing]
@@ -121,7 +121,7 @@ class Batch(NamedTuple):
     pieces: list[Buffer]
 
 
-def next_batch(
+def next_write(
     out: deque[Outgoing],
     channel: ClientChannel,
     again: Again,
@@ -129,7 +129,7 @@ def next_batch(
     begun: bool,
     bytes_max: int,
     pieces_max: int,
-) -> Batch:
+) -> Write:
     """Return the first frames of `out`, as many as are written together, joined into blocks where possible.
 
     `out` is not changed; a block that is not written has no effect.
@@ -178,7 +178,7 @@ def next_batch(
             frames[at] = (call, (head, *body))
         flat.append(head)
         flat += body
-    return Batch(frames, taken, size if taken == len(frames) else sum(map(len, flat)), flat)
+    return Write(frames, taken, size if taken == len(frames) else sum(map(len, flat)), flat)
 
 
 def apart(frame: Outgoing, channel: ClientChannel) -> list[Outgoing]:

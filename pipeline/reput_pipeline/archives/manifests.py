@@ -52,7 +52,7 @@ class ArchiveFile:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ArchiveBatch:
     """A batch: its number and the ranges of each task."""
 
     number: int
@@ -169,7 +169,7 @@ class ArchiveDirectory:
         """Return the generations of the topics, as far as known."""
         return _generations(self.last() or {})
 
-    def unfinished(self) -> Batch | None:
+    def unfinished(self) -> ArchiveBatch | None:
         """Return the interrupted batch, if any."""
         number = self.next_number()
         try:
@@ -180,18 +180,18 @@ class ArchiveDirectory:
             tuple(QueueRange(_queue(part), int(part[3]), int(part[4])) for part in task)
             for task in plan["tasks"]
         )
-        return Batch(number, tasks, _generations(plan))
+        return ArchiveBatch(number, tasks, _generations(plan))
 
     def next_number(self) -> int:
         """Return the number of the next batch."""
         last = self.last()
         return 0 if last is None else int(last["batch"]) + 1
 
-    def plan(self, tasks: Sequence[Sequence[QueueRange]], generations: Generations) -> Batch:
+    def plan(self, tasks: Sequence[Sequence[QueueRange]], generations: Generations) -> ArchiveBatch:
         """Write the plan of the next batch; call it before any file is written."""
         topics = {(part.queue.topic, part.queue.broker) for task in tasks for part in task}
         known = {topic: generations[topic] for topic in topics if topic in generations}
-        batch = Batch(self.next_number(), tuple(tuple(task) for task in tasks), known)
+        batch = ArchiveBatch(self.next_number(), tuple(tuple(task) for task in tasks), known)
         rows = [[[*part.queue, part.start, part.end] for part in task] for task in batch.tasks]
         plan = {
             "version": VERSION,
@@ -202,7 +202,7 @@ class ArchiveDirectory:
         write_whole(self._plan(batch.number), plan)
         return batch
 
-    def complete(self, batch: Batch, files: Sequence[ArchiveFile], **more: object) -> None:
+    def complete(self, batch: ArchiveBatch, files: Sequence[ArchiveFile], **more: object) -> None:
         """Write the manifest of a batch whose files are synced, and remove its plan."""
         paths = [file.path for file in files]
         assert len({*paths}) == len(paths), f"batch {batch.number} has written a file twice"

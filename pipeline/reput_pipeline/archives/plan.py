@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from reput_pipeline.archives.manifests import Batch
+from reput_pipeline.archives.manifests import ArchiveBatch
 from reput_pipeline.errors import BrokerGone, DataLost, RemadeTopic
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.offline_store import OfflineStore
@@ -38,7 +38,7 @@ def addresses_of(catalog: Catalog) -> dict[str, str]:
     return dict(catalog.addresses) if isinstance(catalog, LiveCluster) else {}
 
 
-def check_brokers(batch: Batch, addresses: Mapping[str, str]) -> None:
+def check_brokers(batch: ArchiveBatch, addresses: Mapping[str, str]) -> None:
     """Check that the cluster has all brokers of a batch.
 
     Raises:

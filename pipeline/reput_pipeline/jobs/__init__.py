@@ -2,7 +2,7 @@
 
 A job starts as `reput pipeline NAME`, as `python -m reput_pipeline.jobs.NAME`, or by `spark-submit` with its file.
 Shared: `command_line` runs it, `run` is its session and output, `outcomes` its errors and exit codes, `arguments`,
-`messages` and `directories` its inputs, `html_page` a report's page.
+`messages` and `directories` its inputs.
 """
 
 from __future__ import annotations

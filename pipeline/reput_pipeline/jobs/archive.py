@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind, Batch
+from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveKind
 from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
@@ -273,7 +273,7 @@ class _Archiving:
             self._write(archive.plan(tasks, catalog.generations), addresses_of(catalog))
         return True
 
-    def _write(self, batch: Batch, addresses: dict[str, str]) -> None:
+    def _write(self, batch: ArchiveBatch, addresses: dict[str, str]) -> None:
         since = monotonic()
         if self._options.path is None:
             check_brokers(batch, addresses)

@@ -40,7 +40,7 @@ _SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Conditions:
     """The conditions, all of which must hold."""
 
     key: str | None = None
@@ -79,7 +79,7 @@ class Wanted:
 class FindTask:
     """One task: a partition of the source, or a file of an archive."""
 
-    wanted: Wanted
+    wanted: Conditions
     options: SourceOptions
     narrowing: Narrowing
     partition: InputPartition | None
@@ -184,7 +184,7 @@ def _wanted(
     regex: str | None,
     ignore_case: bool,
     limit: int,
-) -> Wanted:
+) -> Conditions:
     if key is None and message_id is None and text is None and regex is None:
         raise ArgumentError("--key", "is missing; give --key, --id, --text or --regex")
     if text is not None and regex is not None:
@@ -206,10 +206,10 @@ def _wanted(
         except ValueError:
             place = None
     pattern = text if text is not None else regex
-    return Wanted(key, message_id, place, pattern, ignore_case, regex is not None, limit)
+    return Conditions(key, message_id, place, pattern, ignore_case, regex is not None, limit)
 
 
-def _tasks(messages: Messages, wanted: Wanted) -> list[FindTask]:
+def _tasks(messages: Messages, wanted: Conditions) -> list[FindTask]:
     options = messages.options
     if messages.archive is not None:
         messages.check_topics()

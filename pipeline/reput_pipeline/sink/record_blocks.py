@@ -82,7 +82,7 @@ class Columns(NamedTuple):
         return f"row {number} of the partition ({f'keys {keys!r}' if keys else 'without keys'})"
 
 
-class Block(NamedTuple):
+class RecordBlock(NamedTuple):
     """Records of one queue, back to back."""
 
     queue_id: int
@@ -92,7 +92,7 @@ class Block(NamedTuple):
 
 def encode_records(
     columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIdGenerator, now_ms: int
-) -> Iterator[Block]:
+) -> Iterator[RecordBlock]:
     """Yield the messages as blocks of about 256 KiB, at least a record each.
 
     Args:
@@ -133,7 +133,7 @@ def encode_records(
                 queue_id,
                 ids,
             )
-            yield Block(queue_id, row - first, data)
+            yield RecordBlock(queue_id, row - first, data)
     except Refusal as refusal:
         raise SinkError(f"{columns.name_of(refusal.index)}, for topic {topic!r}, {refusal.reason}") from None
 

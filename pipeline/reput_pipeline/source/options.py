@@ -22,7 +22,7 @@ from reput_pipeline.option_reader import (
 from reput_pipeline.source.places import (
     EARLIEST,
     LATEST,
-    Place,
+    QueryBound,
     QueueKey,
     QueueTable,
     parse_assign,
@@ -60,8 +60,8 @@ class SourceOptions:
     pattern: str | None
     include_system_topics: bool
     assigned: tuple[QueueKey, ...]
-    start: Place
-    end: Place
+    start: QueryBound
+    end: QueryBound
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
@@ -200,7 +200,7 @@ def _subscription(reader: OptionReader) -> tuple[tuple[str, ...], str | None, tu
     return topics, None, ()
 
 
-def _start(reader: OptionReader, streaming: bool, batch: bool, group_id: str | None) -> Place:
+def _start(reader: OptionReader, streaming: bool, batch: bool, group_id: str | None) -> QueryBound:
     words = ("earliest", "group") if batch else ("earliest", "latest", "group")
     word: int | None = LATEST if streaming else EARLIEST
     table: QueueTable = {}
@@ -216,7 +216,7 @@ def _start(reader: OptionReader, streaming: bool, batch: bool, group_id: str | N
         reader.refuse(
             ("startingOffsetsByTimestampStrategy",), "needs startingTimestamp or startingOffsetsByTimestamp"
         )
-    return Place(
+    return QueryBound(
         word=EARLIEST if word is None else word,
         offsets=table,
         timestamp_ms=reader.whole("startingTimestamp", least=0),
@@ -226,12 +226,12 @@ def _start(reader: OptionReader, streaming: bool, batch: bool, group_id: str | N
     )
 
 
-def _end(reader: OptionReader) -> Place:
+def _end(reader: OptionReader) -> QueryBound:
     table: QueueTable = {}
     text = reader.text("endingOffsets")
     if text is not None:
         _, table = parse_word_or_offsets("endingOffsets", text, ("latest",))
-    return Place(
+    return QueryBound(
         word=LATEST,
         offsets=table,
         timestamp_ms=reader.whole("endingTimestamp", least=0),

@@ -48,7 +48,7 @@ def is_remade(queue: QueueKey, before: Generations, now: Generations) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueryBound:
     """Where a query starts or ends. The first that is set for a queue: `timestamp_ms`, `timestamps_ms`, `offsets`,
     `word`.
 

@@ -10,7 +10,7 @@ from reput_pipeline.errors import DataLost, NoSuchTopic
 from reput_pipeline.option_reader import OptionError
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import EARLIEST, GROUP, LATEST, Generations, Place, QueueKey
+from reput_pipeline.source.places import EARLIEST, GROUP, LATEST, Generations, QueryBound, QueueKey
 from reput_pipeline.source.ranges import Bounds, QueueRange
 
 
@@ -104,7 +104,7 @@ def starting_offsets(
     return {queue: resolve(catalog, options, options.start, queue, bounds[queue]) for queue in queues}
 
 
-def check_named(place: Place, queues: Sequence[QueueKey]) -> None:
+def check_named(place: QueryBound, queues: Sequence[QueueKey]) -> None:
     """Check that the query reads every queue that an option names.
 
     Raises:
@@ -118,7 +118,9 @@ def check_named(place: Place, queues: Sequence[QueueKey]) -> None:
             )
 
 
-def resolve(catalog: Catalog, options: SourceOptions, place: Place, queue: QueueKey, bounds: Bounds) -> int:
+def resolve(
+    catalog: Catalog, options: SourceOptions, place: QueryBound, queue: QueueKey, bounds: Bounds
+) -> int:
     """Return the offset of a place in a queue, within its bounds.
 
     Raises:

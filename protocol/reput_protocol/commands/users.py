@@ -7,16 +7,20 @@ Get and List. Reput adds to that the groups of rules: `groups` of a user, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import field
 
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I64, CommandHeader
 from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.errors import HeaderFieldError, ReputError
 from reput_protocol.rights import ANY, RIGHTS_OF, Kind, Right, Rule, rule_of
+from reput_protocol.signature import Credentials, RequestSigner, knows_no_challenge
+from reput_protocol.wire.header import Value
 
 GROUP_MARK: Final = "@"
 """Begins the name of a group of rules, where a user could be named too."""
@@ -56,6 +60,45 @@ class SignatureChallenge(CommandHeader):
 
     challenge: str | None = None
     time: I64 | None = None
+
+
+class NoSigner(ReputError):
+    """The requests of a connection cannot be signed as its server's answer to SIGNATURE_CHALLENGE asks."""
+
+
+def signer_of(
+    credentials: Credentials,
+    code: int,
+    remark: str | None,
+    ext: Mapping[str, Value],
+    now_s: Callable[[], float],
+) -> RequestSigner | Credentials | None:
+    """Return what signs the requests of a connection, by its server's answer to SIGNATURE_CHALLENGE.
+
+    A server without users gets no signatures, None. RocketMQ's, and older ones of Reput, do not know the question and
+    get signatures in RocketMQ's form, which the credentials make.
+
+    Raises:
+        NoSigner: the server refuses for another reason, may not get RocketMQ's form, or its challenge is unreadable.
+    """
+    if code != ResponseCode.SUCCESS:
+        if not knows_no_challenge(code, remark):
+            raise NoSigner(f"it refused a challenge for signatures: {remark or f'code {code}'}")
+        if not credentials.rocketmq_signatures:
+            raise NoSigner(
+                "it does not know signatures in Reput's form, and the client may not use RocketMQ's "
+                "(rocketmq_signatures, access.send_rocketmq_signatures); upgrade it, or permit RocketMQ's form"
+            )
+        return credentials
+    try:
+        given = SignatureChallenge.from_ext(ext)
+        if given.challenge is None or given.time is None:
+            return None
+        challenge = b64decode(given.challenge, validate=True)
+    except (HeaderFieldError, ValueError) as error:
+        raise NoSigner(f"its challenge cannot be read: {error}") from error
+    offset_ms = given.time - int(1000 * now_s())
+    return RequestSigner(credentials, challenge, lambda: offset_ms + int(1000 * now_s()))
 
 
 class AclHeader(CommandHeader):

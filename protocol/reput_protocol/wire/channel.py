@@ -183,26 +183,30 @@ class Channel:
         Raises:
             ProtocolError: the peer violated the protocol; the connection is unusable.
         """
-        reader = self._reader
+        pending, reader = self._pending, self._reader
         for header_type, encoded, body in reader.receive_data(data):
             header = decode_header(header_type, encoded)
             if header.flag & 1:
-                self.answered(header, body)
+                call = pending.pop(header.opaque, None)
+                if call is None or self.peer is _UNKNOWN:
+                    self._note(header)
+                if call is not None:
+                    call.finish(header, body)
             elif self._on_request is not None:
                 self._on_request(header, header_type, body)
         if reader.failure is not None:
             raise reader.failure
         return reader.mid_frame
 
-    def answered(self, header: Header, body: memoryview) -> None:
-        """Finish the call that an answer belongs to; drop the answer if there is none."""
+    def _note(self, answer: Header) -> None:
         if self.peer is _UNKNOWN:
-            self.peer = _REPUT if header.language == _PYTHON else Peer.ROCKETMQ
-        call = self._pending.pop(header.opaque, None)
-        if call is not None:
-            call.finish(header, body)
-        elif header.opaque == 0:
-            self.last_words = header.remark
+            self.peer = _REPUT if answer.language == _PYTHON else Peer.ROCKETMQ
+        if answer.opaque == 0:
+            self.last_words = answer.remark
+
+    def take(self, opaque: int) -> Call | None:
+        """Return the pending call that an answer belongs to, for a side that reads the frames itself; None: drop it."""
+        return self._pending.pop(opaque, None)
 
     def drop_all(self) -> None:
         """Note that the peer has handled no pending request."""

@@ -9,7 +9,7 @@ import pytest
 
 from reput_client.transport.broker_requests import BrokerRequest, RequestHandlers
 from reput_client.transport.channel import ClientChannel
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
@@ -29,7 +29,7 @@ class Wire:
 
 def request(wire: Wire, code: int = INFO, flag: int = 0, kind: int = HeaderType.MSGPACK) -> BrokerRequest:
     header = Header(code, 77, flag, ext={"clientId": "c"})
-    return BrokerRequest(cast("Connection", wire), ClientChannel(), header, kind, memoryview(b"body"))
+    return BrokerRequest(cast("BrokerConnection", wire), ClientChannel(), header, kind, memoryview(b"body"))
 
 
 def test_a_handler_sees_the_request_and_answers_it_once_when_it_likes() -> None:

@@ -11,7 +11,7 @@ import pytest
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.transport.address import Address
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.sharing import BLOCK_RECORDS_MAX
@@ -31,7 +31,7 @@ class Wire:
         self.runtime = BlockingRuntime()
         with socket.create_server(("127.0.0.1", 0)) as server:
             host, port = server.getsockname()
-            self.connection = Connection(
+            self.connection = BrokerConnection(
                 self.runtime,
                 Pump(self.runtime),
                 Address(host, port),

@@ -10,7 +10,7 @@ import pytest
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
-from reput_client.consume.pull import Wanted
+from reput_client.consume.pull import MessageSelector
 from reput_client.errors import BrokerNotFound, RequestTimeout
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode
@@ -55,7 +55,7 @@ def _member(session: TwoBrokers) -> GroupMember:
     member = member_of(session, "c", SharedOffsets(), orderly=True)
     for queue in (FIRST, LAST):
         member.fetcher.queues[queue] = AssignedQueue(
-            queue, Wanted.of("*", None), 0, 0, locked_until=session.runtime.now() + TRUSTED_S
+            queue, MessageSelector.of("*", None), 0, 0, locked_until=session.runtime.now() + TRUSTED_S
         )
     return member
 
@@ -125,7 +125,7 @@ def test_a_failed_commit_delays_no_queue_of_another_broker(
     member = member_of(session, "c", store)
     second = MessageQueue("t", "a", 1)
     for queue in (FIRST, second, LAST):
-        assigned = member.fetcher.queues[queue] = AssignedQueue(queue, Wanted.of("*", None), 0, 0)
+        assigned = member.fetcher.queues[queue] = AssignedQueue(queue, MessageSelector.of("*", None), 0, 0)
         assigned.progress.advance(5)
     with pytest.raises(type(error)):
         done(member.commits.commit(member.fetcher.queues.values()))

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from reput_client.transport.aio import AnyioRuntime
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.pump import Pump
 from reput_protocol.wire.channel import Waiter
 
@@ -34,7 +34,7 @@ class OneSocket:
         self.sock.setblocking(False)
         self.on_data: Callable[[bytes], None] = lambda _data: None
         self.reads = 0
-        pump.add(cast("Connection", self))
+        pump.add(cast("BrokerConnection", self))
 
     def read_ready(self) -> None:
         self.reads += 1
@@ -144,13 +144,13 @@ async def test_a_waiting_call_watches_only_the_existing_connections(made: list[O
     pump = Pump(AnyioRuntime())
     first, second, third = (OneSocket(pump) for _ in range(3))
     made.extend((first, second, third))
-    pump.remove(cast("Connection", second))
-    pump.remove(cast("Connection", second))  # no effect the second time
+    pump.remove(cast("BrokerConnection", second))
+    pump.remove(cast("BrokerConnection", second))  # no effect the second time
     second.far_end.send(b"nobody reads this")
     for one in (third, first):
         waiter = Waiter()
         one.on_data = partial(notify, waiter)
         one.far_end.send(b"answer")
         assert await pump.wait(waiter, math.inf)
-        pump.remove(cast("Connection", one))
+        pump.remove(cast("BrokerConnection", one))
     assert second.reads == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from reput_pipeline.jobs.find import Wanted
+from reput_pipeline.jobs.find import Conditions
 
 BODIES = [
     "Müller".encode(),
@@ -34,5 +34,5 @@ TABLE = pa.table({"body": pa.array(BODIES, pa.binary())})
 def test_patterns_and_case_are_of_letters_and_not_of_bytes(
     text: str, is_pattern: bool, ignore_case: bool, rows: list[int]
 ) -> None:
-    found = Wanted(text=text, is_pattern=is_pattern, ignore_case=ignore_case).rows(TABLE)
+    found = Conditions(text=text, is_pattern=is_pattern, ignore_case=ignore_case).rows(TABLE)
     assert found["body"].to_pylist() == [BODIES[row] for row in rows]

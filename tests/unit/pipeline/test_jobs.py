@@ -14,8 +14,8 @@ from reput_cli.root import root
 from reput_pipeline.errors import DamagedStore, NotAStore
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.command_line import run_job
-from reput_pipeline.jobs.html_page import Page, merged
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
+from reput_pipeline.jobs.report import Page, merged
 from reput_pipeline.jobs.run import table_lines
 from reput_pipeline.option_reader import OptionError
 from reput_protocol.errors import ErrorCode, GroupNotFound

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind, Batch
+from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveFile, ArchiveKind
 from support.pipeline_jobs import Run, runner
 from support.store_samples import fill, hashes
 
@@ -24,7 +24,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = ArchiveDirectory(root / "A")
     with archive:
         archive.begin(ArchiveKind("archive", str(root / "S")))
-        archive.complete(Batch(0, (), {}), [ArchiveFile("topic=T/x.parquet", "T", 1, 1, None, None)])
+        archive.complete(ArchiveBatch(0, (), {}), [ArchiveFile("topic=T/x.parquet", "T", 1, 1, None, None)])
     (root / "other").mkdir()
     (root / "other" / "notes.txt").write_text("hello")
     (root / "file").write_text("hello")

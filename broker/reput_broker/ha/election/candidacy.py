@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput_broker.ha.election.engine import GroupRecord, Leader
+from reput_broker.ha.election.engine import GroupRecord, Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
 
 _LOOK_S = 0.005
@@ -21,7 +21,6 @@ class Candidacy:
     Args:
         me: this member.
         file: the identity of its directory.
-        first_master: the member that becomes master while the group has no state.
         engine: the engine's name.
         clock: seconds of a clock that never jumps.
     """
@@ -30,16 +29,14 @@ class Candidacy:
         self,
         me: Leader,
         file: MemberFile,
-        *,
-        first_master: int,
-        lease_s: float,
+        terms: Terms,
         engine: str,
         clock: Callable[[], float],
     ) -> None:
         self._me = me
         self._file = file
-        self._first_master = first_master
-        self._lease_s = lease_s
+        self._first_master = terms.first_master
+        self._lease_s = terms.lease_s
         self._engine = engine
         self._clock = clock
         self._vacant_since: tuple[int, float] | None = None

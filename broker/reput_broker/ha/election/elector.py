@@ -15,7 +15,14 @@ import structlog
 import trio
 
 from reput_broker.ha.election.candidacy import Candidacy
-from reput_broker.ha.election.engine import Engine, EngineUnavailable, GroupRecord, Leader, LeaseLost
+from reput_broker.ha.election.engine import (
+    Engine,
+    EngineUnavailable,
+    GroupRecord,
+    Leader,
+    LeaseLost,
+    Terms,
+)
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import (
     PAUSE_S,
@@ -55,10 +62,7 @@ class Elector:
         me: this member, as the others reach it.
         role: of a master.
         file: the identity of this member's directory.
-        lease_s: the length of the lease that the engine gives.
-        first_master: the member that becomes master while the group has no state.
         log_epoch: returns the last epoch in this member's log; called in a thread.
-        in_sync_timeout_s, gap_max: see `InSyncSet`.
         clock: seconds of a clock that never jumps.
     """
 
@@ -68,25 +72,19 @@ class Elector:
         me: Leader,
         role: Role,
         file: MemberFile,
-        *,
-        lease_s: float,
-        first_master: int,
+        terms: Terms,
         log_epoch: Callable[[], int],
-        in_sync_timeout_s: float,
-        gap_max: int,
         clock: Callable[[], float] = boot_time,
     ) -> None:
         self._engine = engine
         self._me = me
         self._role = role
         self._file = file
-        self._lease_s = lease_s
+        self._terms = terms
+        self._lease_s = terms.lease_s
         self._log_epoch = log_epoch
-        self._in_sync_timeout_s, self._gap_max = in_sync_timeout_s, gap_max
         self._clock = clock
-        self._candidacy = Candidacy(
-            me, file, first_master=first_master, lease_s=lease_s, engine=engine.name, clock=clock
-        )
+        self._candidacy = Candidacy(me, file, terms, engine.name, clock)
         self._seen = GroupRecord()
         self._last_leader: int | None = None
         self._mastership: Mastership | None = None
@@ -136,7 +134,7 @@ class Elector:
     def on_set_change(self, call: Callable[[], None]) -> None:
         """Call this in this tenure whenever `Mastership.on_change` is called."""
         if self._mastership is not None:
-            self._mastership.on_change = call
+            self._mastership.on_change.append(call)
 
     def before_taking_over(self, call: Callable[[], Awaitable[None]] | None) -> None:
         """Await this, for a limited time, before this member takes over from a master that has handed over to it, and
@@ -265,14 +263,12 @@ class Elector:
         mastership = Mastership(
             self._engine,
             taken,
+            self._terms,
             sent_at=sent_at,
-            lease_s=self._lease_s,
             is_planned=is_planned,
             gone=None if is_planned else self._last_leader,
-            in_sync_timeout_s=self._in_sync_timeout_s,
-            gap_max=self._gap_max,
             clock=self._clock,
-            on_end=lambda reason, is_wanted: self._ended(mastership, reason, is_wanted=is_wanted),
+            on_end=self._ended,
         )
         self._mastership = mastership
         self._seen = taken
@@ -337,7 +333,7 @@ class Elector:
             return False
         return True
 
-    def _ended(self, mastership: Mastership, reason: str, *, is_wanted: bool) -> None:
+    def _ended(self, mastership: Mastership, reason: str, is_wanted: bool) -> None:
         """The broker is a slave without a master until the record names one; after a hand-over, only then."""
         if mastership is not self._mastership:
             return

@@ -40,6 +40,22 @@ class LeaseLost(ReputError):
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """How the members of a group elect and follow a master.
+
+    Attributes:
+        lease_s: the length of the lease that the engine gives.
+        first_master: the member that becomes master while the group has no state.
+        in_sync_timeout_s, gap_max: see `InSyncSet`.
+    """
+
+    lease_s: float
+    first_master: int
+    in_sync_timeout_s: float
+    gap_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Leader:
     """The master in the record."""
 

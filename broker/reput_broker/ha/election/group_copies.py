@@ -4,70 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput_broker.config.sections import HAConfig
-from reput_broker.ha.connection import HAConnection
+from typing_extensions import override
+
+from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
-from reput_broker.store.message_store import MessageStore
+from reput_broker.put.progress import LogProgress, Replica, Replicas
 
 
-class GroupCopies:
-    """Reports the log and its copies to the in-sync set, and the confirm offset to the store.
+class GroupCopies(Replicas):
+    """Reports the log and its copies to the in-sync set, and how far they are replicated and confirmed.
 
     Consumers see only what is confirmed, since another master may not have the rest.
 
     Args:
         clock: that of the elector.
-        is_sync: whether this broker's own copy counts only once it is synced.
-        on_confirmed: called after the confirm offset has moved.
     """
 
     def __init__(
-        self,
-        in_sync: InSyncSet,
-        store: MessageStore,
-        config: HAConfig,
-        clock: Callable[[], float],
-        *,
-        is_sync: bool,
-        on_confirmed: Callable[[], None],
+        self, in_sync: InSyncSet, progress: LogProgress, config: BrokerConfig, clock: Callable[[], float]
     ) -> None:
         self._in_sync = in_sync
-        self._store = store
-        self._config = config
+        self._progress = progress
+        self._config = config.ha
         self._clock = clock
-        self._is_sync = is_sync
-        self._on_confirmed = on_confirmed
-        self.position = 0
-        """Everything before this log offset is on all members of the set, and those were enough."""
-        store.confirm_offset = in_sync.confirm
+        self._own = progress.flushed if config.store.flush == "sync" else progress.committed
+        progress.confirm(in_sync.confirm)
+        progress.committed.follow(self.moved)
 
+    @override
     def refusal(self) -> str | None:
-        """Return why a put would not be replicated now; None if it would."""
         needed, members = self._config.copies_if_replicated, self._in_sync.recorded
         if len(members) >= needed:
             return None
         text = f"it takes {needed} members in sync, this master included, and in sync are {sorted(members)}"
         return f"{text}; start the others, lower ha.in_sync_replicas, or ask for flushed or page_cache"
 
-    def acknowledged(self, slave: HAConnection) -> None:
-        """Take a report of a slave. A slave that is no member, such as one of RocketMQ, does not count."""
-        if slave.member is not None:
+    @override
+    def acknowledged(self, slave: Replica) -> None:
+        if slave.member is not None:  # one of RocketMQ is no member, and does not count
             self._in_sync.acknowledged(slave.member, slave.acked_offset, self._clock())
             self.moved()
 
-    def gone(self, slave: HAConnection) -> None:
-        """Note that a slave's connection has ended."""
+    @override
+    def gone(self, slave: Replica) -> None:
         if slave.member is not None:
             self._in_sync.disconnected(slave.member, self._clock())
 
+    @override
     def moved(self) -> None:
-        """Note that the log has grown, was flushed, or that the set has changed."""
-        store, in_sync = self._store, self._in_sync
-        end = store.max_physical_offset
-        in_sync.own(end, store.flushed_offset if self._is_sync else end)
+        """Note that the log was committed or flushed further, or that the set has changed."""
+        progress, in_sync = self._progress, self._in_sync
+        in_sync.own(progress.committed.offset, self._own.offset)
+        progress.confirm(in_sync.confirm)
         # A set that has shrunk confirms for consumers, but a put that waits for copies still needs them.
         if len(in_sync.recorded) >= self._config.copies_if_replicated:
-            self.position = in_sync.confirm
-        if in_sync.confirm != store.confirm_offset:
-            store.confirm_offset = in_sync.confirm
-            self._on_confirmed()
+            progress.replicated.advance(in_sync.confirm)

@@ -74,14 +74,14 @@ class InSyncSet:
         gap_max: int,
         now: float,
     ) -> None:
-        self._me = me
+        self.me = me
         self._recorded = frozenset(recorded)
         assert me in self._recorded, f"member {me} is not in its set {sorted(self._recorded)}"
         self._proposed: frozenset[int] | None = None
         self._joining: frozenset[int] = frozenset()
         self._start = self._end = self._flushed = start
         self._confirm = start if confirmed is None else confirmed
-        self._timeout_s, self._gap_max = timeout_s, gap_max
+        self.timeout_s, self._gap_max = timeout_s, gap_max
         self._unfit: set[int] = set()
         self.tables: Tables | None = None
         """Asked in addition before a member joins or stays."""
@@ -129,7 +129,7 @@ class InSyncSet:
 
     def offset_of(self, member: int) -> int | None:
         """Return what a member has acknowledged; None if it has not reported in this tenure."""
-        if member == self._me:
+        if member == self.me:
             return self._flushed
         follower = self._followers.get(member)
         return None if follower is None else follower.offset
@@ -180,7 +180,7 @@ class InSyncSet:
         follower = self._followers.get(member)
         if follower is not None:
             follower.is_connected = False
-            follower.seen_at = min(follower.seen_at, now - (1 - _CLOSE) * self._timeout_s)
+            follower.seen_at = min(follower.seen_at, now - (1 - _CLOSE) * self.timeout_s)
 
     # Changes of the set
 
@@ -201,7 +201,7 @@ class InSyncSet:
             kept = {m for m, f in followers if m in self._recorded and not self._is_lagging(m, f, now)}
             # Under load a member that is close is always a little behind the confirm offset, which therefore waits.
             joined = {m for m in self._joining if self._followers[m].offset >= self._confirm}
-            members = frozenset({self._me, *kept, *joined})
+            members = frozenset({self.me, *kept, *joined})
             if members != self._recorded:
                 self._proposed = members
         self._advance()
@@ -221,19 +221,19 @@ class InSyncSet:
         """Tell whether a member of the set has to leave it, because all that waits for the set waits for it."""
         return (
             follower.offset < self._confirm  # it has lost something
-            or now - follower.seen_at > self._timeout_s
+            or now - follower.seen_at > self.timeout_s
             or self._end - follower.offset > self._gap_max
-            or (follower.offset < self._end and now - follower.caught_up_at > self._timeout_s)
+            or (follower.offset < self._end and now - follower.caught_up_at > self.timeout_s)
             or (self.tables is not None and self.tables.is_late(member))
         )
 
     def _is_close(self, follower: _Follower, now: float) -> bool:
         """Tell whether another member may join: it will soon have what is confirmed now."""
-        close_s = self._timeout_s * _CLOSE
+        close_s = self.timeout_s * _CLOSE
         return (
             follower.offset >= self._start
             and follower.is_connected
-            and now - follower.seen_at <= self._timeout_s
+            and now - follower.seen_at <= self.timeout_s
             and self._end - follower.offset <= self._gap_max
             and (follower.offset >= self._end or now - follower.caught_up_at <= close_s)
         )
@@ -241,6 +241,6 @@ class InSyncSet:
     def _advance(self) -> None:
         least = self._flushed
         for member in self.members:
-            if member != self._me:
+            if member != self.me:
                 least = min(least, self._followers[member].offset)
         self._confirm = max(self._confirm, least)

@@ -121,20 +121,21 @@ class KubernetesEngine:
         async with self._changing:
             for _ in range(2):
                 lease = self._held()
-                record = self._record(lease)
-                if record == new:
-                    return record  # an attempt that got no answer had succeeded
-                if record != seen:
-                    return None
-                self._fill(lease, new, self._holder)
-                if await self._replace(lease):
-                    kept = self._held()
-                    if new.leader is None:
-                        self._object = None
-                    return self._record(kept)
+                if self._record(lease) == seen:
+                    self._fill(lease, new, self._holder)
+                    if await self._replace(lease):
+                        kept = self._held()
+                        if new.leader is None:
+                            self._object = None
+                        return self._record(kept)
                 try:
                     await self._refresh()
                 except LeaseLost:
+                    return None
+                found = self._record(self._held())
+                if found == new:
+                    return found  # an attempt that got no answer had succeeded
+                if found != seen:
                     return None
         return None
 

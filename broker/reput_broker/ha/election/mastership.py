@@ -19,6 +19,7 @@ from reput_broker.ha.election.engine import (
     EngineUnavailable,
     GroupRecord,
     LeaseLost,
+    Terms,
 )
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.put.fence import Fence
@@ -68,24 +69,21 @@ class Mastership:
         sent_at: when the request for the lease was sent.
         is_planned: whether the master before has handed over, so that all of the in-sync set have all of the log.
         gone: the number of the master before, if it has failed.
-        in_sync_timeout_s, gap_max: see `InSyncSet`.
         clock: seconds of a clock that never jumps.
-        on_end: called once with the reason, and whether the end was wanted, when the tenure ends.
+        on_end: called once with this, the reason, and whether the end was wanted, when the tenure ends.
     """
 
     def __init__(
         self,
         engine: Engine,
         record: GroupRecord,
+        terms: Terms,
         *,
         sent_at: float,
-        lease_s: float,
         is_planned: bool,
         gone: int | None,
-        in_sync_timeout_s: float,
-        gap_max: int,
         clock: Callable[[], float],
-        on_end: Callable[[str, bool], None],
+        on_end: Callable[[Mastership, str, bool], None],
     ) -> None:
         assert record.leader is not None, "it names this member"
         self.me = record.leader.member
@@ -93,13 +91,12 @@ class Mastership:
         self.in_sync: InSyncSet | None = None
         """Once the log is open."""
         self.is_over = False
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_change: list[Callable[[], None]] = []
         """Called after each change of the in-sync set, or of those about to join it; the confirm offset may have moved.
         """
         self._engine = engine
-        self._lease_s = lease_s
+        self._terms = terms
         self._is_planned, self._gone = is_planned, gone
-        self._in_sync_timeout_s, self._gap_max = in_sync_timeout_s, gap_max
         self._clock = clock
         self._on_end = on_end
         self._writing = trio.Lock()
@@ -115,7 +112,7 @@ class Mastership:
         self._running.cancel()
         if not is_wanted:
             log.warning("lease_ended", epoch=self.record.epoch, reason=reason)
-        self._on_end(reason, is_wanted)
+        self._on_end(self, reason, is_wanted)
 
     # The lease
 
@@ -131,7 +128,7 @@ class Mastership:
 
     async def _extend(self) -> str | None:
         """Extend the lease once and wait until the next time; return why the lease has ended, or None."""
-        sent_at, pause_s = self._clock(), self._lease_s / REQUESTS_PER_LEASE
+        sent_at, pause_s = self._clock(), self._terms.lease_s / REQUESTS_PER_LEASE
         try:
             with trio.move_on_after(max(0.0, self.fence.left_s)):
                 await self._engine.keep_alive()
@@ -145,7 +142,7 @@ class Mastership:
         return None
 
     def _valid_until(self, sent_at: float) -> float:
-        return sent_at + self._lease_s * (1 - _MARGIN)
+        return sent_at + self._terms.lease_s * (1 - _MARGIN)
 
     # The in-sync set
 
@@ -159,8 +156,8 @@ class Mastership:
             start=start,
             confirmed=None if self._is_planned else confirmed,
             gone=self._gone,
-            timeout_s=self._in_sync_timeout_s,
-            gap_max=self._gap_max,
+            timeout_s=self._terms.in_sync_timeout_s,
+            gap_max=self._terms.gap_max,
             now=self._clock(),
         )
         return self.in_sync
@@ -168,17 +165,21 @@ class Mastership:
     async def _record_in_sync(self) -> None:
         """Record the changes that the in-sync set wants."""
         while True:
-            await trio.sleep(self._in_sync_timeout_s / _SET_CHECKS_PER_TIMEOUT)
+            await trio.sleep(self._terms.in_sync_timeout_s / _SET_CHECKS_PER_TIMEOUT)
             in_sync = self.in_sync
             if in_sync is None or self.fence.refusal() is not None:
                 continue
             confirmed = in_sync.confirm
             change = in_sync.next_change(self._clock())
             if in_sync.confirm != confirmed:
-                self.on_change()  # a member that was about to join has gone
+                self._tell_change()  # a member that was about to join has gone
             if change is not None and await self._record(in_sync=change):
                 in_sync.settled(change)
-                self.on_change()
+                self._tell_change()
+
+    def _tell_change(self) -> None:
+        for call in self.on_change:
+            call()
 
     async def force(self) -> None:
         """Record that this master's history holds, whatever other members know to be confirmed before."""

@@ -25,8 +25,8 @@ import trio
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.put.fence import Fence
+from reput_broker.put.progress import LogProgress
 from reput_broker.request import Handler, Outcome, Refusal, Request, Response, Result
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.commands.table import REQUESTS
@@ -52,35 +52,29 @@ class TableCopies:
     """Which members have which changes, in one tenure.
 
     Args:
-        me: this member.
-        epoch: of the tenure.
         versions: returns `TableChanges.tables`.
         prove: proves this master in the answer to a member.
-        timeout_s: of the in-sync set.
+        epoch: of the tenure.
     """
 
     def __init__(
         self,
-        me: int,
         in_sync: InSyncSet,
-        store: MessageStore,
+        progress: LogProgress,
         config: HAConfig,
         fence: Fence,
         versions: Callable[[], str],
         prove: Callable[[Request, Response], None],
         *,
         epoch: int,
-        timeout_s: float,
     ) -> None:
-        self._me = me
         self._in_sync = in_sync
-        self._store = store
+        self._progress = progress
         self._config = config
         self._fence = fence
         self._versions = versions
         self._prove = prove
         self._epoch = epoch
-        self._timeout_s = timeout_s
         self._run = secrets.token_hex(4)
         self._number = self._answered = 0
         self._taken: dict[int, int] = {}
@@ -90,6 +84,7 @@ class TableCopies:
         self._waiting = 0
         self._is_stopping = False
         in_sync.tables = self
+        progress.confirmed.follow(self.wake)
 
     # The members
 
@@ -115,7 +110,7 @@ class TableCopies:
 
     async def _answer_later(self, request: Request, header: AwaitTableChangesHeader) -> None:
         with trio.move_on_after(min(header.wait_ms / 1000, _HELD_S)):
-            while not self._is_stopping and not self._has_news(header):
+            while not (self._is_stopping or request.client.is_closed or self._has_news(header)):
                 self._waiting += 1
                 with trio.move_on_after(_LOOK_S):
                     await self._changed.wait()
@@ -124,22 +119,19 @@ class TableCopies:
     def _has_news(self, header: AwaitTableChangesHeader) -> bool:
         return (
             self._text() != header.known
-            or self._confirmed() != header.confirm_offset
+            or self._progress.confirmed.offset != header.confirm_offset
             or self._versions() != header.tables
         )
 
     def _state(self, request: Request) -> Response:
-        end = self._store.max_physical_offset
-        state = TableChanges(self._text(), self._versions(), self._epoch, self._confirmed(), end)
+        confirmed, end = self._progress.confirmed.offset, self._progress.committed.offset
+        state = TableChanges(self._text(), self._versions(), self._epoch, confirmed, end)
         response = Response(0, state.to_ext(request.header_type))
         self._prove(request, response)
         return response
 
     def _text(self) -> str:
         return f"{self._run}.{self._number}"
-
-    def _confirmed(self) -> int:
-        return self._store.confirm_offset or 0
 
     def wake(self) -> None:
         """Note that a table has changed, or the confirm offset has moved."""
@@ -171,7 +163,7 @@ class TableCopies:
         if not self._changes or member in self._silent or not self._counts:
             return False
         oldest = self._changes[0]
-        is_old = trio.current_time() - oldest.at > self._timeout_s
+        is_old = trio.current_time() - oldest.at > self._in_sync.timeout_s
         return is_old and self._taken.get(member, -1) < oldest.number
 
     @property
@@ -212,7 +204,7 @@ class TableCopies:
     def advance(self) -> None:
         """Answer the changes that all of the set have. Called when one has more, and when the set has changed."""
         in_sync = self._in_sync
-        members = (in_sync.recorded | (in_sync.proposed or frozenset())) - self._silent - {self._me}
+        members = (in_sync.recorded | (in_sync.proposed or frozenset())) - self._silent - {in_sync.me}
         least = min([self._taken.get(member, -1) for member in members], default=self._number)
         while self._changes and self._changes[0].number <= least:
             change = self._changes.popleft()

@@ -65,8 +65,8 @@ class CommitLog:
             self.pool = TransientStorePool(size, options.transient_store_pool_size)
         self.on_file_wanted: Callable[[], None] = lambda: None
         """Called by an append when `supply.prepare` or `supply.unlock_full` should be called."""
-        self.on_appended: Callable[[], None] = lambda: None
-        """Called after each append."""
+        self.on_appended: Callable[[int], object] = lambda _: None
+        """Called with the end of the log after each append."""
         self.confirm_offset: int | None = None
         """Consumers see nothing beyond this offset; None if only this broker decides what they see."""
         self.file_waits = 0
@@ -246,7 +246,7 @@ class CommitLog:
         self.last_store_timestamp_ms = now
         if end_offset >= self.supply.prepare_from:
             self._want_file(end_offset)
-        self.on_appended()
+        self.on_appended(end_offset)
         return results
 
     def begin_at(self, offset: int) -> None:
@@ -286,7 +286,7 @@ class CommitLog:
         self.last_store_timestamp_ms = stored_ms or self.last_store_timestamp_ms
         if end_offset >= self.supply.prepare_from:
             self._want_file(end_offset)
-        self.on_appended()
+        self.on_appended(end_offset)
         return end_offset
 
     def has_room(self, size: int) -> bool:

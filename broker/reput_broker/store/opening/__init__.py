@@ -2,6 +2,6 @@
 
 start: the sequence of steps. judgement: decides whether and how to start. recovery: finds the end of
 the log. identity: compares records with queue entries. foreign_files: refuses what is not
-supported. lock, log_locks, abort_marker: ownership of the directory. directory_swap: replacement of
+supported. lock, abort_marker: ownership of the directory. directory_swap: replacement of
 a derived directory.
 """

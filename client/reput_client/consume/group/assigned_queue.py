@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from operator import length_hint
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from reput_client.consume.pull import Wanted
+from reput_client.consume.pull import MessageSelector
 from reput_client.received import ReceivedMessage
 from reput_client.transport.address import Address
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
@@ -146,7 +146,7 @@ class AssignedQueue:
     def __init__(
         self,
         queue: MessageQueue,
-        wanted: Wanted,
+        wanted: MessageSelector,
         start: int,
         committed: int | None,
         *,
@@ -168,7 +168,7 @@ class AssignedQueue:
         self.rewound = False
         self.locked_until = locked_until
         self.suspended_until = -math.inf
-        self.connection: Connection | None = None
+        self.connection: BrokerConnection | None = None
         self.call: Call | None = None
         self.call_deadline = math.inf
         self.pause_until = -math.inf

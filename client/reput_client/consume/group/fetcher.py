@@ -25,7 +25,7 @@ from reput_client.consume.pull import (
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
 from reput_client.transport.address import Address
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
@@ -183,7 +183,7 @@ class Fetcher:
 
         An unreachable broker is tried again later; see `next_wake`.
         """
-        used: set[Connection] = set()
+        used: set[BrokerConnection] = set()
         for assigned in list(self._idle):
             if self.queues.get(assigned.queue) is not assigned:
                 self._idle.pop(assigned, None)
@@ -247,7 +247,7 @@ class Fetcher:
         self._earliest_deadline = min(self._earliest_deadline, assigned.call_deadline)
         self._idle.pop(assigned, None)
 
-    async def _open(self, assigned: AssignedQueue, deadline: float) -> Connection:
+    async def _open(self, assigned: AssignedQueue, deadline: float) -> BrokerConnection:
         """Return a connection to the slave that the master suggests, or else to the queue's source."""
         session, name = self._session, assigned.queue.broker_name
         source = self._source(name)

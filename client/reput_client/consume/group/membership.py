@@ -20,7 +20,7 @@ from reput_client.consume.group.subscriptions import consume_from_where
 from reput_client.errors import BrokerNotFound, ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.broker_requests import BrokerRequest
-from reput_client.transport.connection import Connection
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
 from reput_protocol.codes import ConsumeType, RequestCode
 from reput_protocol.commands.group import (
@@ -283,7 +283,7 @@ class Membership:
                     return _Source(address, is_master=False)
         return None
 
-    def _connection_lost(self, connection: Connection) -> None:
+    def _connection_lost(self, connection: BrokerConnection) -> None:
         seat = self._seats.get(connection.address)
         if seat is None or seat.epoch is None or self._session.closed:
             return

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from reput_client.consume.offsets import OffsetRequests
-from reput_client.consume.pull import Wanted
+from reput_client.consume.pull import MessageSelector
 from reput_protocol.codes import ConsumeFromWhere
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.filter.tags import ALL
@@ -18,19 +18,19 @@ from reput_protocol.record.message import MessageQueue
 class Subscriptions:
     """The topics of one member, each with its filter; a newer subscription has a higher `version`."""
 
-    def __init__(self, filters: Mapping[str, Wanted], version: int, retry: str | None) -> None:
+    def __init__(self, filters: Mapping[str, MessageSelector], version: int, retry: str | None) -> None:
         """Subscribe to `filters`, and to all messages of the `retry` topic if given."""
         self.topics = tuple(filters)
         self.retry = retry
         self.version = version
-        self._filters = {**filters} if retry is None else {**filters, retry: Wanted.of(ALL, None)}
+        self._filters = {**filters} if retry is None else {**filters, retry: MessageSelector.of(ALL, None)}
 
     @property
     def all_topics(self) -> tuple[str, ...]:
         """The subscribed topics, and the retry topic."""
         return tuple(self._filters)
 
-    def wanted_of(self, topic: str) -> Wanted:
+    def wanted_of(self, topic: str) -> MessageSelector:
         """Return the filter of `topic`."""
         return self._filters[topic]
 
@@ -69,7 +69,7 @@ def parse_topics(
         wanted = dict.fromkeys([topics] if isinstance(topics, str) else topics, tags)
     if not wanted:
         raise ValueError("topics= names no topic")
-    filters = {check_topic(name): Wanted.of(expression, sql) for name, expression in wanted.items()}
+    filters = {check_topic(name): MessageSelector.of(expression, sql) for name, expression in wanted.items()}
     return Subscriptions(filters, version, retry_topic(group) if retries else None)
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.groups.consumer_groups import ConsumerGroups, Wanted
+from reput_broker.groups.consumer_groups import ConsumerGroups, MemberSubscription
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.group import SubscriptionData
 from support.delivery_fakes import channel_of, consumer_data
@@ -110,9 +110,9 @@ def test_irrelevant_differences_are_not_a_conflict() -> None:
 def test_an_expression_that_cannot_be_read_is_compared_as_it_stands() -> None:
     data = consumer_data("g", "T")
     data.subscriptions[0] = replace(data.subscriptions[0], sub_string="||")
-    assert Wanted.of(data).filters == (("T", "TAG", "||"),)
+    assert MemberSubscription.of(data).filters == (("T", "TAG", "||"),)
     sql = replace(data, subscriptions=[SubscriptionData.of("T", "||", 1, "SQL92")])
-    assert Wanted.of(data).difference(Wanted.of(sql)) == ("T by TAG", "T by SQL92")
+    assert MemberSubscription.of(data).difference(MemberSubscription.of(sql)) == ("T by TAG", "T by SQL92")
 
 
 def test_a_member_that_differs_can_be_kept_out_and_one_that_comes_to_differ_is_dropped() -> None:

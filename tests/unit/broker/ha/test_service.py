@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,14 @@ import structlog
 import trio
 import trio.testing
 
-from reput_broker.config.sections import HAConfig
+from reput_broker.config.sections import HAConfig, StoreConfig
+from reput_broker.ha.connection import ServedLog
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
 from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.service import HAService
+from reput_broker.observe.counters import Counters
+from reput_broker.put.progress import LogProgress
 from reput_broker.store.message_store import MessageStore
 from support.inside import log_of
 from support.stores import opened, put, small_options
@@ -39,18 +43,29 @@ def master_store(root: Path) -> MessageStore:
 class Bench:
     """A service over a store, connections to it within the test, and the reports that reached it."""
 
-    def __init__(self, store: MessageStore, nursery: trio.Nursery, **options: Any) -> None:
+    def __init__(
+        self, store: MessageStore, nursery: trio.Nursery, flush: str = "async", **options: Any
+    ) -> None:
         self.store = store
         self._nursery = nursery
         self.config = HAConfig(**options)
+        config: Any = SimpleNamespace(store=StoreConfig(flush=flush), ha=self.config)  # type: ignore[arg-type]
+        self.progress = LogProgress(store, config, Counters())
+        self.service = HAService(ServedLog(store, self.config, self.progress, EPOCH))
+        self.copies = Copies(self.service, self.progress, config)
+        self.progress.serve(self.copies)
         self.acks: list[tuple[str, int]] = []
-        self.service = HAService(
-            store,
-            self.config,
-            epoch=EPOCH,
-            on_ack=lambda slave: self.acks.append((slave.peer, slave.acked_offset)),
-        )
-        store.when_appended(self.service.wake)
+        acknowledged = self.copies.acknowledged
+
+        def noted(slave: Any) -> None:
+            self.acks.append((slave.peer, slave.acked_offset))
+            acknowledged(slave)
+
+        self.copies.acknowledged = noted  # type: ignore[method-assign]
+
+    @property
+    def replicated(self) -> int:
+        return self.progress.replicated.offset
 
     def connect(self, *, reads: bool = True, peer: str = "h:1") -> trio.abc.Stream:
         """A new slave; what it does not read is not buffered without end."""
@@ -222,7 +237,7 @@ async def test_a_slave_that_never_reads_delays_no_other(tmp_path: Path) -> None:
 async def test_a_slave_that_connects_twice_counts_once(tmp_path: Path) -> None:
     store = master_store(tmp_path)
     async with running(store, in_sync_replicas=3) as bench:
-        copies = Copies(bench.service, store, bench.config, is_sync=False)
+        copies = bench.copies
         first = await bench.slave(16806, member=1)
         second = await bench.slave(16806, member=1)
         with trio.fail_after(5):
@@ -232,10 +247,11 @@ async def test_a_slave_that_connects_twice_counts_once(tmp_path: Path) -> None:
         await bench.slave(16384, member=2)
         await trio.testing.wait_all_tasks_blocked()
         assert copies.refusal() is None
-        assert copies.position == 16384
+        assert bench.replicated == 16384
         await second.aclose()
         await trio.testing.wait_all_tasks_blocked()
-        assert copies.position == 0
+        assert "slaves in sync: 1, needed: 2, connected: 1" in str(copies.refusal())
+        assert bench.replicated == 16384, "it was there"
 
 
 @pytest.mark.trio
@@ -243,7 +259,7 @@ async def test_a_slave_of_rocketmq_that_connects_twice_is_one_copy(tmp_path: Pat
     """It does not say who it is, and its earlier connection may look alive for a while."""
     store = master_store(tmp_path)
     async with running(store, in_sync_replicas=3) as bench:
-        copies = Copies(bench.service, store, bench.config, is_sync=False)
+        copies = bench.copies
         progress = ReplicationProgress(
             lambda: store.max_physical_offset, lambda: bench.service.slaves, bench.config
         )
@@ -252,11 +268,11 @@ async def test_a_slave_of_rocketmq_that_connects_twice_is_one_copy(tmp_path: Pat
         await trio.testing.wait_all_tasks_blocked()
         assert len(bench.service.slaves) == 2
         assert "slaves in sync: 1, needed: 2, connected: 1" in str(copies.refusal())
-        assert (copies.position, progress.copies_in_sync) == (0, 2)
+        assert (bench.replicated, progress.copies_in_sync) == (0, 2)
         await bench.slave(16806, peer="10.0.0.3:4001")
         await trio.testing.wait_all_tasks_blocked()
         assert copies.refusal() is None
-        assert (copies.position, progress.copies_in_sync) == (8192, 3), "what the last connection said"
+        assert (bench.replicated, progress.copies_in_sync) == (8192, 3), "what the last connection said"
 
 
 @pytest.mark.trio
@@ -276,8 +292,8 @@ async def test_a_report_that_arrived_before_its_connection_was_ended_does_not_co
 @pytest.mark.trio
 async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path) -> None:
     store = master_store(tmp_path)
-    async with running(store, max_gap_not_in_sync=4096) as bench:
-        copies = Copies(bench.service, store, bench.config, is_sync=True)
+    async with running(store, flush="sync", max_gap_not_in_sync=4096) as bench:
+        copies = bench.copies
         stream = await bench.slave(8192, member=1)
         await trio.testing.wait_all_tasks_blocked()
         assert "slaves in sync: 0, needed: 1, connected: 1" in str(copies.refusal())
@@ -286,9 +302,9 @@ async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path) -> None:
         await stream.send_all(REPORT.pack(offset + len(data)))
         await trio.testing.wait_all_tasks_blocked()
         assert copies.refusal() is None
-        assert copies.position == 0, "with flush = sync the master's own copy counts once it is synced"
-        store.flush_commit_log()
-        assert copies.position == 16806
+        assert bench.replicated == 0, "with flush = sync the master's own copy counts once it is synced"
+        bench.progress.flushed.advance(store.flush_commit_log())
+        assert bench.replicated == 16806
 
 
 @pytest.mark.trio
@@ -317,15 +333,14 @@ async def test_what_is_appended_is_sent_when_it_is_offered(
 ) -> None:
     """A master that syncs each put offers it when the sync begins; a heartbeat brings what no sync has followed."""
     store = master_store(tmp_path)
-    async with running(store, send_heartbeat_interval="10s") as bench:
-        store.when_appended(lambda: None)
+    async with running(store, flush="sync", send_heartbeat_interval="10s") as bench:
         slave = await bench.slave(16806)
         await trio.sleep(1)
         put(store, b"one")
         put(store, b"two")
         await trio.sleep(1)
         assert bench.service.slaves[0].next_offset == 16806
-        bench.service.wake()
+        bench.progress.offer()
         await trio.sleep(1)
         frame = bytes(await slave.receive_some())
         assert HEADER.unpack_from(frame) == (16806, store.max_physical_offset - 16806), "both in one frame"

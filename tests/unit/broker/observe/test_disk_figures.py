@@ -60,7 +60,7 @@ def test_a_blocked_loop_is_seen() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(measure_loop_delay, histogram)
-            await trio.sleep(0.1)
+            await trio.sleep(0.4)
             clock.jump(1.0)  # something held the loop for a second
             await trio.sleep(0.2)
             nursery.cancel_scope.cancel()

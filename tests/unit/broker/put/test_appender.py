@@ -23,6 +23,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode
+from support.log_progress import FakeLog, progress_of
 
 PATH = Path("/data/commitlog/00000000000000004096")
 
@@ -31,10 +32,12 @@ def failed(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
 
-class FakeStore:
+class FakeStore(FakeLog):
     """A log that needs a file, and an attempt to make one that fails."""
 
     def __init__(self, failure: Exception, status: PutStatus = PutStatus.PUT_OK) -> None:
+        super().__init__()
+        self.options = SimpleNamespace(flush_sync=True)
         self.failure = failure
         self.status = status
         self.file_refusal = failure
@@ -61,12 +64,11 @@ class FakeStore:
         return PutResult(self.status)
 
 
-class FakeFlush:
-    def __init__(self) -> None:
-        self.writes = 0
-
-    def wrote(self) -> None:
-        self.writes += 1
+def appender_over(store: Any) -> tuple[Appender, Counters]:
+    fence, counters = Fence(), Counters()
+    progress = progress_of(store, counters)
+    lock = PutLock(fence, StoreConfig())
+    return Appender(store, lock, fence, progress, counters, lambda: None), counters
 
 
 @pytest.mark.trio
@@ -77,20 +79,9 @@ async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
     store: Any = FakeStore(DiskFull(PATH, 100))
     monkeypatch.setattr(store, "needs_new_file", lambda size: size >= 100)
     monkeypatch.setattr(store, "make_log_file", lambda: time.sleep(0.2))
-    flush: Any = FakeFlush()
-    reput: Any = type("Reput", (), {"wake": None})
-    counters = Counters()
-    transfer: Any = None
-    appender = Appender(
-        store,
-        PutLock(Fence(), StoreConfig()),
-        flush,
-        reput,
-        counters,
-        transfer,
-        fence=Fence(),
-        readers_see_unflushed=False,
-    )
+    appender, _ = appender_over(store)
+    syncs: list[int] = []
+    appender._progress.flushed.want = lambda: syncs.append(1)
     request: Any = SimpleNamespace(received_at=0.0, is_oneway=False, body=b"")
     puts = [
         Put(request, size, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE) for size in (10, 200)
@@ -99,25 +90,13 @@ async def test_a_stored_message_counts_though_a_later_put_is_cancelled(
         waiting = appender.append(puts)
         assert waiting is not None
         await waiting
-    assert flush.writes == store.puts == 1
+    assert len(syncs) == store.puts == 1
     assert isinstance(puts[0].outcome, Response)
 
 
 async def refusal_of(store: Any) -> tuple[Refusal, Counters]:
-    counters = Counters()
+    appender, counters = appender_over(store)
     nothing: Any = None
-    reput: Any = type("Reput", (), {"wake": None})
-    appender = Appender(
-        store,
-        PutLock(Fence(), StoreConfig()),
-        nothing,
-        reput,
-        counters,
-        nothing,
-        fence=Fence(),
-        readers_see_unflushed=False,
-    )
-
     put = Put(nothing, 100, store.put, lambda _: Response(), "t", AckLevel.PAGE_CACHE)
     waiting = appender.append([put])
     if waiting is not None:

@@ -20,16 +20,20 @@ from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Response
 from reput_broker.store.errors import DiskFull, StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
-from reput_protocol.codes import ResponseCode
+from reput_protocol.codes import AckLevel, ResponseCode
+from support.log_progress import FakeLog, progress_of
 
 FILE = 1 << 20
 
 
-class FakeStore:
+class FakeStore(FakeLog):
     """A log whose commits and syncs succeed, wait or fail as the test says."""
 
+    committed_offset = 0
+
     def __init__(self) -> None:
-        self.written = self.committed_offset = self.flushed_offset = 0
+        super().__init__()
+        self.buffers_available = 1
         self.commits = self.syncs = 0
         self.failure: Exception | None = None
         self.go_on = threading.Event()
@@ -71,17 +75,10 @@ class Bench:
         self.failures: list[str] = []
         store: Any = self.store
         config = StoreConfig(flush=flush, **options)  # type: ignore[arg-type]
-        self.flush = FlushCommitLogService(
-            store,
-            config,
-            self.counters,
-            on_committed=lambda: self.commit.committed(),
-            on_flushed=lambda: None,
-            on_failure=self.failures.append,
-        )
-        self.commit = CommitRealTimeService(
-            store, config, self.counters, on_committed=self._committed, on_failure=self.failures.append
-        )
+        self.progress = progress = progress_of(store, self.counters, store_config=config)
+        self.flush = FlushCommitLogService(store, config, self.counters, progress, self.failures.append)
+        self.commit = CommitRealTimeService(store, config, progress, self.failures.append)
+        progress.committed.follow(self._committed)
 
     def _committed(self) -> None:
         self.commits_seen += 1
@@ -96,11 +93,14 @@ class Bench:
 
     def put(self, number: int, *, flushed: bool = False) -> None:
         """Append 100 bytes and wait for their commit, or their sync."""
-        self.store.written += 100
-        if flushed:
-            self.flush.answer_when_flushed(self.store.written, self.pending(number))
-        else:
-            self.commit.answer_when_committed(self.store.written, self.pending(number))
+        self.append(100)
+        level = AckLevel.FLUSHED if flushed else AckLevel.PAGE_CACHE
+        self.progress.answer_when(level, self.store.written, self.pending(number))
+
+    def append(self, size: int) -> None:
+        """Append `size` bytes."""
+        self.store.written += size
+        self.progress.appended.advance(self.store.written)
 
     @property
     def answered(self) -> list[int]:
@@ -177,14 +177,12 @@ async def test_unawaited_puts_are_committed_by_the_clock(by_the_clock: trio.test
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.commit.run)
         await trio.sleep(0.1)
-        store.written = 4 * 4096 - 1
-        bench.commit.wrote()
+        bench.append(4 * 4096 - 1)
         await trio.sleep(9)
         assert store.commits == 0, "three pages and something are too little"
         await trio.sleep(2)
         assert (store.commits, store.committed_offset) == (1, 4 * 4096 - 1)
-        store.written += 5 * 4096
-        bench.commit.wrote()
+        bench.append(5 * 4096)
         await trio.sleep(0.1)
         assert store.commits == 1
         await trio.sleep(0.2)
@@ -200,8 +198,7 @@ async def test_the_thorough_interval_takes_whatever_there_is(by_the_clock: trio.
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.commit.run)
         await trio.sleep(100)
-        bench.store.written = 1
-        bench.commit.wrote()
+        bench.append(1)
         await trio.sleep(0.25)
         assert bench.store.committed_offset == 1
         nursery.cancel_scope.cancel()
@@ -213,8 +210,7 @@ async def test_thresholds_change_while_it_runs(by_the_clock: trio.testing.MockCl
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.commit.run)
         await trio.sleep(0.1)
-        bench.store.written = 4096
-        bench.commit.wrote()
+        bench.append(4096)
         await trio.sleep(1)
         assert bench.store.commits == 0
         object.__setattr__(bench.commit._config, "commit_least_pages", 1)  # as a reload does
@@ -307,7 +303,7 @@ async def test_a_late_put_that_is_not_even_committed_waits_on() -> None:
     bench.store.committed_offset = bench.store.written
     bench.put(1, flushed=True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.flush.expire)
+        nursery.start_soon(bench.progress.expire)
         with trio.fail_after(30):
             while not bench.answers:
                 await trio.sleep(0.002)

@@ -18,23 +18,19 @@ from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Refusal, Response
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
-from reput_protocol.codes import ResponseCode
+from reput_protocol.codes import AckLevel, ResponseCode
+from support.log_progress import FakeLog, progress_of
 from support.tasks import running
 
 
-class FakeStore:
+class FakeStore(FakeLog):
     """A log whose syncs succeed, hang or fail as the test says."""
 
     def __init__(self) -> None:
-        self.written = 0
-        self.flushed_offset = 0
+        super().__init__()
         self.syncs = 0
         self.failing = False
         self.delay_s = 0.0
-
-    @property
-    def committed_offset(self) -> int:
-        return self.written
 
     @property
     def flush_behind_bytes(self) -> int:
@@ -63,12 +59,11 @@ class Bench:
         self.failures: list[str] = []
         store: Any = self.store
         self.counters = Counters()
+        config = StoreConfig(flush=flush, **options)  # type: ignore[arg-type]
+        self.progress = progress_of(store, self.counters, store_config=config)
+        self.progress.flushed.follow(self._flushed)
         self.service = FlushCommitLogService(
-            store,
-            StoreConfig(flush=flush, **options),  # type: ignore[arg-type]
-            self.counters,
-            on_flushed=self._flushed,
-            on_failure=self.failures.append,
+            store, config, self.counters, self.progress, self.failures.append
         )
 
     def _flushed(self) -> None:
@@ -83,7 +78,8 @@ class Bench:
         request: Any = SimpleNamespace(client=client, received_at=time.monotonic())
         request.reply = lambda response: self.answers.append((number, response))
         response = Response(0, {"queueOffset": number, "ack": "flushed"})
-        self.service.answer_when_flushed(self.store.written, PendingRequest(request, response, 1, Fence()))
+        pending = PendingRequest(request, response, 1, Fence())
+        self.progress.answer_when(AckLevel.FLUSHED, self.store.written, pending)
 
     async def answered(self, count: int) -> None:
         with trio.fail_after(30):
@@ -124,7 +120,7 @@ async def test_puts_that_come_during_a_sync_wait_for_the_next() -> None:
 async def test_a_sync_that_takes_too_long_is_answered_with_the_receipt() -> None:
     bench = Bench(sync_timeout="20ms")
     bench.store.delay_s = 0.3
-    async with running(bench.service.run, bench.service.expire):
+    async with running(bench.service.run, bench.progress.expire):
         bench.put(7)
         await bench.answered(1)
     _, response = bench.answers[0]
@@ -156,7 +152,6 @@ async def test_asynchronous_flush_syncs_by_the_clock_and_at_once_for_who_waits()
     bench = Bench("async", flush_interval="30ms", flush_least_pages=0)
     async with running(bench.service.run):
         bench.store.written += 100
-        bench.service.wrote()
         await trio.sleep(0.005)
         assert bench.store.syncs == 0
         with trio.fail_after(30):
@@ -226,7 +221,7 @@ async def test_thresholds_change_while_it_runs_and_do_not_affect_group_commit(
     bench = Bench("sync", flush_least_pages=100, flush_thorough_interval="10m")
     async with running(bench.service.run):
         bench.store.written = 1
-        bench.service.wrote()
+        bench.service.want()
         await trio.testing.wait_all_tasks_blocked()
         assert bench.store.syncs == 1
         bench.put(1)
@@ -243,10 +238,10 @@ async def test_waiting_for_an_offset_syncs_it(flush: str) -> None:
     bench.store.written = 300
     async with running(bench.service.run):
         with trio.fail_after(30):
-            await bench.service.flushed_to(200)
+            await bench.progress.flushed.reached(200)
             assert bench.store.flushed_offset == 300
             syncs = bench.store.syncs
-            await bench.service.flushed_to(300)
+            await bench.progress.flushed.reached(300)
     assert bench.store.syncs == syncs, "it was on the disk already"
 
 
@@ -259,4 +254,4 @@ async def test_waiters_for_an_offset_learn_that_a_sync_failed() -> None:
         with trio.fail_after(30):
             for _ in range(2):
                 with pytest.raises(Refusal, match="the disk is gone"):
-                    await bench.service.flushed_to(300)
+                    await bench.progress.flushed.reached(300)

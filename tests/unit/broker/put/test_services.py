@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from reput_broker.put.allocate_service import AllocateService
+from reput_broker.put.progress import Position
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreReadOnly
 
@@ -72,10 +73,9 @@ class FakeStore:
 def service(store: Any) -> tuple[ReputMessageService, list[int]]:
     behind_after_each: list[int] = []
 
-    def after_step() -> None:
-        behind_after_each.append(store.behind)
-
-    return ReputMessageService(store, after_step), behind_after_each
+    dispatched = Position()
+    dispatched.follow(lambda: behind_after_each.append(store.behind))
+    return ReputMessageService(store, dispatched), behind_after_each
 
 
 def test_what_one_client_put_is_dispatched_before_its_next_request() -> None:

@@ -152,6 +152,32 @@ async def test_a_held_request_counts_where_it_is_held(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.trio
+@pytest.mark.parametrize("ends", ["answered", "closed by the peer", "closed by the broker"])
+async def test_a_request_that_is_held_later_counts_where_it_is_held(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """As a pop that has read from the disk first, and found nothing."""
+    async with connected() as bench:
+        bench.peer.says(ask(LATER, 1))
+        await settled()
+        (request,) = bench.held
+        assert bench.counters.buffered_bytes["read"] == bench.memory.total == request.cost
+        request.note_held()
+        assert bench.counters.buffered_bytes["read"] == bench.memory.total == 0
+        assert bench.connection.is_busy
+        if ends == "closed by the peer":
+            bench.peer.ends()
+            bench.peer.close()
+            await settled()
+        elif ends == "closed by the broker":
+            bench.connection.close("shutdown")
+        request.reply(Response())
+        request.note_held()
+        assert bench.counters.buffered_bytes["read"] == bench.memory.total == 0
+        assert bench.traffic_of(LATER).inflight == 0
+
+
+@pytest.mark.trio
 async def test_refusals_and_defects_are_answers(capsys: pytest.CaptureFixture[str]) -> None:
     async with connected() as bench:
         bench.peer.says(ask(REFUSED, 1), ask(BROKEN, 2), ask(4711, 3), ask(ECHO, 4))

@@ -109,11 +109,26 @@ async def test_unfinished_frames_of_strangers_take_nothing_from_users(access: Ac
             stranger.peer.says(struct.pack(">II", 4 * MIB, 100) + bytes(300_000))
         await settled()
         assert user.strangers is not None
-        assert 0 < user.strangers.memory.total <= MIB
+        assert 0 < user.strangers.memory.total <= 16 * MIB // 5
         assert user.connection.share == before
         assert user.memory.total == 0
         nursery.cancel_scope.cancel()
     assert user.strangers.memory.total == 0
+
+
+@pytest.mark.trio
+async def test_a_client_of_rocketmq_may_begin_with_the_largest_message(access: AccessControl) -> None:
+    """With the default limits: a sixteenth of them is less than such a message."""
+    async with trio.open_nursery() as nursery:
+        user = Bench(Peer(), nursery, None, access)
+        nursery.start_soon(user.connection.run)
+        frame = signed(1, body=bytes(4 * MIB))
+        for at in range(0, len(frame), 1 << 16):
+            user.peer.says(frame[at : at + (1 << 16)])
+            await settled()
+        assert [opaque for opaque, _ in user.peer.answered] == [1]
+        assert not user.connection.is_closed
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio

@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from trio.testing import MockClock
 
-from reput_broker.access.certificate import ends_of_validity
-from reput_broker.access.tls import ServerTls, TlsFilesUnusable, file_problems
+from reput_broker.access.tls import ServerTls, TlsFilesUnusable, ends_of_validity, file_problems
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig

@@ -28,7 +28,7 @@ from reput_protocol.names import SINK_TOPIC, STAGED_TOPIC
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.view import record_views
-from support.inside import committer_of
+from support.inside import committer_of, parts_of
 
 pytestmark = pytest.mark.trio
 FILE = 256 * 1024
@@ -56,8 +56,16 @@ async def serving(
     )
     async with Broker(config) as broker, BatchWriter(broker.address, timeout_s=10) as writer:
         if elected:
-            broker.store.confirm_offset = 1 << 60
+            confirm(broker, 1 << 60)
         yield broker, writer
+
+
+def confirm(broker: Broker, offset: int) -> None:
+    """Have the log confirmed up to an offset, which may be less than before."""
+    broker.store.confirm_offset = None
+    progress = parts_of(broker).puts.progress
+    progress.confirm(0)
+    progress.confirm(offset)
 
 
 async def stage_all(writer: BatchWriter, batch_id: int) -> list[StagedPart]:
@@ -215,18 +223,18 @@ async def test_a_table_of_batches_that_is_ahead_of_the_log_is_not_believed(tmp_p
 async def test_a_commit_is_answered_once_the_set_has_it_and_may_be_repeated(tmp_path: Path) -> None:
     async with serving(tmp_path, slave_timeout="50ms") as (broker, writer):
         parts = await stage_all(writer, 0)
-        broker.store.confirm_offset = broker.store.max_physical_offset
+        confirm(broker, broker.store.max_physical_offset)
         committer = committer_of(broker)
         wanted = Commit("q", 0, parts)
         for _ in range(2):
             with pytest.raises(Refusal, match="longer than ha") as refused:
                 await committer.commit(wanted)
             assert refused.value.error.retryable
-        broker.store.confirm_offset = broker.store.max_physical_offset
+        confirm(broker, broker.store.max_physical_offset)
         assert (await writer.commit("q", 0, parts)).repeated
         assert await rows(broker) == ALL
         # The slaves fall behind again: whether this batch is committed is known, whether a later one is, not yet.
-        broker.store.confirm_offset = 0
+        confirm(broker, 0)
         with pytest.raises(Refusal, match="ask again"):
             await committer.confirmed()
 
@@ -234,10 +242,10 @@ async def test_a_commit_is_answered_once_the_set_has_it_and_may_be_repeated(tmp_
 async def test_a_query_is_not_told_of_a_batch_that_a_failover_may_take_back(tmp_path: Path) -> None:
     async with serving(tmp_path, slave_timeout="50ms") as (broker, writer):
         await writer.commit("q", 0, await stage_all(writer, 0))
-        broker.store.confirm_offset = 0
+        confirm(broker, 0)
         async with BatchWriter(broker.address, timeout_s=0.3) as hasty:
             for ask in (hasty.staged("q"), stage_all(hasty, 0)):
                 with pytest.raises((BrokerError, RequestTimeout)):
                     await ask
-        broker.store.confirm_offset = broker.store.max_physical_offset
+        confirm(broker, broker.store.max_physical_offset)
         assert (await writer.staged("q")).last_batch_id == 0

@@ -23,8 +23,7 @@ from reput_broker.store.errors import (
 )
 from reput_broker.store.opening import lock
 from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.lock import DirectoryLock
-from reput_broker.store.opening.log_locks import LogDirectoryLocks
+from reput_broker.store.opening.lock import DirectoryLock, LogDirectoryLocks
 from support.store_samples import hashes
 from support.stores import dispatch_all, flip_bit, opened, put, small_options
 

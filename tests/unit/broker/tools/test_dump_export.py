@@ -18,8 +18,7 @@ from reput_broker.tools.dump import (
     dump_queue,
     dump_topics,
 )
-from reput_broker.tools.export import BadMessage, ExportRange, TopicExport
-from reput_broker.tools.export_parquet import ParquetMissing, write_parquet
+from reput_broker.tools.export import BadMessage, ExportRange, ParquetMissing, TopicExport, write_parquet
 from reput_broker.tools.layout import StoreLayout
 from reput_protocol.record.record import Record
 from support.store_samples import fill, records_of, write_index

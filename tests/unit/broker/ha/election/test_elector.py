@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from reput_broker.ha.election.elector import Elector
-from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost
+from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile
@@ -47,12 +47,9 @@ class Member:
             Leader(n, f"{self.host}:10911", f"{self.host}:10912"),
             Role.ASYNC_MASTER,
             MemberFile(self.group.path / str(n), cluster="c", broker_name="b", member=n),
-            lease_s=LEASE_S,
-            first_master=1,
-            log_epoch=lambda: self.log_epoch,
-            in_sync_timeout_s=10.0,
-            gap_max=1000,
-            clock=trio.current_time,
+            Terms(LEASE_S, first_master=1, in_sync_timeout_s=10.0, gap_max=1000),
+            lambda: self.log_epoch,
+            trio.current_time,
         )
 
     async def run(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -254,6 +255,26 @@ def test_changes_whose_answers_are_lost_are_found(api: ApiServer, account: Path)
             await one.write(record, wanted)
         assert await one.write(record, wanted) == wanted
         await one.close()
+
+    trio.run(main)
+
+
+def test_what_a_restored_server_has_forgotten_is_written_again_at_once(api: ApiServer, account: Path) -> None:
+    async def main() -> None:
+        one, two = engine(api, account), engine(api, account)
+        first = await one.take(await one.read(), FIRST)
+        assert first is not None
+        copy = deepcopy(api.leases)
+        own = await one.write(first, replace(first, in_sync=frozenset({1, 2}), version=1))
+        assert own is not None
+        api.leases = copy
+        found = await one.read()
+        assert found == first
+        assert await one.write(found, own) == own
+        assert await two.read() == own
+        assert await one.write(first, replace(first, version=2)) is None, "it is not what was seen"
+        for each in (one, two):
+            await each.close()
 
     trio.run(main)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -15,13 +14,14 @@ from typing_extensions import override
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.table_copies import TableCopies
+from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence
 from reput_broker.request import Request, Response
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
 from support.delivery_fakes import FakeClient
+from support.log_progress import FakeLog, progress_of
 
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 
@@ -53,29 +53,21 @@ class Ext(dict[str, Any]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-@dataclass
-class Store:
-    """What the master's log is to the tables."""
-
-    confirm_offset: int = 0
-    max_physical_offset: int = 0
-
-
 class Master:
     """A master, member 1, with member 2 in its in-sync set."""
 
     def __init__(self) -> None:
         in_sync = InSyncSet(1, {1, 2}, start=0, timeout_s=10.0, gap_max=1000, now=trio.current_time())
+        progress = progress_of(FakeLog(), Counters())
+        progress.confirm(0)
         self.copies = TableCopies(
-            1,
             in_sync,
-            cast("MessageStore", Store()),
+            progress,
             HAConfig(in_sync_replicas=2),
             Fence(trio.current_time),
             str,
             lambda _request, _answer: None,
             epoch=1,
-            timeout_s=10.0,
         )
         self.kept: WeakSet[Ext] = WeakSet()
         self._handle = self.copies.handlers({COMMIT: self._committed})[COMMIT]
@@ -169,3 +161,18 @@ async def test_a_master_that_stops_answers_at_once_what_waits() -> None:
         assert change.code == ResponseCode.SYSTEM_BUSY, "whether the next master has it is unknown"
         assert master.waits(nursery).is_answered
         assert master.commit().code == ResponseCode.SYSTEM_BUSY
+
+
+@pytest.mark.trio
+async def test_a_wait_for_changes_ends_with_its_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """Its request is counted for the connection, and not after that has ended."""
+    master = Master()
+    for closes in (True, False):
+        began_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            client = master.waits(nursery)
+            await trio.sleep(0.1)
+            if closes:
+                client.close("peer")
+        assert (trio.current_time() - began_at < 0.5) is closes
+        assert client.is_answered
