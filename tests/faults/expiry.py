@@ -11,6 +11,7 @@ from faults.power_cut import record_and_cut
 from faults.workload import Expiry, Workload
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import GetStatus
+from support.inside import log_of
 from support.retention import Cleaning, FakeMachine
 
 FULL_DISK = 0.88
@@ -51,7 +52,7 @@ class ExpiringWorkload(Workload):
         before = self.now
         self._machine.waited_ms += 200_000
         self._cleaning.clean_log()
-        self.ledger.expiries.append(Expiry(before, self.now, max(0, self.store._log.files.min_offset)))
+        self.ledger.expiries.append(Expiry(before, self.now, max(0, log_of(self.store).files.min_offset)))
         if self.rng.random() < 0.7:
             self._cleaning.clean_queues()
 

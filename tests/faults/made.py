@@ -18,6 +18,7 @@ from reput_broker.store.errors import ForeignFile, StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_protocol.record.record import Record, decode_record
+from support.inside import log_of
 from support.stores import FakeClock, dispatch_all, opened, read_queue, small_options, tree
 
 _Case = TypeVar("_Case")
@@ -152,7 +153,7 @@ def check_ends_at(made: Made, end: int) -> list[Violation]:
         for queue, bodies in made.bodies(end).items():
             if [record.body for record in read_queue(store, *queue)] != bodies:
                 found.append(Violation("byte-equal", f"{queue} does not hold what was put"))
-        file = store._log.files.last_file
+        file = log_of(store).files.last_file
         if file is not None and any(file.path.read_bytes()[end - file.base_offset :]):
             found.append(Violation("tail", f"bytes after the end of the log at {end} are not zero"))
         queue = QUEUES[0]

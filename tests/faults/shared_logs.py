@@ -18,6 +18,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.options import StoreOptions
+from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, put, small_options
 
 FILES = 4
@@ -136,7 +137,7 @@ class Case:
 
     def _fill(self, store: MessageStore, body: bytes) -> None:
         for _ in range(FILES * 4096 // BODY_BYTES):
-            number = store._log.next_queue_offsets.get(("T", 0), 0)
+            number = log_of(store).next_queue_offsets.get(("T", 0), 0)
             put(store, (body + b":%d" % number).ljust(BODY_BYTES, b"\0"))
         dispatch_all(store)
 

@@ -18,6 +18,7 @@ from faults.outcome import Outcome, scratch
 from faults.workload import abandon
 from reput_broker.store.errors import StoreError
 from reput_broker.store.results import PutStatus
+from support.inside import log_of
 from support.stores import is_reserved, make_sparse, small_options
 
 LEFT_BYTES = 256 << 10
@@ -98,14 +99,14 @@ class _Round:
     def _last_files(self) -> Iterator[Path]:
         """The current file, and those created ahead."""
         options = self._driver.options
-        last = self._driver.store._log.files.last_file
+        last = log_of(self._driver.store).files.last_file
         assert last is not None
         yield from (path for path in options.commit_log_dir.iterdir() if path.name >= last.path.name)
         yield max(options.index_dir.iterdir())
 
     def _missing_bytes(self) -> int:
         """How much the disk would still have to set aside for the file in use."""
-        last = self._driver.store._log.files.last_file
+        last = log_of(self._driver.store).files.last_file
         assert last is not None
         return last.size - last.path.stat().st_blocks * 512
 

@@ -26,6 +26,7 @@ from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
+from support.inside import log_of
 from support.stores import BORN_HOST, T0, FakeClock, small_options
 
 Queue = tuple[str, int]
@@ -288,7 +289,7 @@ def open_tables(data_dir: Path, clock: FakeClock) -> tuple[ConsumerOffsetManager
 
 def abandon(store: MessageStore) -> None:
     """Let go of a store's files as a killed process does: nothing is finished, and nothing cleaned up."""
-    files = store._log.files
+    files = log_of(store).files
     for file in (*files.files, *files._prepared):
         file.close()
     if store._index is not None:

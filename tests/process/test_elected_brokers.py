@@ -57,6 +57,7 @@ from reput_protocol.wire.channel import Peer
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import free_port
 from support.election_engine import EngineState, FakeEngine
+from support.inside import elector_of, parts_of, storage_of
 from support.waiting import until
 
 _T = TypeVar("_T")
@@ -242,7 +243,7 @@ async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> No
         assert "member 1 does not copy from this master now" in (away.remark or "")
     # The first is gone, and only it is in sync.
     async with group.member(1) as second:
-        await until(lambda: "not in sync" in str(second._base.elector and second._base.elector.reason))
+        await until(lambda: "not in sync" in str(elector_of(second).reason))
         refused = await promote(second, 1)
         assert f"its log up to {kept}, and what only members [0] have" in (refused.remark or "")
         made = Promotion.from_json((await promote(second, 1, force=True)).body)
@@ -268,7 +269,7 @@ async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) 
         await group.in_sync(0, 1)
         assert (await put(first, b"without member 2")).code == 0
         end = first.store.max_physical_offset
-        await until(lambda: second._base.elector and second._base.elector.confirmed([], end) == end)
+        await until(lambda: elector_of(second).confirmed([], end) == end)
     group.state.keep(replace(copy, leader=None))
     async with group.member(2), group.member(1) as second:
         await group.in_sync(2)
@@ -357,8 +358,7 @@ async def test_a_master_stops_although_its_own_puts_wait_for_the_fence(tmp_path:
 
         async with TransactionProducer(master.address, group="p", check=never) as producer:
             await producer.send_in_transaction(Message(TOPIC, b"x"), roll_back)
-        parts = master._served.parts  # type: ignore[union-attr]
-        assert parts is not None
+        parts = parts_of(master)
         parts.puts.fence.end("handed over")
         assert ((await committed(master)).remark or "").startswith("NOT_MASTER")
         async with _soon():
@@ -389,9 +389,7 @@ async def test_a_hand_over_loses_no_offset_that_was_committed(tmp_path: Path) ->
 
 
 def tables_of(broker: Broker) -> Tables:
-    assert broker._served is not None
-    assert broker._served.storage is not None
-    return broker._served.storage.tables
+    return storage_of(broker).tables
 
 
 async def make_topic(broker: Broker, name: str) -> ClientAnswer:
@@ -555,9 +553,7 @@ async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path)
         await heartbeat(again, "one")
         assert await members(again) == ["one", "two"]
         assert not copied.exists(), "another start would await members of long ago"
-        assert second._served is not None
-        assert second._served.parts is not None
-        membership = second._served.parts.groups.membership
+        membership = parts_of(second).groups.membership
         membership.awaited.expect({"g": {"two": 0.0}}, trio.current_time())  # its time is over
         membership.expire()
         assert await members(again) == ["one"], "it did not come"
@@ -589,7 +585,7 @@ async def test_a_member_that_cannot_lead_stays_up_as_a_slave(
 
     monkeypatch.setattr(EpochFile, "begin", begin)
     async with group.member(0) as master:
-        await until(lambda: "No space left" in str(master._base.elector and master._base.elector.reason))
+        await until(lambda: "No space left" in str(elector_of(master).reason))
         assert "is a slave" in ((await put(master, b"one", AckLevel.FLUSHED)).remark or "")
         await put_once_it_leads(master, b"one")
         assert group.state.record.epoch == 2
@@ -658,9 +654,7 @@ async def test_a_member_that_cannot_complete_a_batch_stays_up_as_a_slave(
     with monkeypatch.context() as disk:
         disk.setattr(StagedCopies, "restore", damaged)
         async with group.member(0) as master:
-            await until(
-                lambda: "does not answer" in str(master._base.elector and master._base.elector.reason)
-            )
+            await until(lambda: "does not answer" in str(elector_of(master).reason))
             await until_refused(master, "is a slave")
             disk.undo()
             await put_once_it_leads(master, b"after")
@@ -694,8 +688,7 @@ async def test_routes_of_other_brokers_stay_when_the_role_changes(
             await drain(server, grace_s)
 
         await between_tenures(register)
-        elector = master._base.elector
-        assert elector is not None
+        elector = elector_of(master)
         with monkeypatch.context() as patch:
             patch.setattr(Server, "drain", drain_slowly)
             await elector.give_up(1, "a test")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from support.raw_client import RawClient
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-schemas = pytest.importorskip("support.pipeline_schemas")
-live_plan = pytest.importorskip("reput_pipeline.source.live_plan")
-tasks = pytest.importorskip("reput_pipeline.source.tasks")
+schemas = import_module("support.pipeline_schemas")
+live_plan = import_module("reput_pipeline.source.live_plan")
+tasks = import_module("reput_pipeline.source.tasks")
 
 TOPIC = "orders"
 SIZE = 60_000

@@ -12,6 +12,7 @@ import structlog
 from reput_broker import Broker, BrokerConfig
 from reput_broker.server.listener import ListenFailed
 from support.broker_process import free_port
+from support.inside import status_of
 
 STORE = {"commit_log_file_size": "1MiB", "index": False}
 
@@ -23,7 +24,7 @@ def broker(path: Path, port: int, **options: Any) -> Broker:
 def listening(broker: Broker) -> dict[str, str | int | None]:
     assert broker.http_address is not None
     return {
-        **broker._status()["listeners"],
+        **status_of(broker, "listeners"),
         "ha": broker.ha_address,
         "http": int(broker.http_address.rpartition(":")[2]),
     }

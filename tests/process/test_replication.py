@@ -25,6 +25,7 @@ from reput_broker.store.message_writer import MessageWriter
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import Record, encode_record
+from support.inside import status_of
 from support.stores import killed
 from support.waiting import until
 
@@ -170,7 +171,7 @@ async def test_a_returning_master_of_a_group_whose_next_one_had_nothing_yet(
     one, other = tmp_path / "1", tmp_path / "2"
     async with Broker(master_config(one)) as master:
         async with Broker(slave_config(other, master)) as slave:
-            await until(lambda: "copies the log" in str(slave._status()["replication"]))
+            await until(lambda: "copies the log" in str(status_of(slave, "replication")))
         await load(master, 5)
     kept = logs(one)
     async with Broker(master_config(other)) as master:
@@ -178,7 +179,7 @@ async def test_a_returning_master_of_a_group_whose_next_one_had_nothing_yet(
             master.store.confirm_offset = 0
         async with Broker(slave_config(one, master)) as slave:
             if not is_elected:
-                await until(lambda: "it has no record of this log" in str(slave._status()["replication"]))
+                await until(lambda: "it has no record of this log" in str(status_of(slave, "replication")))
                 assert logs(one) == kept
                 return
             await caught_up(master, slave)
@@ -222,7 +223,7 @@ async def test_an_epoch_is_adopted_before_its_first_byte(
 async def test_a_master_that_does_not_serve_its_log_is_told_so(tmp_path: Path) -> None:
     config = BrokerConfig(data_dir=tmp_path / "1", port=0, store=STORE)
     async with Broker(config) as master, Broker(slave_config(tmp_path / "2", master)) as slave:
-        await until(lambda: "set its ha_port" in str(slave._status()["replication"]))
+        await until(lambda: "set its ha_port" in str(status_of(slave, "replication")))
 
 
 @pytest.mark.trio
@@ -268,7 +269,7 @@ async def test_another_cluster_and_another_history_are_refused(
         before = logs(tmp_path / "3")
         config = slave_config(tmp_path / "3", master, cluster=cluster)
         async with Broker(config) as slave:
-            await until(lambda: reason in str(slave._status()["replication"]))
+            await until(lambda: reason in str(status_of(slave, "replication")))
         assert logs(tmp_path / "3") == before
 
 
@@ -321,7 +322,7 @@ async def test_a_master_that_sends_something_else_is_refused_by_name(
             send_heartbeat_interval="100ms",
         )
         async with Broker(config) as slave:
-            await until(lambda: reason in str(slave._status()["replication"]))
+            await until(lambda: reason in str(status_of(slave, "replication")))
             # A whole record before it may have been appended.
             assert slave.store.max_physical_offset in (0, reason.endswith("93") * len(RECORD))
         nursery.cancel_scope.cancel()

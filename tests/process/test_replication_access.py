@@ -20,6 +20,7 @@ from reput_broker.request import ClientAnswer
 from reput_client import TLS, Admin, Credentials, Message, Producer
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.rights import rule_of
+from support.inside import status_of, storage_of
 from support.tls_files import make_tls_files
 from support.waiting import until
 
@@ -61,11 +62,11 @@ async def put_something(master: Broker, tls: TLS | None = None) -> None:
 
 
 def state_of(slave: Broker) -> str:
-    return str(slave._status()["replication"])
+    return str(status_of(slave, "replication"))
 
 
 def has_all(master: Broker, slave: Broker) -> bool:
-    tables = slave._storage.tables
+    tables = storage_of(slave).tables
     return (
         slave.store.max_physical_offset == master.store.max_physical_offset > 0
         and tables.topics.get("orders") is not None

@@ -118,26 +118,26 @@ def test_a_retry_is_never_early_and_keeps_what_the_message_was(broker: BrokerPro
 def test_every_message_is_tried_as_often_as_it_may_be_and_then_a_dead_letter_also_through_kills(
     broker: BrokerProcess,
 ) -> None:
-    """Thirty messages, two more tries each: ninety deliveries, thirty dead letters, after any events meanwhile."""
-    ids = send(broker, 30)
+    """Twelve messages, two more tries each: 36 deliveries, twelve dead letters, after any events meanwhile."""
+    ids = send(broker, 12)
     tries: Counter[str] = Counter()
     kills = 0
     with Member(broker) as member:
-        while tries.total() < 90:
+        while tries.total() < 36:
             for message in _until_some(member, RETRY if tries else "orders"):
                 tries[message.message_id] += 1
                 member.give_back(message, 1, limit=2)
-                if tries.total() % 20 == 0:
+                if tries.total() % 16 == 0:
                     broker.kill()
                     broker.start()
                     broker.wait_ready()
                     kills += 1
-        assert len(_until_some(member, DLQ)) == 30
+        assert len(_until_some(member, DLQ)) == 12
         time.sleep(2.5)
         assert member.pull(RETRY) == [], "nothing comes once more"
         assert member.pull(DLQ) == []
     assert tries == Counter(dict.fromkeys(ids, 3))
-    assert kills == 4
+    assert kills == 2
     with PullConsumer(broker.address, group="reader", timeout_s=30.0) as reader:
         dead = reader.pull(DLQ, 0, 0, max_messages=256, wait_s=0.0).messages
     assert sorted(message.message_id for message in dead) == sorted(ids)

@@ -23,6 +23,7 @@ from reput_protocol.wire.header import Header, HeaderType
 from support.broker_process import BrokerProcess
 from support.command import reput
 from support.group_client import GroupClient
+from support.inside import log_of
 from support.raw_client import RawClient
 
 pytestmark = pytest.mark.process
@@ -171,7 +172,7 @@ async def test_old_messages_are_filtered_without_delaying_others(tmp_path: Path)
         stats = broker.store.stats
         assert (stats.get_cold, stats.get_messages) == (stats.get_found, 186)
         # Nothing of it stays held.
-        assert all(file._references == 1 for file in broker.store._log.files.files)
+        assert all(file._references == 1 for file in log_of(broker.store).files.files)
 
 
 @TYPES

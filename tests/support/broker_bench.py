@@ -19,9 +19,12 @@ import trio
 import trio.testing
 
 from reput_broker.broker import Broker
+from reput_broker.compose.master import MasterParts
+from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.core import Surroundings
 from reput_broker.request import Put, Request, Response
+from reput_broker.tables.tables import Tables
 from reput_protocol.codes import LanguageCode, RequestCode, TransactionState
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.group import HeartbeatData, ProducerData
@@ -33,6 +36,7 @@ from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
 from support.delivery_fakes import FakeClient
+from support.inside import parts_of, storage_of
 
 T0 = 1_700_000_000_000
 SMALL_STORE = {
@@ -84,7 +88,7 @@ class BenchClient(FakeClient):
         header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON, version)
         counters = self._bench.broker.counters.request(self.header_type, code)
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
-        dispatcher = self._bench.broker._parts.server._shared.dispatcher
+        dispatcher = self._bench.parts.server.dispatcher
         result = dispatcher.begin(request)
         if isinstance(result, Put):
             waiting = dispatcher.append((result,))
@@ -219,6 +223,18 @@ class BrokerBench:
     def now_ms(self) -> int:
         return self._skew_ms()
 
+    @property
+    def storage(self) -> Storage:
+        return storage_of(self.broker)
+
+    @property
+    def tables(self) -> Tables:
+        return self.storage.tables
+
+    @property
+    def parts(self) -> MasterParts:
+        return parts_of(self.broker)
+
     def client(self, header_type: int = HeaderType.JSON) -> BenchClient:
         """A client on its own connection."""
         return BenchClient(self, header_type, f"client-{next(self._clients)}")
@@ -226,7 +242,7 @@ class BrokerBench:
     def gone(self, client: BenchClient) -> None:
         """The client's connection ends."""
         client.close("peer")
-        self.broker._parts._common._client_gone(client)
+        self.parts._common._client_gone(client)
 
     async def pass_time(self, seconds: float) -> None:
         """Let time pass: most of it at once, the last second as it comes, so that hours take no time."""

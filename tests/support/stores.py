@@ -22,6 +22,7 @@ from reput_protocol.record.host import Host, born_host_bytes
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import Record, decode_record
+from support.inside import queue_of
 
 T0 = 1_700_000_000_000
 BORN_HOST = born_host_bytes("10.0.0.1", 40_000)
@@ -116,7 +117,7 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
 def check_ext_entries(store: MessageStore) -> None:
     """Every unit that is an address leads to an extended entry that says of its message what the message says."""
     for topic, queue_id in store.queues():
-        queue = store._queues.get(topic, queue_id)
+        queue = queue_of(store, topic, queue_id)
         assert queue is not None
         for record in read_queue(store, topic, queue_id):
             unit = queue.get_unit(record.queue_offset)

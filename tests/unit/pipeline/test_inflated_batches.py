@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from importlib import import_module
 
 import pytest
 
@@ -13,7 +14,7 @@ from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.record import Record, encode_record
 
 pa = pytest.importorskip("pyarrow")
-batches = pytest.importorskip("reput_pipeline.source.arrow_batches")
+batches = import_module("reput_pipeline.source.arrow_batches")
 
 SCHEMA = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
 BAD, PLAIN = -1, -2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from support.store_samples import MESSAGES, copied, fill, hashes, records_of
 from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, flip_bit, opened, small_options
 
 pa = pytest.importorskip("pyarrow")
-schemas = pytest.importorskip("support.pipeline_schemas")
+schemas = import_module("support.pipeline_schemas")
 
 ALL = "T"
 

@@ -13,6 +13,7 @@ from reput_broker.name_server import is_option
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import HeaderType
 from support.broker_bench import BenchClient, broker_bench
+from support.inside import log_of
 from support.tasks import run_by_the_clock
 
 on_a_broker = pytest.mark.trio(run=run_by_the_clock)
@@ -141,7 +142,7 @@ async def test_reading_ahead_in_the_log_is_set_by_mode(tmp_path: Path) -> None:
             assert answer is not None
             assert (answer.code == 0) == (mode != "2"), answer.remark
             assert (await shown(client))["dataReadAheadEnable"] == expected
-            assert bench.broker.store._log.files.mappings.reads_ahead() is (expected == "true")
+            assert log_of(bench.broker.store).files.mappings.reads_ahead() is (expected == "true")
 
 
 @on_a_broker

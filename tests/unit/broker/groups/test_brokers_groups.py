@@ -73,7 +73,7 @@ async def test_each_request_is_refused(tmp_path: Path, kind: HeaderType, group: 
     async with broker_bench(tmp_path / "s") as bench:
         topic = await half_message(bench)
         client = bench.client(kind)
-        offsets = bench.broker._storage.tables.offsets
+        offsets = bench.tables.offsets
         offsets.commit("other", topic, 0, 7)
         before = offsets.for_group(group)
         for code, ext, body in requests_of(group, topic):
@@ -98,4 +98,4 @@ async def test_a_pop_as_the_brokers_group_does_not_move_its_progress(tmp_path: P
         code, ext, _ = requests_of(TRANSACTION_CHECK_GROUP, HALF)[0]
         await bench.client().ask(code, {**ext, "invisibleTime": "100000"})
         await bench.pass_time(5)
-        assert bench.broker._storage.tables.offsets.query(TRANSACTION_CHECK_GROUP, HALF, 0) in (None, 0)
+        assert bench.tables.offsets.query(TRANSACTION_CHECK_GROUP, HALF, 0) in (None, 0)

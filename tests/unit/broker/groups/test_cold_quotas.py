@@ -58,7 +58,7 @@ async def test_pulls_beyond_the_quota_wait_for_the_next_window(tmp_path: Path) -
         for _ in range(6):
             assert (await client.send("t", BODY)).code == 0
         await bench.settled()
-        bench.broker._storage.tables.groups.put(SubscriptionGroupConfig("g"))
+        bench.tables.groups.put(SubscriptionGroupConfig("g"))
         assert (await put(client, "g=1500\n")).code == 0
         await trio.sleep(5 - trio.current_time() % 5)  # a window begins
         assert [await pull(client, "g", offset) for offset in (0, 1)] == [0, 0], "the second one exceeds it"
@@ -80,7 +80,7 @@ async def test_pulls_beyond_the_quota_wait_for_the_next_window(tmp_path: Path) -
 async def test_a_quota_that_means_nothing_is_refused(tmp_path: Path, text: str) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
-        bench.broker._storage.tables.groups.put(SubscriptionGroupConfig("g"))
+        bench.tables.groups.put(SubscriptionGroupConfig("g"))
         answer = await put(client, text)
         assert answer.code != 0
         assert (await shown(client))["configTable"] == {}

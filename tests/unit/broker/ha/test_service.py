@@ -23,6 +23,7 @@ from reput_broker.ha.service import HAService
 from reput_broker.observe.counters import Counters
 from reput_broker.put.progress import LogProgress
 from reput_broker.store.message_store import MessageStore
+from support.inside import log_of
 from support.stores import opened, put, small_options
 
 FILE = 8192
@@ -207,7 +208,7 @@ async def keep_alive(stream: trio.abc.Stream) -> None:
 @pytest.mark.trio
 async def test_a_slave_behind_a_deleted_file_is_dropped(tmp_path: Path) -> None:
     store = master_store(tmp_path)
-    assert store._log.files.delete_first()
+    assert log_of(store).files.delete_first()
     async with running(store) as bench:
         with structlog.testing.capture_logs() as logs:
             await until_closed(await bench.slave(4096))

@@ -16,6 +16,7 @@ from reput_broker.roles import Master, Role, Tenure
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData
 from reput_protocol.wire.channel import Peer
+from support.inside import storage_of
 from support.tenures import SetTenures
 
 PULL = {
@@ -90,9 +91,7 @@ async def test_pulls_of_a_slave_are_an_option(tmp_path: Path) -> None:
 async def test_a_member_that_joins_does_not_change_a_slaves_topics(tmp_path: Path) -> None:
     """Its table would look newer than messages of topics that it has not heard of yet."""
     async with slave(tmp_path, Tenure(Role.SLAVE, 1)) as broker:
-        assert broker._served is not None
-        assert broker._served.storage is not None
-        topics = broker._served.storage.tables.topics
+        topics = storage_of(broker).tables.topics
         before = topics.version
         client = RemotingClient(broker.address)
         member = ConsumerData("g")

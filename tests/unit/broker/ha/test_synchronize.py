@@ -29,6 +29,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, SyncTableHeader, TableChanges
 from reput_protocol.wire.header import Header, HeaderType
 from support.delivery_fakes import FakeClient
+from support.inside import storage_of
 from support.tasks import run_by_the_clock, running
 from support.waiting import until
 
@@ -457,9 +458,9 @@ async def test_tables_larger_than_a_frame_arrive_in_parts(
             store=files,
         )
         async with Broker(slave) as other:
-            await until(lambda: all(other._storage.tables.topics.get(name) for name in names))
+            await until(lambda: all(storage_of(other).tables.topics.get(name) for name in names))
             await admin.create_topic("another")
-            await until(lambda: other._storage.tables.topics.get("another"))
+            await until(lambda: storage_of(other).tables.topics.get("another"))
 
 
 @pytest.mark.trio

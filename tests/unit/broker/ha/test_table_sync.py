@@ -20,6 +20,7 @@ from reput_client import Message, Producer
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.pop import MessageRequestMode
 from support.delivery_fakes import FakeClient, consumer_data
+from support.inside import parts_of
 from support.waiting import until
 
 
@@ -27,7 +28,7 @@ class Master:
     """A broker that takes messages, and the processor of its tables."""
 
     def __init__(self, broker: Broker) -> None:
-        parts = broker._parts
+        parts = parts_of(broker)
         core = parts._core
         self.address = broker.address
         self.store, self.schedule = core.store, parts._schedule

@@ -91,7 +91,7 @@ def bodies(popped: list[Popped]) -> list[bytes]:
 
 
 def committed(bench: BrokerBench, group: str, topic: str, queue_id: int = 0) -> int | None:
-    return bench.broker._storage.tables.offsets.query(group, topic, queue_id)
+    return bench.tables.offsets.query(group, topic, queue_id)
 
 
 async def test_messages_of_all_queues_are_popped_once(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_an_acknowledged_message_does_not_come_back_and_another_does(tmp_p
 async def test_after_the_last_try_it_is_a_dead_letter(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"m", KEYS="k1")
-        bench.broker._storage.tables.groups.put(SubscriptionGroupConfig(GROUP, retry_max_times=2))
+        bench.tables.groups.put(SubscriptionGroupConfig(GROUP, retry_max_times=2))
         consumer = Consumer(bench)
         for attempt in range(3):
             (one,) = await consumer.pop(invisibleTime=2000)
@@ -187,7 +187,7 @@ async def test_a_changed_time_replaces_the_first_one(tmp_path: Path) -> None:
 async def test_its_retry_topics_are_deleted_with_a_topic(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"m")
-        tables = bench.broker._storage.tables
+        tables = bench.tables
         tables.groups.put(SubscriptionGroupConfig(f"other_{TOPIC}"))  # %RETRY%other_orders is its, too
         tables.offsets.commit("a", f"b_{TOPIC}", 0, 1)  # and so is %RETRY%a_b_orders of this topic
         for group in (GROUP, "other", "a_b"):
@@ -200,7 +200,7 @@ async def test_its_retry_topics_are_deleted_with_a_topic(tmp_path: Path) -> None
         left = {name for name in tables.topics.all() if name.startswith("%RETRY%")}
         assert left == {f"%RETRY%other_{TOPIC}", f"%RETRY%a_b_{TOPIC}"}
         assert committed(bench, GROUP, RETRY) is None
-        assert {name for name, _ in bench.broker._storage.store.queues()} & {RETRY, TOPIC} == set()
+        assert {name for name, _ in bench.storage.store.queues()} & {RETRY, TOPIC} == set()
 
 
 async def test_a_message_wakes_one_held_pop(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ async def test_a_new_master_pops_nothing_again_that_was_popped_since_its_offsets
         await bench.pass_time(11)
         (again,) = await consumer.pop()
         assert (again.record.body, again.record.reconsume_times) == (b"2", 1)
-        assert bench.broker._storage.tables.offsets.query(POP_PASSED_GROUP, REVIVE, 0) is None
+        assert bench.tables.offsets.query(POP_PASSED_GROUP, REVIVE, 0) is None
 
 
 async def test_a_slave_knows_from_where_on_its_own_offsets_lack_pops(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ async def test_pops_that_a_truncated_log_forgets_are_taken_back(tmp_path: Path) 
         consumer = Consumer(bench)
         await consumer.pop(maxMsgNums=1)
         await bench.settled()
-        storage = bench.broker._storage
+        storage = bench.storage
         kept = storage.store.max_physical_offset
         for _ in range(2):
             await consumer.pop(maxMsgNums=1)
@@ -398,7 +398,7 @@ async def test_pops_that_a_truncated_log_forgets_are_taken_back(tmp_path: Path) 
         assert committed(bench, GROUP, TOPIC) == 3
         await storage.take_back_pops(kept)
         assert committed(bench, GROUP, TOPIC) == 1
-        bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)  # reset meanwhile
+        bench.tables.offsets.commit(GROUP, TOPIC, 0, 0)  # reset meanwhile
         await storage.take_back_pops(kept)
         assert committed(bench, GROUP, TOPIC) == 0
 
@@ -458,8 +458,8 @@ async def test_a_new_master_does_not_take_back_a_reset(tmp_path: Path) -> None:
         await send(bench, b"0", b"1", b"2")
         consumer = Consumer(bench)
         popped = await consumer.pop()
-        bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)
-        bench.broker._parts.groups.resets.set(GROUP, TOPIC, 0, 0)
+        bench.tables.offsets.commit(GROUP, TOPIC, 0, 0)
+        bench.parts.groups.resets.set(GROUP, TOPIC, 0, 0)
         offsets = await offsets_of_a_slave(bench)
         await consumer.change(popped[2], 60_000)
         await bench.pass_time(10)
@@ -523,7 +523,7 @@ async def test_progress_is_the_last_entry_done_with(tmp_path: Path) -> None:
         }  # fmt: skip
         await bench.pass_time(3)
         assert committed(bench, REVIVE_GROUP, REVIVE, queue_id) == 1
-        offsets = bench.broker._storage.tables.offsets
+        offsets = bench.tables.offsets
         assert REVIVE_GROUP not in offsets.groups(), "it would show a lag"
 
 
@@ -674,8 +674,8 @@ async def test_a_reset_moves_what_is_popped_next(tmp_path: Path) -> None:
         await send(bench, b"0", b"1")
         consumer = Consumer(bench)
         assert len(await consumer.pop()) == 2
-        state = bench.broker._parts.groups
-        bench.broker._storage.tables.offsets.commit(GROUP, TOPIC, 0, 0)
+        state = bench.parts.groups
+        bench.tables.offsets.commit(GROUP, TOPIC, 0, 0)
         state.resets.set(GROUP, TOPIC, 0, 0)
         assert bodies(await consumer.pop()) == [b"0", b"1"]
 

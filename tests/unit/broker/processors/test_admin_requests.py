@@ -77,7 +77,7 @@ async def test_several_topics_are_created_or_none(tmp_path: Path) -> None:
             client, create, topic_list({"topicName": "a"}, {"topicName": "b", "readQueueNums": 0})
         )
         assert (code, "0 read queues" in remark) == (ResponseCode.INVALID_PARAMETER, True)
-        assert bench.broker._storage.tables.topics.get("a") is None
+        assert bench.tables.topics.get("a") is None
         await body_of(
             client,
             create,
@@ -110,7 +110,7 @@ async def test_what_a_topic_or_group_may_make_tables_grow_by_is_limited(tmp_path
             client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(group).encode()
         )
         assert "at most 4096 are kept" in remark
-        assert bench.broker._storage.tables.groups.get("g") is None
+        assert bench.tables.groups.get("g") is None
 
 
 async def attributes_of(client: BenchClient, topic: str) -> dict[str, str]:
@@ -178,7 +178,7 @@ async def test_attributes_of_groups_are_not_served_and_kept_if_rocketmq_had_writ
 ) -> None:
     async with broker_bench(tmp_path) as bench:
         client = bench.client(HeaderType.JSON)
-        groups = bench.broker._storage.tables.groups
+        groups = bench.tables.groups
         groups.put(SubscriptionGroupConfig("g", attributes={"old": "1"}))
         create = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         for attributes in ({"+lite.bind.topic": "t"}, {"+old": "2"}, {"nonsense": "1"}, {"-nonsense": ""}):
@@ -206,7 +206,7 @@ async def test_queues_without_a_topic_are_deleted_and_others_kept(tmp_path: Path
         client = bench.client(HeaderType.JSON)
         for topic in ("kept", "orphan"):
             await client.send(topic, b"x")
-        bench.broker._storage.tables.topics.delete("orphan")
+        bench.tables.topics.delete("orphan")
         await body_of(client, RequestCode.CLEAN_UNUSED_TOPIC)
         names = {topic for topic, _ in bench.broker.store.queues()}
         assert "kept" in names

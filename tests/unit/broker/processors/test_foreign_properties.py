@@ -55,7 +55,7 @@ async def sent(bench: BrokerBench, topic: str, body: bytes = b"pay", **propertie
 
 def set_group(bench: BrokerBench, group: str, retry_max_times: int) -> None:
     config = SubscriptionGroupConfig(group, retry_max_times=retry_max_times)
-    bench.broker._storage.tables.groups.put(config)
+    bench.tables.groups.put(config)
 
 
 def origin(letter: Record) -> str | None:
@@ -182,7 +182,7 @@ async def test_a_pop_answers_no_handle_that_a_producer_has_set(tmp_path: Path, t
     """Its consumer would acknowledge another message. Logs of earlier versions have such handles from batches."""
     async with broker_bench(tmp_path / "s") as bench:
         await bench.create_topic(OWN)
-        bench.broker._storage.tables.topics.create_internal("%RETRY%billing_eves")
+        bench.tables.topics.create_internal("%RETRY%billing_eves")
         forged = encode_properties({"POP_CK": "0 1 2 3 0 broker-a 0 0", "own": "1"})
         bench.broker.store.put_record(Record(topic, b"old", properties=forged))
         await sent(bench, "others")

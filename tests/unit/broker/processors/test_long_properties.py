@@ -46,7 +46,7 @@ def properties_of(size: int, **more: str) -> dict[str, str]:
 
 async def stored(bench: BrokerBench, size: int, topic: str = TOPIC) -> Record:
     """A message that an earlier version has stored, between two short ones."""
-    if bench.broker._storage.tables.topics.get(topic) is None:
+    if bench.tables.topics.get(topic) is None:
         await bench.create_topic(topic)
     if bench.broker.store.options.record_crc:
         size -= 20
@@ -59,7 +59,7 @@ async def stored(bench: BrokerBench, size: int, topic: str = TOPIC) -> Record:
 
 def set_group(bench: BrokerBench, retry_max_times: int) -> None:
     config = SubscriptionGroupConfig(GROUP, retry_max_times=retry_max_times)
-    bench.broker._storage.tables.groups.put(config)
+    bench.tables.groups.put(config)
 
 
 class Popping:
@@ -206,7 +206,7 @@ async def test_a_long_message_in_a_retry_topic_is_popped(tmp_path: Path, size: i
     """An earlier version has redelivered it before; its handle does not fit."""
     async with broker_bench(tmp_path / "s", store={"record_crc": record_crc}) as bench:
         await bench.create_topic(TOPIC)
-        bench.broker._storage.tables.topics.create_internal(POP_RETRY)
+        bench.tables.topics.create_internal(POP_RETRY)
         await stored(bench, size, POP_RETRY)
         popped = await Popping(bench).pop()
         assert [one.record.body for one in popped] == [b"0", b"1", b"2"]

@@ -62,7 +62,7 @@ async def test_a_number_that_cannot_be_is_refused_as_such(
     async with broker_bench(tmp_path) as bench:
         await bench.create_topic("T")
         client = bench.client(kind)
-        for code in sorted(bench.broker._parts.server._shared.dispatcher._handlers):
+        for code in sorted(bench.broker.handlers):
             for odd in ODD[kind]:
                 response = await answer_of(client, code, {**plausible, **dict.fromkeys(numbers, odd)})
                 failed = response is not None and "the broker failed" in (response.remark or "")

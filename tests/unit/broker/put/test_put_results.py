@@ -41,7 +41,7 @@ async def test_a_topic_deleted_while_a_send_creates_it_does_not_exist(
     code: RequestCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker_bench(tmp_path) as bench:
-        client, topics = bench.client(HeaderType.MSGPACK), bench.broker._storage.tables.topics
+        client, topics = bench.client(HeaderType.MSGPACK), bench.tables.topics
         if code == RequestCode.PUT_MESSAGE:
             ext = PutMessageHeader("orders", 0, 1, AckLevel.PAGE_CACHE).to_ext(client.header_type)
             body = bytes(encode_put_block([Message("orders", b"x")], "orders", 0, bench.now_ms))
@@ -69,7 +69,7 @@ async def test_puts_are_refused_while_one_waits_too_long_for_a_file_and_that_one
 ) -> None:
     async with broker_bench(tmp_path) as bench:
         await bench.create_topic("orders")
-        lock = bench.broker._parts.puts.lock
+        lock = bench.parts.puts.lock
         async with trio.open_nursery() as nursery, lock.held():
             nursery.start_soon(bench.client().send, "orders", b"waits")
             await bench.pass_time(0.9)

@@ -33,7 +33,7 @@ def set_group(bench: BrokerBench, *, retry_max_times: int = 16, retry_queue_nums
     config = SubscriptionGroupConfig(
         "billing", retry_max_times=retry_max_times, retry_queue_nums=retry_queue_nums
     )
-    bench.broker._storage.tables.groups.put(config)
+    bench.tables.groups.put(config)
 
 
 def counts(bench: BrokerBench) -> tuple[int, int]:
@@ -102,8 +102,8 @@ async def test_a_negative_level_is_a_dead_letter_at_once(tmp_path: Path) -> None
         found = dead.property_map()
         assert (found["DLQ_REASON"], dead.reconsume_times) == ("consumer", 1)
         assert found["RETRY_REASON"] == "ValueError: no such bill"
-        assert bench.broker._storage.tables.topics.get(DLQ) is not None
-        topic = bench.broker._storage.tables.topics.get(DLQ)
+        assert bench.tables.topics.get(DLQ) is not None
+        topic = bench.tables.topics.get(DLQ)
         assert topic is not None
         assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
 
@@ -155,7 +155,7 @@ async def test_a_group_without_retry_queues_drops_what_is_sent_back(tmp_path: Pa
         record = await sent(bench, client)
         assert (await client.send_back(record, "billing")).code == 0
         await trio.sleep(20)
-        assert bench.broker._storage.tables.topics.get(RETRY) is None
+        assert bench.tables.topics.get(RETRY) is None
 
 
 async def test_invalid_send_backs_are_refused_with_rocketmqs_codes(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_invalid_send_backs_are_refused_with_rocketmqs_codes(tmp_path: Pat
         assert (await client.send_back(record, "billing")).code == ResponseCode.SYSTEM_ERROR, (
             "nobody was given it"
         )
-        topic = bench.broker._storage.tables.topics.get(RETRY)
+        topic = bench.tables.topics.get(RETRY)
         assert topic is not None
         topic.perm = 4
         record.physical_offset = 0
@@ -239,7 +239,7 @@ async def test_a_direct_send_of_a_group_that_holds_locks_is_a_dead_letter(tmp_pa
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
         await bench.create_topic("orders")
-        bench.broker._parts.groups.locks.lock("billing", "c1", [("orders", 0)])
+        bench.parts.groups.locks.lock("billing", "c1", [("orders", 0)])
         await client.send(RETRY, b"gave up", {"RETRY_TOPIC": "orders"}, reconsume_times=1)
         (dead,) = await bench.read(DLQ)
         assert dead.property_map()["DLQ_REASON"] == "ordered"

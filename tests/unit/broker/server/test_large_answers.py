@@ -15,6 +15,7 @@ from reput_protocol.commands.pull import QueueBoundsRequest
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Value
 from support.broker_bench import BenchClient, broker_bench
+from support.inside import storage_of
 from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
@@ -75,12 +76,12 @@ async def test_no_more_than_a_part_is_written_at_a_time(
         broker, client = bench.broker, bench.client()
         await bench.create_topic("T", COUNT)
         for name in NAMES:
-            broker._storage.tables.groups.put(SubscriptionGroupConfig(name))
+            storage_of(broker).tables.groups.put(SubscriptionGroupConfig(name))
         if code in (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.LIST_TOPICS):
             for name in NAMES:
-                broker._storage.tables.topics.create_on_send(name)
+                storage_of(broker).tables.topics.create_on_send(name)
         for queue in QUEUES:
-            broker._storage.tables.offsets.commit("g0", "T", queue.queue_id, 1)
+            storage_of(broker).tables.offsets.commit("g0", "T", queue.queue_id, 1)
         if code == RequestCode.GET_ALL_PRODUCER_INFO:
             await _send_for(client, *NAMES[: COUNT // 2])
         if code == RequestCode.GET_PRODUCER_CONNECTION_LIST:

@@ -26,6 +26,7 @@ from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.view import record_views
+from support.inside import committer_of, parts_of, storage_of
 
 pytestmark = pytest.mark.trio
 MESSAGES = 2000
@@ -111,7 +112,7 @@ async def test_a_decided_batch_waits_for_room_and_is_published_once(
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
         first, second = await staged(writer, 0), await staged(writer, 1)
-        publisher: Any = broker._parts.staging._committer._publisher
+        publisher: Any = committer_of(broker)._publisher
         put, calls = publisher._put, []
 
         async def refuse(*arguments: Any) -> Any:
@@ -141,7 +142,7 @@ async def test_a_start_completes_what_was_decided_and_has_no_room(
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
-        publisher: Any = broker._parts.staging._committer._publisher
+        publisher: Any = committer_of(broker)._publisher
         put, calls = publisher._put, []
 
         async def refuse(*arguments: Any) -> Any:
@@ -164,7 +165,7 @@ async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
 ) -> None:
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
-        committer: Any = broker._parts.staging._committer
+        committer: Any = committer_of(broker)
         begin = committer._begin
 
         async def aborted_meanwhile(intent: Any) -> None:
@@ -184,7 +185,7 @@ async def test_a_disk_that_fails_after_the_decision_is_reported_and_ends_nothing
     monkeypatch.setattr(committing, "_RETRY_INTERVAL_S", 0.01)
     async with serving(tmp_path) as (broker, writer):
         part = await staged(writer, 0)
-        committer: Any = broker._parts.staging._committer
+        committer: Any = committer_of(broker)
         publish, calls = committer._publisher.publish, []
 
         async def fail_twice(*arguments: Any) -> Any:
@@ -265,7 +266,7 @@ async def test_the_log_is_kept_from_where_an_unfinished_batch_begins(
 ) -> None:
     async with serving(tmp_path, commit_log_file_size=64 * 1024) as (broker, writer):
         await writer.commit("q", 0, [await staged(writer, 0)])
-        sink, second = broker._parts.staging, await staged(writer, 1)
+        sink, second = parts_of(broker).staging, await staged(writer, 1)
         assert sink.needed_from() is None
         before = broker.store.max_physical_offset
         with monkeypatch.context() as patch:
@@ -277,14 +278,14 @@ async def test_the_log_is_kept_from_where_an_unfinished_batch_begins(
         assert before <= begins_at < broker.store.max_physical_offset
     async with serving(tmp_path, commit_log_file_size=64 * 1024) as (broker, writer):
         assert await bodies(broker) == [*range(MESSAGES), *range(MESSAGES)]
-        assert broker._parts.staging.needed_from() is None
+        assert parts_of(broker).staging.needed_from() is None
 
 
 async def test_no_file_with_an_unsaved_marker_is_deleted_while_the_table_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path, commit_log_file_size=64 * 1024) as (broker, writer):
-        sink: Any = broker._parts.staging
+        sink: Any = parts_of(broker).staging
         monkeypatch.setattr(sink._batches.file, "write_temporary", failing)
         await writer.commit("q", 0, [await staged(writer, 0)])
         await sink.before_delete()  # the marker is in the last file, which is never deleted
@@ -330,9 +331,9 @@ async def test_a_start_refuses_what_an_earlier_version_has_left_half_done(tmp_pa
 
 async def test_a_piece_is_counted_even_if_its_publisher_is_cancelled(tmp_path: Path) -> None:
     async with serving(tmp_path) as (broker, writer):
-        broker._storage.tables.topics.create_on_send("orders")
+        storage_of(broker).tables.topics.create_on_send("orders")
         part = await staged(writer, 0)
-        sink: Any = broker._parts.staging
+        sink: Any = parts_of(broker).staging
         file = sink._committer._staging.get(part.staging_id)
         block = file.blocks()[0]
         pieces = Pieces(bytearray(file.read(block)))

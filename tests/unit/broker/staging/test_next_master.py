@@ -28,6 +28,7 @@ from reput_protocol.names import SINK_TOPIC, STAGED_TOPIC
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.view import record_views
+from support.inside import committer_of, parts_of
 
 pytestmark = pytest.mark.trio
 FILE = 256 * 1024
@@ -62,7 +63,7 @@ async def serving(
 def confirm(broker: Broker, offset: int) -> None:
     """Have the log confirmed up to an offset, which may be less than before."""
     broker.store.confirm_offset = None
-    progress = broker._parts.puts.progress
+    progress = parts_of(broker).puts.progress
     progress.confirm(0)
     progress.confirm(offset)
 
@@ -223,7 +224,7 @@ async def test_a_commit_is_answered_once_the_set_has_it_and_may_be_repeated(tmp_
     async with serving(tmp_path, slave_timeout="50ms") as (broker, writer):
         parts = await stage_all(writer, 0)
         confirm(broker, broker.store.max_physical_offset)
-        committer = broker._parts.staging._committer
+        committer = committer_of(broker)
         wanted = Commit("q", 0, parts)
         for _ in range(2):
             with pytest.raises(Refusal, match="longer than ha") as refused:

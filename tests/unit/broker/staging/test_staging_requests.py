@@ -20,6 +20,7 @@ from reput_protocol.commands.stage import encode_staged_head
 from reput_protocol.errors import BrokerError, RecordMalformed
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import DEFAULT_LIMITS, encode_put_block
+from support.inside import parts_of
 
 COUNT = 40
 
@@ -81,7 +82,7 @@ async def test_staged_data_is_synced_while_more_arrives(
         await writer.stage("orders", 0, 1, data)
         await writer.drain()
         await synced.wait()
-        sink: Any = broker._parts.staging
+        sink: Any = parts_of(broker).staging
         (file,) = sink._committer._staging.all()
         assert file.unsynced == 0
         assert not file.ended
@@ -96,7 +97,7 @@ async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
         await writer.drain()
-        sink: Any = broker._parts.staging
+        sink: Any = parts_of(broker).staging
         topics = sink._committer._topics
         topics.delete("orders")
         topics.put(_closed())

@@ -20,6 +20,7 @@ from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
+from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 FILE = 4096
@@ -112,7 +113,7 @@ def test_a_clock_that_is_set_back_does_not_count_as_filling_quickly(
 def test_an_append_says_when_a_file_is_wanted(store: MessageStore, clock: FakeClock) -> None:
     """Whatever dispatch and sync are doing: nothing is flushed here, and so nothing dispatched."""
     calls: list[int] = []
-    store.when_file_wanted(lambda: calls.append(store._log.wrote_offset))
+    store.when_file_wanted(lambda: calls.append(store.wrote_offset))
     for _ in range(2 * PUTS_A_FILE):
         clock.now_ms += 1
         put(store, BODY)
@@ -220,7 +221,7 @@ def test_a_close_that_cannot_remove_them_leaves_them_to_the_next_start(
     dispatch_all(store)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "unlink", _fail)
-        store._log.files.close()
+        log_of(store).files.close()
     store._release()
     again = opened(store.options, clock)
     assert len(bodies(again)) == PUTS_A_FILE + 5

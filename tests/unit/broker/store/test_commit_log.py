@@ -13,6 +13,7 @@ from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank, record_bytes
 from reput_protocol.record.record import Record, decode_record
+from support.inside import log_of
 from support.stores import T0, FakeClock, opened, put, small_options
 
 
@@ -94,7 +95,7 @@ def test_a_block_appears_with_its_first_eight_bytes(tmp_path: Path, monkeypatch:
     """Before the commit point the file holds no record, even if other bytes were copied."""
     store = opened(small_options(tmp_path))
     put(store, b"x")
-    file = store._log.files.last_file
+    file = log_of(store).files.last_file
     assert file is not None
     position = file.wrote_position
     seen: list[bytes] = []
@@ -197,11 +198,11 @@ def test_the_last_file_is_read_though_it_is_full_and_rests(tmp_path: Path) -> No
     store = opened(small_options(tmp_path))
     result = put(store, b"x")
     before = log_bytes(store)
-    (file,) = store._log.files.files
+    (file,) = log_of(store).files.files
     file.seal(encode_blank(file.size - file.wrote_position))
     file.flush()
     assert file.rest()
-    assert store._log.read(0, result.end_offset) == before[: result.end_offset]
+    assert log_of(store).read(0, result.end_offset) == before[: result.end_offset]
 
 
 def test_reading_what_has_been_deleted(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from reput_broker.store.results import GetStatus
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.record import decode_record
+from support.inside import queue_of
 from support.stores import (
     PLENTY,
     T0,
@@ -218,7 +219,7 @@ def check_filters(store: MessageStore, count: int = 120) -> None:
 @pytest.mark.parametrize("entries", [10, 1_000], ids=["few", "many"])
 def test_units_hold_addresses_and_filters_see_through_them(tmp_path: Path, entries: int) -> None:
     store = filled(tmp_path, consume_queue_entries=entries)
-    queue = store._queues.get("T", 0)
+    queue = queue_of(store, "T", 0)
     assert queue is not None
     assert [position_of(queue.get_unit(k).tags_code) for k in range(6)] == [0, 20, 40, 60, 100, 120]  # type: ignore[union-attr]
     check_ext_entries(store)
@@ -329,7 +330,7 @@ def test_a_tail_without_its_queue_is_cut(tmp_path: Path) -> None:
     """A kill between the two writes leaves an entry that no unit holds the address of."""
     live = filled(tmp_path / "live")
     options = killed(live, tmp_path / "image")
-    queue = live._queues.get("T", 0)
+    queue = queue_of(live, "T", 0)
     assert queue is not None
     ext = queue._ext._ext
     assert ext is not None
@@ -379,7 +380,7 @@ def test_files_of_another_size_are_refused(tmp_path: Path) -> None:
 
 def test_entries_leave_with_their_messages(tmp_path: Path) -> None:
     store = filled(tmp_path)
-    queue = store._queues.get("T", 0)
+    queue = queue_of(store, "T", 0)
     assert queue is not None
     files = sorted((store.options.consume_queue_ext_dir / "T" / "0").iterdir())
     assert len(files) == 60 / UNITS_IN_FILE
@@ -455,7 +456,7 @@ def test_given_bit_maps_are_written(tmp_path: Path) -> None:
 
     store = filled(tmp_path / "live", filter_bit_maps=bit_maps, filter_bit_map_bits=112)
     for queue_id in (0, 1):
-        queue = store._queues.get("T", queue_id)
+        queue = queue_of(store, "T", queue_id)
         assert queue is not None
         for offset in range(queue.max_queue_offset):
             unit, ext = queue.get_unit(offset), queue.get_ext_unit(offset)

@@ -21,6 +21,7 @@ from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
 from reput_broker.tools.layout import StoreLayout
+from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, opened, put, small_options
 
 FILE = 4096
@@ -78,8 +79,8 @@ def placed(options: StoreOptions) -> list[list[int]]:
 
 
 def fill(store: Any, files: int) -> None:
-    end = store._log.wrote_offset // FILE + files
-    while store._log.wrote_offset // FILE < end:
+    end = store.wrote_offset // FILE + files
+    while store.wrote_offset // FILE < end:
         assert put(store, BODY).status is PutStatus.PUT_OK
     dispatch_all(store)
 
@@ -175,7 +176,7 @@ def test_a_full_disk_among_failing_ones_is_a_full_disk(options: StoreOptions, di
     disks.fail("disk1", "posix_fallocate", errno.ENOSPC)
     disks.fail("disk2", "open", errno.EROFS)
     with pytest.raises(DiskFull):
-        store._log.files.prepare_next()
+        log_of(store).files.prepare_next()
     assert store.close()
 
 

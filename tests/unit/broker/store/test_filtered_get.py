@@ -17,6 +17,7 @@ from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record, decode_record
+from support.inside import log_of, queue_of
 from support.stores import PLENTY, dispatch_all, flip_bit, opened, put, small_options
 
 
@@ -219,7 +220,7 @@ def test_files_are_held_until_they_are_released(store: MessageStore) -> None:
     found = store.get_filtered("T", 0, 0, 32, 1 << 20, SqlFilter.parse("n = 5"))
     assert isinstance(found, FilteredGet)
     assert found.run().count == 1
-    file = store._log.files.first_file
+    file = log_of(store).files.first_file
     assert file is not None
     assert not file.destroy(1000)  # it is being read
     result = found.run()
@@ -238,9 +239,9 @@ def test_found_messages_are_counted_when_reported(store: MessageStore) -> None:
 
 
 def test_records_that_left_the_log(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    unit = store._queues.get("T", 0).get_unit(5)  # type: ignore[union-attr]
+    unit = queue_of(store, "T", 0).get_unit(5)
     assert unit is not None
-    monkeypatch.setattr(type(store._log), "min_offset", property(lambda _: unit.physical_offset))
+    monkeypatch.setattr(type(log_of(store)), "min_offset", property(lambda _: unit.physical_offset))
     assert outline(get(store, 0, "n < 5")) == (GetStatus.MESSAGE_WAS_REMOVING, 10, 0, 25)
     result = get(store, 2, "n < 7")
     assert (numbers(store, result), result.next_begin_offset) == ([5, 6], 10)

@@ -13,6 +13,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.record import decode_record
+from support.inside import log_of, queue_of
 from support.stores import PLENTY, dispatch_all, opened, put, small_options
 
 
@@ -67,23 +68,23 @@ def test_offsets_outside(store: MessageStore) -> None:
     assert outline(get(store, 25)) == (GetStatus.OFFSET_OVERFLOW_ONE, 25, 0, 25)
     assert outline(get(store, 26)) == (GetStatus.OFFSET_OVERFLOW_BADLY, 25, 0, 25)
     assert outline(get(store, -1)) == (GetStatus.OFFSET_TOO_SMALL, 0, 0, 25)
-    queue = store._queues.get("T", 0)
+    queue = queue_of(store, "T", 0)
     assert queue is not None
     queue.min_logic_offset = 4 * 20
     assert outline(get(store, 3)) == (GetStatus.OFFSET_TOO_SMALL, 4, 4, 25)
 
 
 def test_a_queue_file_that_cannot_be_read(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = store._queues.get("T", 0)
+    queue = queue_of(store, "T", 0)
     assert queue is not None
     monkeypatch.setattr(type(queue), "read_units", lambda *_: b"")
     assert outline(get(store, 3)) == (GetStatus.OFFSET_FOUND_NULL, 10, 0, 25)
 
 
 def test_records_that_left_the_log(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    unit = store._queues.get("T", 0).get_unit(5)  # type: ignore[union-attr]
+    unit = queue_of(store, "T", 0).get_unit(5)
     assert unit is not None
-    monkeypatch.setattr(type(store._log), "min_offset", property(lambda _: unit.physical_offset))
+    monkeypatch.setattr(type(log_of(store)), "min_offset", property(lambda _: unit.physical_offset))
     assert outline(get(store, 0, max_messages=5)) == (GetStatus.MESSAGE_WAS_REMOVING, 5, 0, 25)
     result = get(store, 2)
     assert outline(result) == (GetStatus.FOUND, 10, 0, 25)

@@ -13,6 +13,7 @@ from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutStatus
 from reput_protocol.codes import BoundaryType
+from support.inside import queue_of
 from support.stores import T0, FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 
@@ -233,7 +234,7 @@ def test_queues_with_few_pages_wait_and_hold_the_mark_back(tmp_path: Path) -> No
         if number < 100:
             put(store, b"y", queue_id=1)
     dispatch_all(store)
-    busy, quiet = store._queues.get("T", 0), store._queues.get("T", 1)
+    busy, quiet = queue_of(store, "T", 0), queue_of(store, "T", 1)
     assert busy is not None
     assert quiet is not None
     before = store._checkpoint.mark

@@ -24,6 +24,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
 from reput_broker.store.retention import DiskLevel, DiskWatch, RetentionRules
+from support.inside import log_of
 from support.retention import HOUR_MS, Cleaning, FakeMachine, settle
 from support.stores import FakeClock, bodies, dispatch_all, opened, put, small_options, tree
 
@@ -47,8 +48,8 @@ def placed(options: StoreOptions) -> dict[str, list[int]]:
 def fill(store: MessageStore, files: int) -> int:
     """Put until the log has so many files more; return how many messages that took."""
     count = 0
-    end = store._log.wrote_offset // FILE + files
-    while store._log.wrote_offset // FILE < end:
+    end = store.wrote_offset // FILE + files
+    while store.wrote_offset // FILE < end:
         put(store, b"%05d" % count + bytes(700))
         count += 1
     settle(store)
@@ -186,7 +187,7 @@ def test_a_disk_that_became_full_unnoticed_is_skipped(
     assert placed(some) == {"disk0": [0, 3], "disk1": [], "disk2": [1, 2, 4, 5]}
     disks.names = {"disk0", "disk1", "disk2"}
     with pytest.raises(DiskFull):
-        store._log.files.prepare_next()
+        log_of(store).files.prepare_next()
     assert placed(some) == {"disk0": [0, 3], "disk1": [], "disk2": [1, 2, 4, 5]}
     disks.names = set()
     count += fill(store, 1)

@@ -32,6 +32,7 @@ from reput_broker.store.retention import (
 from reput_broker.store.stats import StoreStats
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
+from support.inside import log_of
 from support.retention import HOUR_MS, RESERVED_MS, Cleaning, FakeMachine, fill, settle, store_files
 from support.stores import (
     BORN_HOST,
@@ -332,7 +333,7 @@ def test_following_the_log_from_an_expired_offset_continues_with_the_first_recor
     store: MessageStore, machine: FakeMachine
 ) -> None:
     expired_and_held(store, machine)[1].release()
-    first, log = store.min_physical_offset, store._log
+    first, log = store.min_physical_offset, log_of(store)
     assert first > 0
     seen: list[list[int]] = []
     for position in (0, first):

@@ -17,6 +17,7 @@ from reput_broker.store.log.pool import TransientStorePool
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
+from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
 
 
@@ -188,7 +189,7 @@ def test_a_sync_does_not_skip_what_is_not_committed(tmp_path: Path) -> None:
     store = opened(pooled(tmp_path, flush_sync=False, transient_store_pool_size=1))
     first = put(store, bytes(3000))
     put(store, bytes(3000))
-    assert store._log.files.flush() == 0, "only what is committed can be synced"
+    assert log_of(store).files.flush() == 0, "only what is committed can be synced"
     assert store.flush_commit_log() > first.end_offset
     assert store.close()
 
@@ -199,11 +200,11 @@ def test_failing_fast_without_a_free_buffer(tmp_path: Path) -> None:
     store = opened(options)
     put(store, bytes(3000))
     put(store, bytes(3000))
-    before = store._log.wrote_offset
+    before = store.wrote_offset
     for _ in range(3):
         result = put(store, bytes(3000))
         assert (result.status, result.queue_offset) == (PutStatus.OS_PAGE_CACHE_BUSY, -1)
-    assert store._log.wrote_offset == before
+    assert store.wrote_offset == before
     assert store.stats.put_refused == 3
     assert put(store, b"small").status is PutStatus.PUT_OK, "there is room in the file in use"
     store.commit_log()

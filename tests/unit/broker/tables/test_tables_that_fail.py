@@ -94,12 +94,12 @@ async def test_offsets_that_cannot_be_saved_end_no_broker(tmp_path: Path, disk: 
         await bench.create_topic("T")
         for fails in ("consumerOffset", "config"):
             disk.fails = fails
-            bench.broker._storage.tables.offsets.commit("g", "T", 0, 1 + len(fails))
+            bench.tables.offsets.commit("g", "T", 0, 1 + len(fails))
             with pytest.raises(OSError, match="Input/output error"):
-                await bench.broker._storage.tables.offset_saver.save()
+                await bench.tables.offset_saver.save()
             assert not bench.broker.health.checks["tables"].ok
         disk.fails = None
-        await bench.broker._storage.tables.offset_saver.save()
+        await bench.tables.offset_saver.save()
         assert bench.broker.health.checks["tables"].ok
 
 
@@ -137,7 +137,7 @@ async def test_topics_are_created_automatically_up_to_a_number(tmp_path: Path) -
         response = await client.send("T3", b"x")
         assert response is not None
         assert response.code == 0, "an administrator is not bound by it"
-        assert bench.broker._storage.tables.topics.user_topic_count() == 4
+        assert bench.tables.topics.user_topic_count() == 4
         for topic in ("T1", "T2"):
             await ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
         response = await client.send("T9", b"x")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
 
 def open_of(bench: BrokerBench, topic: str = "orders") -> int:
-    return bench.broker._parts.transactions._half_queue.transactions.open_by_topic[topic]
+    return bench.parts.transactions._half_queue.transactions.open_by_topic[topic]
 
 
 def counted(bench: BrokerBench) -> dict[str, int]:
@@ -45,7 +45,7 @@ async def op_bodies(bench: BrokerBench) -> list[bytes]:
 
 
 def progress(bench: BrokerBench) -> tuple[int | None, int | None]:
-    offsets = bench.broker._storage.tables.offsets
+    offsets = bench.tables.offsets
     return (
         offsets.query(TRANSACTION_CHECK_GROUP, TRANS_HALF_TOPIC, 0),
         offsets.query(TRANSACTION_CHECK_GROUP, TRANS_OP_HALF_TOPIC, 0),
@@ -271,7 +271,7 @@ async def test_one_asked_about_too_often_is_put_aside_exactly_once(tmp_path: Pat
         (aside,) = await bench.read(TRANS_CHECK_MAX_TIME_TOPIC)
         assert (aside.body, aside.keys) == (b"o-1", ("k",))
         assert aside.property_map()["REAL_TOPIC"] == "orders"
-        assert bench.broker._storage.tables.topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is not None
+        assert bench.tables.topics.get(TRANS_CHECK_MAX_TIME_TOPIC) is not None
         assert (open_of(bench), counted(bench)) == (0, {"timeout": 1})
         response = await client.end(half, COMMIT)
         assert response is not None
@@ -415,7 +415,7 @@ async def test_the_brokers_properties_in_a_clients_half_message_are_dropped(tmp_
         response = await client.end(half, COMMIT)
         assert response is not None
         assert response.code == 0
-        assert len(bench.broker._parts.transactions._half_queue.transactions._states) == 3
+        assert len(bench.parts.transactions._half_queue.transactions._states) == 3
         await trio.sleep(31)
         assert await bench.bodies(TRANS_CHECK_MAX_TIME_TOPIC) == []
 
@@ -553,7 +553,7 @@ async def test_a_broker_killed_in_the_middle_of_a_round_asks_about_the_latest_co
         client = bench.client()
         await client.heartbeat("shop")
         halves = [await client.send_half("orders", b"%d" % n) for n in range(3)]
-        bench.broker._storage.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
+        bench.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
         await trio.sleep(30.5)
         asked = [half for half, _ in client.checks()]
         await client.end(asked[0], COMMIT, from_check=True)
@@ -592,7 +592,7 @@ async def test_one_put_aside_before_the_kill_stays_so(tmp_path: Path) -> None:
         client = bench.client()
         await client.send_half("orders", b"o-1")
         await trio.sleep(59)
-        bench.broker._storage.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
+        bench.tables.offsets.commit = lambda *_: None  # type: ignore[method-assign]
         await trio.sleep(1.5)
         assert counted(bench) == {"timeout": 1}
         image = bench.killed(tmp_path / "image")
@@ -646,8 +646,8 @@ async def test_progress_moves_and_old_op_messages_are_forgotten(tmp_path: Path) 
         await trio.sleep(31)
         assert progress(bench) == (20, len(await op_bodies(bench)))
     async with broker_bench(tmp_path / "s") as bench:
-        assert bench.broker._parts.transactions._half_queue.transactions.position == 20
-        assert not bench.broker._parts.transactions._half_queue.ops.messages
+        assert bench.parts.transactions._half_queue.transactions.position == 20
+        assert not bench.parts.transactions._half_queue.ops.messages
 
 
 async def test_a_power_cut_in_the_middle_of_an_op_message_commits_once(tmp_path: Path) -> None:
@@ -716,7 +716,7 @@ async def test_progress_is_not_saved_before_what_it_rests_on_is_on_the_disk(tmp_
         store = bench.broker.store
         flush, store.flush_commit_log = store.flush_commit_log, lambda: store.flushed_offset
         await trio.sleep(61)
-        assert bench.broker._parts.transactions._half_queue.transactions.position == 1
+        assert bench.parts.transactions._half_queue.transactions.position == 1
         assert store.flush_behind_bytes > 0
         assert progress(bench)[0] in (None, 0)
         store.flush_commit_log = flush
@@ -796,7 +796,7 @@ async def test_with_a_pool_of_buffers_transactions_end_as_they_do_without(tmp_pa
         header = client.send_header("orders", {"DELAY": "4"})
         ext = header.to_ext_v2(client.header_type)
         await client.ask(RequestCode.SEND_MESSAGE_V2, ext, b"later", oneway=True)
-        await bench.broker._parts.transactions._writer.write()
+        await bench.parts.transactions._writer.write()
         await trio.sleep(31)
         for asked, _ in client.checks():
             await client.end(asked, COMMIT, from_check=True)
