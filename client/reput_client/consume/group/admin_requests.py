@@ -102,7 +102,7 @@ class AdminRequests:
 
 def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
     position = assigned.progress.position
-    held = assigned.progress.in_flight + assigned.unserved
+    held = assigned.progress.in_flight + assigned.undelivered
     return ProcessQueueInfo(
         commit_offset=assigned.committed or 0,
         cached_msg_min_offset=position if held else 0,
@@ -110,7 +110,7 @@ def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
         cached_msg_count=held,
         cached_msg_size_mib=assigned.held_bytes() // _MIB,
         locked=assigned.locked_until < math.inf,
-        dropped=not assigned.is_served,
+        dropped=not assigned.is_active,
     )
 
 

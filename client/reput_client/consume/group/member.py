@@ -257,7 +257,7 @@ class GroupMember:
     def again(self, taken: Taken, after_s: float) -> None:
         """Redeliver an unhandled message, or leave it to the next owner of its queue."""
         assigned, message = taken
-        if assigned.is_served:
+        if assigned.is_active:
             self.serving.again(taken, self._session.runtime.now() + after_s)
             self.fetcher.wake()
         elif assigned.leaving_until is None:
