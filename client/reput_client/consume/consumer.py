@@ -13,11 +13,12 @@ from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.commits import FileOwner, offset_file
 from reput_client.consume.group.failures import GiveBack, OnFailure
 from reput_client.consume.group.fetcher import FlowLimits
-from reput_client.consume.group.handling import Handling, Taking
+from reput_client.consume.group.handling import Handling
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.options import MemberOptions
 from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.subscriptions import Start, checked_start, parse_topics
+from reput_client.consume.group.taking import Taking
 from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore, OffsetStore
 from reput_client.received import ReceivedMessage
