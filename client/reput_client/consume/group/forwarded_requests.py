@@ -1,4 +1,4 @@
-"""Administrators' requests that the broker passes on to a member.
+"""Requests that the broker forwards to a member for an administrator.
 
 The member reports what it is doing (307) and its progress (221), and continues at offsets set for the group (220).
 """
@@ -39,8 +39,8 @@ log = logging.getLogger("reput_client")
 _MIB: Final = 1 << 20
 
 
-class AdminRequests:
-    """Answers such requests for one member."""
+class ForwardedRequests:
+    """Answers forwarded requests for one member."""
 
     def __init__(self, options: MemberOptions, fetcher: Fetcher, started_ms: int) -> None:
         self._group = options.group
