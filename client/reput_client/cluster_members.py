@@ -1,4 +1,8 @@
-"""The members of a cluster with their state, as each of them reports it."""
+"""The members of a cluster with their state, as each of them reports it.
+
+A member is a broker here, a master or a slave; those with one broker name are a group. Elsewhere, groups and members
+are of consumers.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 _METADATA: Final = "reput.options"
-_PLACES: Final = frozenset(("nameserver", "path"))
+_LOCATIONS: Final = frozenset(("nameserver", "path"))
+"""The options that say where the messages are."""
+_PUSHDOWN_MODULE: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def with_options_kept(schema: StructType, options: Mapping[str, str]) -> StructType:
@@ -43,19 +45,17 @@ def options_in_force(options: Mapping[str, str], schema: StructType) -> dict[str
     """Return a query's options, with the table's if they name neither broker nor path."""
     given = {name.lower(): value for name, value in options.items()}
     kept = schema.fields[0].metadata.get(_METADATA) if schema.fields else None
-    if kept is None or given.keys() & _PLACES:
+    if kept is None or given.keys() & _LOCATIONS:
         return given
     # With the prefix, the source passes over the sink's options of a table, and vice versa.
     return {f"option.{name}".lower(): value for name, value in json.loads(kept).items()} | given
 
 
-_PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
 class ReputDataSource(DataSource):
     """Messages of a broker (`nameServer`) or store directory (`path`); docs/pipeline.md has the options.
 
-    Spark pickles it, so it holds only options.
+    Spark pickles it, so it holds only options. Each method imports its modules, so that a process has only those that
+    it uses.
     """
 
     @classmethod
@@ -65,7 +65,6 @@ class ReputDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the selected columns."""
-        from reput_pipeline.data_source import with_options_kept
         from reput_pipeline.source.options import parse_source_options
         from reput_pipeline.source.schema import spark_schema
 
@@ -77,7 +76,6 @@ class ReputDataSource(DataSource):
 
         Spark refuses a reader with `pushFilters` unless it plans with filter pushdown.
         """
-        from reput_pipeline.data_source import options_in_force
         from reput_pipeline.source.readers import FilteringReader, PlainReader
 
         planning = _PUSHDOWN_MODULE in sys.modules
@@ -85,21 +83,18 @@ class ReputDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """Return a stream reader."""
-        from reput_pipeline.data_source import options_in_force
         from reput_pipeline.source.readers import ReputStreamReader
 
         return ReputStreamReader(options_in_force(self.options, schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""
-        from reput_pipeline.data_source import options_in_force
         from reput_pipeline.sink.writers import ReputBatchWriter
 
         return ReputBatchWriter(options_in_force(self.options, schema), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         """Return a stream writer."""
-        from reput_pipeline.data_source import options_in_force
         from reput_pipeline.sink.writers import ReputStreamWriter
 
         return ReputStreamWriter(options_in_force(self.options, schema), schema, overwrite)

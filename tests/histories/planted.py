@@ -221,7 +221,7 @@ def committed_too_soon() -> None:
     """what is handed out is committed, handled or not"""
     from reput_client.consume.group.assigned_queue import QueueProgress
 
-    QueueProgress.position = QueueProgress.handed_to  # type: ignore[method-assign]
+    QueueProgress.position = QueueProgress.delivered_to  # type: ignore[method-assign]
 
 
 def owned_twice() -> None:

@@ -35,6 +35,6 @@ def add_pull(
     found = PulledMessages(topic, bytes(block), broker_name="b")
     end = first + count + gap
     queue.next_offset = end
-    queue.unserved += count
-    queue.unserved_bytes += found.record_bytes
+    queue.undelivered += count
+    queue.undelivered_bytes += found.record_bytes
     serving.add(queue, PullResult(PullStatus.FOUND, found, end, 0, end))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from reput_broker.access.model import Need
 from reput_broker.request import Request
-from reput_protocol.commands.naming import NamedField, named_fields
+from reput_protocol.commands.named_fields import NamedField, named_fields
 from reput_protocol.commands.request import RequestType
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import HeaderFieldError

@@ -35,7 +35,7 @@ def command(settings: Settings) -> int:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Yield the findings about the cluster that a broker or name server knows."""
+    """Yield the findings about the cluster: ask the server for its members, and each member for its state."""
     try:
         with settings.admin() as admin:
             members = admin.cluster_members()
@@ -64,7 +64,7 @@ def check_members(
 
     Args:
         members: as the name service lists them.
-        states: what those of Reput say of themselves, by address.
+        states: what those of Reput report, by address, as on their page /status (`Admin.describe_broker`).
     """
     silent = [member for member in members if member.error is not None]
     for member in silent:

@@ -11,10 +11,11 @@ from typing import Final, Self
 
 from reput_client.consume.group.commits import FileOwner, offset_file
 from reput_client.consume.group.failures import GiveBack
-from reput_client.consume.group.handling import Handling, Taking
+from reput_client.consume.group.handling import Handling
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.overdue import Handlers
+from reput_client.consume.group.taking import Taking
 from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage

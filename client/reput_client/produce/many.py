@@ -14,9 +14,9 @@ from reput_client.errors import (
     RequestTimeout,
 )
 from reput_client.produce.block import OutgoingBlock, Terms
+from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.puts import outcome_unknown, too_large
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
-from reput_client.produce.sender import Sender
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, ReputError
@@ -78,7 +78,7 @@ class SendOfMany:
     def __init__(
         self,
         session: Session,
-        sender: Sender,
+        sender: BlockSender,
         terms: Terms,
         in_flight: int,
         queue_id: int | None,

@@ -15,11 +15,11 @@ from typing import Final
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
+from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
 from reput_client.produce.posted_block import Posted, PostedBlock
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
-from reput_client.produce.sender import Sender
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
@@ -48,7 +48,7 @@ class Posts:
         self,
         session: Session,
         accumulator: Accumulator,
-        sender: Sender,
+        sender: BlockSender,
         *,
         linger_s: float,
     ) -> None:

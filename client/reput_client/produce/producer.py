@@ -11,6 +11,7 @@ from typing import Final
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
+from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.many import Limits, SendOfMany, block_of, groups_of, groups_of_bodies, texts_of
 from reput_client.produce.placement import Placement
@@ -27,8 +28,7 @@ from reput_client.produce.puts import (
 )
 from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
-from reput_client.produce.requests import REPLY_TIMEOUT_S, Requests, reply_to, send_reply
-from reput_client.produce.sender import Sender
+from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_list, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
@@ -146,7 +146,7 @@ class Producer(Client):
             block_bytes=options.batch_bytes,
             held_max=options.buffer_bytes,
         )
-        self._sender = Sender(
+        self._sender = BlockSender(
             self._session,
             self._putter,
             accumulator,
@@ -157,7 +157,7 @@ class Producer(Client):
         )
         self._posts = Posts(self._session, accumulator, self._sender, linger_s=options.linger_s)
         self._presence = Presence(self._session, self.group, options.heartbeat_interval_s)
-        self._requests = Requests(self._session, self._putter, self._presence)
+        self._requests = PendingRequests(self._session, self._putter, self._presence)
 
     @property
     def client_id(self) -> str:

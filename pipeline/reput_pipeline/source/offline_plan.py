@@ -22,16 +22,16 @@ from reput_pipeline.source.resolve import batch_ranges, narrowed
 from reput_protocol.record.hashing import index_hash
 
 
-class FoundPlaces(NamedTuple):
+class FoundByKeys(NamedTuple):
     """Where messages with keys may be."""
 
-    places: list[int]
-    """Log offsets, ascending."""
+    log_offsets: list[int]
+    """Ascending."""
     indexed_end: int
     """Log offset at which the index ends."""
 
 
-def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str]) -> FoundPlaces | None:
+def find_by_keys(store: OfflineStore, topics: Iterable[str], keys: Iterable[str]) -> FoundByKeys | None:
     """Look keys up in the index; None if it may be incomplete.
 
     It may be without an index, while a broker runs or after it was killed, or if the index starts after the log. Of
@@ -50,13 +50,15 @@ def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str])
         slots = common_slots(files)
         if not slots or files[0].header.begin_physical_offset > _first_record(store):
             return None
-        places: set[int] = set()
+        log_offsets: set[int] = set()
         for file in files:
             file.set_slots(slots)
-            places.update(_places_in(file, hashes))
+            log_offsets.update(_log_offsets_in(file, hashes))
         end = max(file.header.end_physical_offset for file in files)
         # The last record's keys may not all be in the index.
-        return FoundPlaces(sorted(place for place in places if store.log.min_offset <= place < end), end)
+        return FoundByKeys(
+            sorted(offset for offset in log_offsets if store.log.min_offset <= offset < end), end
+        )
     except (OSError, ValueError):
         return None  # the query is slower, but complete
     finally:
@@ -64,21 +66,21 @@ def find_places(store: OfflineStore, topics: Iterable[str], keys: Iterable[str])
             file.close()
 
 
-def _places_in(file: RawIndex, hashes: set[int]) -> list[int]:
+def _log_offsets_in(file: RawIndex, hashes: set[int]) -> list[int]:
     """Return the log offsets in the chains of hashes in one file, from newer to older entries."""
-    places: list[int] = []
+    log_offsets: list[int] = []
     for key_hash in sorted(hashes):
         number = file.head(key_hash % file.slot_count)
         while 0 < number < file.used:
             entry = file.entries(number, number + 1)[0]
             if entry.hash == key_hash:
-                places.append(entry.physical_offset)
+                log_offsets.append(entry.physical_offset)
             if entry.previous >= number:
                 raise ValueError(
                     f"{file.path}: entry {number} leads to entry {entry.previous}, which is not older"
                 )
             number = entry.previous
-    return places
+    return log_offsets
 
 
 def _first_record(store: OfflineStore) -> int:
@@ -131,10 +133,10 @@ class SegmentPartition(InputPartition):
 
 
 @dataclass
-class PlacesPartition(InputPartition):
+class RecordsPartition(InputPartition):
     """A task that reads single records, each of a wanted range."""
 
-    places: list[int]
+    log_offsets: list[int]
     wanted: list[WantedRange]
 
 
@@ -153,9 +155,11 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
         return []
     wanted = [_located(store, part) for part in ranges]
     if narrowing.keys is not None:
-        found = find_places(store, [part.topic for part, *_ in wanted], narrowing.keys)
+        found = find_by_keys(store, [part.topic for part, *_ in wanted], narrowing.keys)
         if found is not None:
-            tasks: list[InputPartition] = [PlacesPartition(found.places, wanted)] if found.places else []
+            tasks: list[InputPartition] = (
+                [RecordsPartition(found.log_offsets, wanted)] if found.log_offsets else []
+            )
             tail = [Stretch(max(low, found.indexed_end), high) for low, high in _files(store, wanted)]
             tail = [stretch for stretch in tail if stretch.start < stretch.end]
             return tasks + ([SegmentPartition(tail, wanted)] if tail else [])

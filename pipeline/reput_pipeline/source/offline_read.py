@@ -23,8 +23,8 @@ from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.source.arrow_batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.offline_plan import (
-    PlacesPartition,
     QueuePartition,
+    RecordsPartition,
     SegmentPartition,
     WantedRange,
 )
@@ -193,7 +193,7 @@ _IN_NO_QUEUE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 _CHUNK_BYTES: Final = 4 << 20
-_PLACE_BYTES: Final = 4096
+_RECORD_BYTES: Final = 4096
 """Bytes of a single record's first read."""
 
 
@@ -367,21 +367,21 @@ class DirectoryReading:
         directory = self._queues / part.queue.topic / str(part.queue.queue_id)
         return UnitFiles(read_stream((directory,)), self._files)
 
-    def places(self, partition: PlacesPartition) -> Iterator[pa.RecordBatch]:
+    def records(self, partition: RecordsPartition) -> Iterator[pa.RecordBatch]:
         """Yield single records, if they are wanted."""
         wanted = WantedRecords(partition.wanted)
-        for place in partition.places:
-            file = self._log.find(place)
+        for log_offset in partition.log_offsets:
+            file = self._log.find(log_offset)
             if file is None:
                 continue  # expired
             alone = Stream(self._log.directories, [file], self._log.file_size)
-            for part in read_log(alone, from_position=place - file.start, chunk_bytes=_PLACE_BYTES):
+            for part in read_log(alone, from_position=log_offset - file.start, chunk_bytes=_RECORD_BYTES):
                 if isinstance(part, LogBatch):
                     self._file = file
                     columns = RecordColumns(part.data, part.table)
-                    if wanted.has(columns, 0, place):
+                    if wanted.has(columns, 0, log_offset):
                         yield from self._maker.make(columns.take(slice(1)), "")
-                elif isinstance(part, Damage) and part.offset == place:
+                elif isinstance(part, Damage) and part.offset == log_offset:
                     self._damage(str(file.path), part.position, part.reason)
                 break
 

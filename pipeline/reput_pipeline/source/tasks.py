@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from reput_pipeline.source.live_plan import LivePartition
 from reput_pipeline.source.live_read import read_live
-from reput_pipeline.source.offline_plan import PlacesPartition, QueuePartition, SegmentPartition
+from reput_pipeline.source.offline_plan import QueuePartition, RecordsPartition, SegmentPartition
 from reput_pipeline.source.offline_read import DirectoryReading
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import ALL, TagFilter
@@ -32,14 +32,14 @@ def read_task(
     """Yield the batches of one task; none for the empty partition of a plan without tasks."""
     if isinstance(partition, LivePartition):
         yield from read_live(partition, with_tags(partition, options, narrowing), schema)
-    elif isinstance(partition, (QueuePartition, SegmentPartition, PlacesPartition)):
+    elif isinstance(partition, (QueuePartition, SegmentPartition, RecordsPartition)):
         with DirectoryReading(options, schema, narrowing) as reading:
             if isinstance(partition, QueuePartition):
                 yield from reading.queues(partition)
             elif isinstance(partition, SegmentPartition):
                 yield from reading.segments(partition)
             else:
-                yield from reading.places(partition)
+                yield from reading.records(partition)
 
 
 def with_tags(partition: LivePartition, options: SourceOptions, narrowing: Narrowing) -> SourceOptions:

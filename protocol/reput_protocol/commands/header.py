@@ -1,4 +1,4 @@
-"""The base of typed headers: msgspec structs read from a header's `ext` and written to it.
+"""The base of typed headers: msgspec structs read from the `ext` of a `wire.header.Header` and written to it.
 
 Fields have their names in camel case on the wire unless `field(name=...)` is given. One class reads all three header
 types: a value may be typed (msgpack) or text (JSON, binary), and an empty text is an absent number, as in RocketMQ's
@@ -43,7 +43,11 @@ class CommandHeader(Struct, gc=False, rename="camel"):
             return convert(_forgive(cls, found), cls)
 
     def to_ext(self, header_type: int) -> dict[str, Value]:
-        """Return the fields other than None: as text for JSON and binary, typed for msgpack."""
+        """Return the fields other than None: as text for JSON and binary, typed for msgpack.
+
+        The client always passes MSGPACK: it may not know yet what the server reads, and a header that then leaves as
+        JSON has its values turned into text by the encoder (`text_ext`).
+        """
         ext: dict[str, Value] = to_builtins(self)
         if header_type != _MSGPACK:
             return {

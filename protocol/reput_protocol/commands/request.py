@@ -19,7 +19,7 @@ from reput_protocol.names import Names
 from reput_protocol.rights import Right
 
 if TYPE_CHECKING:
-    from reput_protocol.commands.naming import NamedField
+    from reput_protocol.commands.named_fields import NamedField
 
 
 class Sender(StrEnum):

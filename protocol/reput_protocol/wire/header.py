@@ -1,4 +1,8 @@
-"""The header of a frame as a value, independent of its encoding."""
+"""The header of a frame as a value, independent of its encoding.
+
+`header_json`, `header_binary` and `header_msgpack` encode and decode it, `frames` chooses among them. The fields of one
+request, with their types, are a `commands.header.CommandHeader`: what `ext` has.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,9 @@ Value: TypeAlias = bool | int | float | str | bytes | None
 
 RESPONSE_FLAG: Final = 0x1
 ONEWAY_FLAG: Final = 0x2
-
-
-_TEXT: Final = frozenset((str,))
 FIELDS_MAX: Final = 1024
-"""Of a header of any type."""
+"""How many fields a header of any type may have."""
+_TEXT: Final = frozenset((str,))
 
 
 class HeaderType(IntEnum):
@@ -33,7 +35,8 @@ class HeaderType(IntEnum):
 class Header(Struct, gc=False):
     """Code, correlation number and fields of one request or response (RocketMQ: RemotingCommand).
 
-    `opaque` links an answer to its request. `ext` keeps its order.
+    `opaque` links an answer to its request. `ext` (RocketMQ: extFields) has the fields of the request, and keeps their
+    order.
     """
 
     code: int

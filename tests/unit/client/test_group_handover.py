@@ -95,7 +95,7 @@ def test_a_queue_that_returns_before_it_has_left_continues_after_the_message_in_
     pair.old._handover.follow(Assignment({QUEUE}))
     pair.pass_s(1.0)
     back = pair.old.fetcher.queues[QUEUE]
-    assert (back is taken[0], back.is_served, pair.owner) == (True, True, "old")
+    assert (back is taken[0], back.is_active, pair.owner) == (True, True, "old")
     pair.old.handled(taken)
     assert (back.progress.position, back.next_offset) == (1, 1)
 

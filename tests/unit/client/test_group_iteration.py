@@ -53,11 +53,11 @@ def test_progress_is_right_whenever_it_is_looked_at(kind: type[Serving]) -> None
         assert message.queue_offset == offset
         if offset in (0, 1, 5, 9):
             assert (queue.progress.position, queue.progress.in_flight) == (offset, 1)
-            assert queue.unserved == 9 - offset
-            assert queue.progress.handed_to == offset + 1
-            assert [*queue.progress.in_hand] == [message]
+            assert queue.undelivered == 9 - offset
+            assert queue.progress.delivered_to == offset + 1
+            assert [*queue.progress.unhandled] == [message]
     assert take(serving) is None
-    assert (queue.progress.position, queue.progress.in_flight, queue.unserved_bytes) == (10, 0, 0)
+    assert (queue.progress.position, queue.progress.in_flight, queue.undelivered_bytes) == (10, 0, 0)
 
 
 @KINDS
@@ -82,7 +82,7 @@ def test_dropped_messages_are_not_delivered_and_the_current_one_still_counts(kin
     take(serving)
     add_pull(serving, b, 0, 1)
     serving.forget(a)
-    assert (a.progress.position, a.progress.handed_to, a.unserved) == (1, 2, 0)
+    assert (a.progress.position, a.progress.delivered_to, a.undelivered) == (1, 2, 0)
     message = take(serving)
     assert message is not None
     assert (message.queue_id, message.queue_offset) == (1, 0)
@@ -129,7 +129,7 @@ def test_other_ways_of_taking_end_a_turn() -> None:
     assert taken is not None
     assert taken[1].queue_offset == 2
     assert serving.iteration.message is in_hand
-    assert (queue.progress.position, queue.progress.in_flight, queue.unserved) == (1, 2, 2)
+    assert (queue.progress.position, queue.progress.in_flight, queue.undelivered) == (1, 2, 2)
     queue.handled(taken[1])
     finish(serving)
     assert queue.progress.position == 3
@@ -178,8 +178,8 @@ def test_turns_do_what_taking_does(
 
     def check(queue: AssignedQueue) -> None:
         number = queue.queue.queue_id
-        assert {m.queue_offset for m in queue.progress.in_hand} == in_hand[number]
-        assert queue.unserved == len(expected[number]) - len(got[number])
+        assert {m.queue_offset for m in queue.progress.unhandled} == in_hand[number]
+        assert queue.undelivered == len(expected[number]) - len(got[number])
         if in_hand[number]:
             assert queue.progress.position == min(in_hand[number])
 

@@ -19,7 +19,7 @@ def message(offset: int) -> str:
 def handed_out(*offsets: int, start: int = 0) -> QueueProgress[str]:
     progress: QueueProgress[str] = QueueProgress(start)
     for offset in offsets:
-        progress.hand_out(offset, message(offset))
+        progress.delivered(offset, message(offset))
     return progress
 
 
@@ -45,9 +45,9 @@ def test_messages_delivered_before_a_restart_no_longer_count() -> None:
     first, second = "first", "".join(("fir", "st"))
     assert first is not second
     progress: QueueProgress[str] = QueueProgress(5)
-    progress.hand_out(5, first)
+    progress.delivered(5, first)
     progress.restart(5)
-    progress.hand_out(5, second)
+    progress.delivered(5, second)
     assert not progress.handled(5, first), "a handler of the time before the restart"
     assert progress.position == 5
     assert progress.handled(5, second)
@@ -56,13 +56,13 @@ def test_messages_delivered_before_a_restart_no_longer_count() -> None:
 def test_a_message_that_is_put_back_was_not_delivered() -> None:
     progress = handed_out(5, start=5)
     progress.put_back(5)
-    assert (progress.position, progress.in_flight, progress.handed_to) == (5, 0, 5)
+    assert (progress.position, progress.in_flight, progress.delivered_to) == (5, 0, 5)
 
 
 def test_a_truncation_keeps_what_is_before_it() -> None:
     progress = handed_out(5, 6, 7, start=5)
     progress.truncate(6)
-    assert (progress.position, progress.in_flight, progress.handed_to) == (5, 1, 6)
+    assert (progress.position, progress.in_flight, progress.delivered_to) == (5, 1, 6)
     progress.handled(5, message(5))
     assert progress.position == 6
     progress = handed_out(5, 6, start=5)

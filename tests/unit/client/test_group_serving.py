@@ -32,7 +32,7 @@ def test_fairly_pulls_are_served_whole_in_the_order_of_their_arrival(clock: Fake
     add_pull(serving, b, 5, 1)
     add_pull(serving, a, 2, 1)
     assert [place(serving.take()) for _ in range(5)] == [(0, 0), (0, 1), (1, 5), (0, 2), None]
-    assert (a.unserved, a.unserved_bytes, a.waiting_results, a.progress.position) == (0, 0, 0, 0)
+    assert (a.undelivered, a.undelivered_bytes, a.waiting_results, a.progress.position) == (0, 0, 0, 0)
 
 
 def test_fairly_a_message_to_repeat_keeps_its_place_in_the_progress(clock: FakeSeconds) -> None:
@@ -63,7 +63,7 @@ def test_dropped_messages_of_a_queue_are_not_delivered(clock: FakeSeconds) -> No
         serving.forget(a)
         assert place(serving.take()) == (1, 0)
         assert serving.take() is None
-        assert (a.unserved, a.unserved_bytes, a.waiting_results) == (0, 0, 0)
+        assert (a.undelivered, a.undelivered_bytes, a.waiting_results) == (0, 0, 0)
         assert a.progress.position == 0, "what is in flight is still in flight"
 
 
@@ -90,7 +90,7 @@ def test_in_order_a_message_to_repeat_suspends_its_queue(clock: FakeSeconds) -> 
     assert failed is not None
     serving.again(failed, 101.0)
     assert (a.progress.position, a.progress.in_flight) == (0, 0)
-    assert a.unserved == 2, "an answer without messages must not take progress past it"
+    assert a.undelivered == 2, "an answer without messages must not take progress past it"
     assert place(serving.take()) == (1, 0)
     assert serving.take() is None
     assert serving.next_wake() == 101.0
@@ -98,7 +98,7 @@ def test_in_order_a_message_to_repeat_suspends_its_queue(clock: FakeSeconds) -> 
     assert serving.take() == failed
     handled(failed)
     assert place(serving.take()) == (0, 1)
-    assert a.unserved == 0
+    assert a.undelivered == 0
 
 
 def test_in_order_nothing_is_served_without_a_lock(clock: FakeSeconds) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import (
-    PlacesPartition,
     QueuePartition,
+    RecordsPartition,
     SegmentPartition,
     plan,
     task_count,
@@ -113,7 +113,7 @@ def test_a_tag_is_found_by_its_hash_and_compared(root: Path) -> None:
 
 def test_a_key_leads_to_its_messages_through_the_index(root: Path) -> None:
     partitions, rows = run(root, Narrowing(keys=frozenset({"k7"})))
-    assert isinstance(partitions[0], PlacesPartition)
+    assert isinstance(partitions[0], RecordsPartition)
     assert sum(row["keys"] == "k7" for row in rows) == 3
     assert len(rows) < 10
 
@@ -129,7 +129,7 @@ def test_without_an_index_that_is_complete_the_log_is_read(root: Path, tmp_path:
         else:
             files[0].write_bytes(b"x" * 100)
         partitions, rows = run(path, Narrowing(keys=frozenset({"k7"})))
-        assert not any(isinstance(partition, PlacesPartition) for partition in partitions)
+        assert not any(isinstance(partition, RecordsPartition) for partition in partitions)
         assert sum(row["keys"] == "k7" for row in rows) == 3
 
 

@@ -30,10 +30,10 @@ class QueueProgress(Generic[M]):
         iteration: the iteration over this queue, or None; it is synchronised before any read or change.
     """
 
-    __slots__ = ("_handed_to", "_in_flight", "iteration")
+    __slots__ = ("_delivered_to", "_in_flight", "iteration")
 
     def __init__(self, start: int) -> None:
-        self._handed_to = start
+        self._delivered_to = start
         self._in_flight: dict[int, M] = {}  # in order of delivery, except messages put back
         self.iteration: Iteration | None = None
 
@@ -42,14 +42,14 @@ class QueueProgress(Generic[M]):
         """The offset of the first unhandled message, which may be committed."""
         if self.iteration is not None:
             self.iteration.update_progress()
-        return next(iter(self._in_flight), self._handed_to)
+        return next(iter(self._in_flight), self._delivered_to)
 
     @property
-    def handed_to(self) -> int:
+    def delivered_to(self) -> int:
         """The offset after the last delivered message."""
         if self.iteration is not None:
             self.iteration.update_progress()
-        return self._handed_to
+        return self._delivered_to
 
     @property
     def in_flight(self) -> int:
@@ -59,31 +59,31 @@ class QueueProgress(Generic[M]):
         return len(self._in_flight)
 
     @property
-    def in_hand(self) -> Collection[M]:
+    def unhandled(self) -> Collection[M]:
         """The delivered and unhandled messages, by offset."""
         if self.iteration is not None:
             self.iteration.update_progress()
         return self._in_flight.values()
 
-    def hand_out(self, queue_offset: int, message: M) -> None:
+    def delivered(self, queue_offset: int, message: M) -> None:
         """Note the delivery of a message."""
         if self.iteration is not None:
             self.iteration.update_progress()
         self._in_flight[queue_offset] = message
-        self._handed_to = queue_offset + 1
+        self._delivered_to = queue_offset + 1
 
     def move_on(self, last_offset: int, last: M, queue_offset: int, message: M) -> None:
         """Note that everything up to `last` and before `message` is handled, and `message` is delivered."""
         if self._in_flight.get(last_offset) is last:
             del self._in_flight[last_offset]
         self._in_flight[queue_offset] = message
-        self._handed_to = queue_offset + 1
+        self._delivered_to = queue_offset + 1
 
     def advance(self, next_offset: int) -> None:
         """Note that everything below `next_offset` was delivered, filtered out, or does not exist."""
         if self.iteration is not None:
             self.iteration.update_progress()
-        self._handed_to = max(self._handed_to, next_offset)
+        self._delivered_to = max(self._delivered_to, next_offset)
 
     def holds(self, queue_offset: int, message: M) -> bool:
         """Whether `message` is delivered and not handled."""
@@ -105,21 +105,21 @@ class QueueProgress(Generic[M]):
         if self.iteration is not None:
             self.iteration.update_progress()
         self._in_flight.clear()
-        self._handed_to = queue_offset
+        self._delivered_to = queue_offset
 
     def truncate(self, offset: int) -> None:
         """Forget everything from `offset` on."""
         if self.iteration is not None:
             self.iteration.update_progress()
         self._in_flight = {at: message for at, message in self._in_flight.items() if at < offset}
-        self._handed_to = offset
+        self._delivered_to = offset
 
     def restart(self, offset: int) -> None:
         """Continue at `offset`, in either direction, with nothing in flight."""
         if self.iteration is not None:
             self.iteration.update_progress()
         self._in_flight.clear()
-        self._handed_to = offset
+        self._delivered_to = offset
 
 
 class AssignedQueue:
@@ -136,7 +136,7 @@ class AssignedQueue:
         rewound: the broker sent us back, perhaps below the committed offset, so the next commit may lower it.
         locked_until: until when the lock is reliable, in order; otherwise `math.inf`.
         suspended_until: when an orderly queue with a failed message continues.
-        unserved_bytes: the size of the pulls with undelivered messages.
+        undelivered_bytes: the size of the pulls with undelivered messages.
         held_back: there was no room for another pull; handling a message may make some.
         failures: how often each message in flight failed, by offset.
         deciding: offsets of messages that have failed, while `on_failure` decides.
@@ -173,22 +173,22 @@ class AssignedQueue:
         self.call_deadline = math.inf
         self.pause_until = -math.inf
         self.waiting_results = 0
-        self._unserved = 0
-        self.unserved_bytes = 0
+        self._undelivered = 0
+        self.undelivered_bytes = 0
         self.held_back = False
         self.failures: dict[int, int] = {}
         self.deciding: set[int] = set()
 
     @property
-    def unserved(self) -> int:
+    def undelivered(self) -> int:
         """How many messages were pulled and not delivered."""
         if self.progress.iteration is not None:
             self.progress.iteration.update_progress()
-        return self._unserved
+        return self._undelivered
 
-    @unserved.setter
-    def unserved(self, count: int) -> None:
-        self._unserved = count
+    @undelivered.setter
+    def undelivered(self, count: int) -> None:
+        self._undelivered = count
 
     @property
     def uncommitted(self) -> bool:
@@ -196,8 +196,8 @@ class AssignedQueue:
         return self.rewound or self.progress.position != self.committed
 
     @property
-    def is_served(self) -> bool:
-        """Whether messages may be pulled and delivered."""
+    def is_active(self) -> bool:
+        """Whether its messages may be pulled and delivered now: it is confirmed to be ours, and not being given up."""
         return self.confirmed and self.leaving_until is None
 
     @property
@@ -207,7 +207,7 @@ class AssignedQueue:
 
     def held_bytes(self) -> int:
         """Return the size of undelivered pulls and messages in flight."""
-        return self.unserved_bytes + sum(message.record_bytes for message in self.progress.in_hand)
+        return self.undelivered_bytes + sum(message.record_bytes for message in self.progress.unhandled)
 
     def handled(self, message: ReceivedMessage) -> None:
         """Note that a message is handled."""
@@ -271,7 +271,7 @@ class Iteration:
             return
         self._noted = message
         left = length_hint(self.messages)
-        assigned.unserved -= self._left - left
+        assigned.undelivered -= self._left - left
         self._left = left
         assigned.progress.move_on(noted.queue_offset, noted, message.queue_offset, message)
 

@@ -152,7 +152,7 @@ class Fetcher:
         """Drop what was pulled of a queue and not delivered; later pulls start there again."""
         self._abandon(assigned)
         self._serving.forget(assigned)
-        assigned.next_offset = assigned.progress.handed_to
+        assigned.next_offset = assigned.progress.delivered_to
 
     def reset_to(self, assigned: AssignedQueue, offset: int) -> None:
         """Continue at an offset that was set for the group; messages in flight beyond it are forgotten.
@@ -198,7 +198,7 @@ class Fetcher:
         return (
             assigned.call is None
             and not assigned.waiting_results
-            and assigned.is_served
+            and assigned.is_active
             and not (assigned.held_back and self._room(assigned) is None)
         )
 
@@ -268,7 +268,7 @@ class Fetcher:
     def _room(self, assigned: AssignedQueue) -> Room | None:
         return self._limits.room(
             max(1, len(self.queues)),
-            assigned.unserved + assigned.progress.in_flight,
+            assigned.undelivered + assigned.progress.in_flight,
             assigned.held_bytes(),
             0 if self._in_order else assigned.span,
             pull_messages=PULL_MESSAGES_MAX,
@@ -340,11 +340,11 @@ class Fetcher:
             return False
         assigned.next_offset = result.next_begin_offset
         if len(result.messages):
-            assigned.unserved += len(result.messages)
-            assigned.unserved_bytes += result.messages.record_bytes
+            assigned.undelivered += len(result.messages)
+            assigned.undelivered_bytes += result.messages.record_bytes
             self._serving.add(assigned, result)
             return True
-        if not assigned.unserved and not assigned.waiting_results:
+        if not assigned.undelivered and not assigned.waiting_results:
             assigned.progress.advance(result.next_begin_offset)
         return False
 
@@ -379,7 +379,7 @@ class Fetcher:
             self._serving.forget(assigned)
             assigned.reset_to(offset)
         assigned.next_offset = offset
-        if not assigned.unserved and not assigned.waiting_results:
+        if not assigned.undelivered and not assigned.waiting_results:
             assigned.progress.advance(offset)
 
     def next_wake(self) -> float:

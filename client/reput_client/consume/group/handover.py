@@ -215,7 +215,7 @@ class Handover:
 
     async def _take(self, queue: MessageQueue, locked_until: float) -> None:
         membership, assigned = self._membership, self._fetcher.queues.get(queue)
-        seat = membership.seat_of(queue.broker_name)
+        address = membership.connected_address(queue.broker_name)
         if membership.at_master(queue.broker_name):
             committed = await self._kept.read(queue, None)
             start = committed if committed is not None else await self._starting.first(queue)
@@ -242,11 +242,11 @@ class Handover:
                 locked_until=locked_until,
                 is_retry=topic == self._subscriptions.retry,
             )
-            assigned.committed_at = seat
+            assigned.committed_at = address
             log.info("queue %s is taken, from offset %d", queue, start)
             self._fetcher.add(assigned)
         else:
-            self._confirm(assigned, committed, start, seat)
+            self._confirm(assigned, committed, start, address)
             assigned.locked_until = locked_until
             self._fetcher.wake()
         if committed is None:
@@ -254,18 +254,20 @@ class Handover:
             self._commits.soon()
 
     def _confirm(
-        self, assigned: AssignedQueue, committed: int | None, start: int, seat: Address | None
+        self, assigned: AssignedQueue, committed: int | None, start: int, address: Address | None
     ) -> None:
         """Note that the queue is ours; continue at `start` if its offset has changed.
 
-        A new master may not have our last commits: a lower offset at another `seat` was not set by an administrator.
+        A new master may not have our last commits: a lower offset at another `address` was not set by an administrator.
         """
         known, position = assigned.committed, assigned.progress.position
         moved_on = committed is not None and committed > position
         reset = (
-            known is not None and (committed is None or committed < known) and seat == assigned.committed_at
+            known is not None
+            and (committed is None or committed < known)
+            and address == assigned.committed_at
         )
-        assigned.committed_at = seat
+        assigned.committed_at = address
         if committed != known:
             assigned.committed = committed
         if moved_on or reset:

@@ -6,10 +6,10 @@ import logging
 import math
 from typing import Final
 
-from reput_client.consume.group.admin_requests import AdminRequests
 from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
 from reput_client.consume.group.commits import BrokerOffsets, Commits, KeptOffsets, StoredOffsets
 from reput_client.consume.group.fetcher import Fetcher
+from reput_client.consume.group.forwarded_requests import ForwardedRequests
 from reput_client.consume.group.handover import Handover
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.options import ConsumerOptions
@@ -64,7 +64,7 @@ class GroupMember:
             source=lambda name: self._membership.source(name),
         )
         self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
-        AdminRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
+        ForwardedRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
         self.commits = Commits(
             session,
             self.fetcher,
@@ -257,7 +257,7 @@ class GroupMember:
     def again(self, taken: Taken, after_s: float) -> None:
         """Redeliver an unhandled message, or leave it to the next owner of its queue."""
         assigned, message = taken
-        if assigned.is_served:
+        if assigned.is_active:
             self.serving.again(taken, self._session.runtime.now() + after_s)
             self.fetcher.wake()
         elif assigned.leaving_until is None:

@@ -51,10 +51,10 @@ class _Source(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Seat:
-    """The membership at one address.
+class _Registration:
+    """The registration with the broker at one address, which heartbeats renew.
 
-    `epoch`: of the connection that knows this member, or None; `refusal`: why it was refused.
+    `epoch`: of the connection by which the broker knows this member, or None; `refusal`: why it was refused.
     """
 
     due_at: float = 0.0
@@ -91,7 +91,7 @@ class Membership:
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_failure = on_failure
-        self._seats: dict[Address, _Seat] = {}
+        self._registrations: dict[Address, _Registration] = {}
         self._sources: dict[str, _Source] = {}
         self._away_since: dict[str, float] = {}
         session.requests.register(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
@@ -100,17 +100,19 @@ class Membership:
     @property
     def failure(self) -> BrokerError | None:
         """Why a broker refuses this member, or None. Every heartbeat tries again."""
-        for seat in self._seats.values():
-            if seat.refusal is not None and not seat.refusal.retryable:
-                return seat.refusal
+        for registration in self._registrations.values():
+            if registration.refusal is not None and not registration.refusal.retryable:
+                return registration.refusal
         return None
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 
     def next_due(self) -> float:
         """See `Chore`."""
-        new = _Seat()
-        due_at = min((self._seats.get(address, new).due_at for address in self._places()), default=math.inf)
+        new = _Registration()
+        due_at = min(
+            (self._registrations.get(address, new).due_at for address in self._addresses()), default=math.inf
+        )
         for since in self._away_since.values():
             if self._session.runtime.now() < since + _SLAVE_AFTER_S:
                 due_at = min(due_at, since + _SLAVE_AFTER_S)
@@ -147,22 +149,24 @@ class Membership:
             ConnectFailed, RequestTimeout: no broker can be reached.
         """
         session = self._session
-        places = self._places()
-        for address in [address for address in self._seats if address not in places]:
-            del self._seats[address]
+        addresses = self._addresses()
+        for address in [address for address in self._registrations if address not in addresses]:
+            del self._registrations[address]
         body = self._heartbeat_body()
         failure: ReputError | None = None
-        for address, name in places.items():
-            seat = self._seats.setdefault(address, _Seat())
-            if seat.due_at > session.runtime.now():
+        for address, name in addresses.items():
+            registration = self._registrations.setdefault(address, _Registration())
+            if registration.due_at > session.runtime.now():
                 continue
             try:
-                await self._beat(address, name, seat, body, patient=len(places) == 1)
+                await self._beat(address, name, registration, body, patient=len(addresses) == 1)
             except ReputError as error:
                 session.check_open()
-                seat.failures += 1
-                retry_s = _RETRY_S if len(places) == 1 else _RETRY_S * 2 ** min(seat.failures - 1, 3)
-                seat.due_at = session.runtime.now() + retry_s
+                registration.failures += 1
+                retry_s = (
+                    _RETRY_S if len(addresses) == 1 else _RETRY_S * 2 ** min(registration.failures - 1, 3)
+                )
+                registration.due_at = session.runtime.now() + retry_s
                 if address != session.brokers.master(name):
                     log.info(
                         "group %s: no heartbeat to slave %s of %s: %s", self._group, address, name, error
@@ -170,7 +174,7 @@ class Membership:
                     continue
                 failure = failure or error
                 if isinstance(error, BrokerError):
-                    seat.refusal = error
+                    registration.refusal = error
                 log.info("group %s: no heartbeat to broker %s: %s", self._group, name, error)
         self._update_sources()
         if self.failure is not None:
@@ -179,7 +183,9 @@ class Membership:
         if failure is not None and (isinstance(failure, BrokerError) or not self._sources):
             raise failure
 
-    async def _beat(self, address: Address, name: str, seat: _Seat, body: bytes, *, patient: bool) -> None:
+    async def _beat(
+        self, address: Address, name: str, registration: _Registration, body: bytes, *, patient: bool
+    ) -> None:
         session = self._session
         deadline = session.deadline(None)
         if not patient:
@@ -192,41 +198,41 @@ class Membership:
             deadline=deadline,
             body=body,
         )
-        seat.failures, seat.refusal = 0, None
+        registration.failures, registration.refusal = 0, None
         if address == session.brokers.master(name) and not session.connection_to(address).is_master:
             session.look_soon(name)
         # So that a silent broker is noticed and looked for elsewhere.
         is_alone = patient and not session.home.others
         interval_s = self._interval_s if is_alone else min(self._interval_s, _SEVERAL_ADDRESSES_S)
-        seat.due_at = session.runtime.now() + interval_s
+        registration.due_at = session.runtime.now() + interval_s
         epoch = session.connection_to(address).epoch
-        if seat.epoch != epoch:
-            seat.epoch = epoch
+        if registration.epoch != epoch:
+            registration.epoch = epoch
             self._update_sources()
 
     def soon(self) -> None:
         """Send the next heartbeats now: a broker seems not to know this member."""
-        for seat in self._seats.values():
-            seat.due_at = self._session.runtime.now()
+        for registration in self._registrations.values():
+            registration.due_at = self._session.runtime.now()
 
     # -- brokers -----------------------------------------------------------------------------------------------
 
-    def _places(self) -> dict[Address, str]:
+    def _addresses(self) -> dict[Address, str]:
         """Return the masters of all topics with known routes, and after them the slaves, with their brokers' names."""
         routes = map(self._session.routes.get, self._subscriptions.all_topics)
         names = sorted({name for route in routes if route is not None for name in route.brokers})
         masters = {self._session.brokers.master(name): name for name in names}
-        places = {address: name for address, name in masters.items() if address is not None}
+        addresses = {address: name for address, name in masters.items() if address is not None}
         for name in names:
             for _, address in sorted(self._session.brokers.slaves(name).items()):
-                places.setdefault(address, name)
-        return places
+                addresses.setdefault(address, name)
+        return addresses
 
     def _is_registered(self, address: Address) -> bool:
         """Whether the broker there knows this member by the present connection."""
-        seat = self._seats.get(address)
+        registration = self._registrations.get(address)
         connection = self._session.connection_to(address)
-        return connection.is_open and seat is not None and seat.epoch == connection.epoch
+        return connection.is_open and registration is not None and registration.epoch == connection.epoch
 
     def source(self, broker_name: str) -> Address | None:
         """Return where the queues of a broker are this member's to read: its master, or a slave if that is away."""
@@ -243,15 +249,15 @@ class Membership:
             and self._is_registered(source.address)
         )
 
-    def seat_of(self, broker_name: str) -> Address | None:
-        """Return the address that the source's connection has, of which there may be several to try."""
+    def connected_address(self, broker_name: str) -> Address | None:
+        """Return where the connection to the source is open: `source` may stand for several addresses to try."""
         address = self.source(broker_name)
         return None if address is None else self._session.connection_to(address).place
 
     def _update_sources(self) -> None:
         """Determine the sources again, and report those that have changed."""
         now, changed = self._session.runtime.now(), False
-        for name in {*self._places().values(), *self._sources}:
+        for name in {*self._addresses().values(), *self._sources}:
             found = self._find_source(name, now)
             before = self._sources.get(name)
             if found == before:
@@ -284,10 +290,10 @@ class Membership:
         return None
 
     def _connection_lost(self, connection: BrokerConnection) -> None:
-        seat = self._seats.get(connection.address)
-        if seat is None or seat.epoch is None or self._session.closed:
+        registration = self._registrations.get(connection.address)
+        if registration is None or registration.epoch is None or self._session.closed:
             return
-        seat.epoch, seat.failures, seat.due_at = None, 0, self._session.runtime.now()
+        registration.epoch, registration.failures, registration.due_at = None, 0, self._session.runtime.now()
         for name in [name for name, source in self._sources.items() if source.address == connection.address]:
             self._session.look_soon(name)
             del self._sources[name]
@@ -337,7 +343,7 @@ class Membership:
     async def leave(self, timeout_s: float) -> None:
         """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, consumer_group=self._group)
-        for address in [address for address in self._seats if self._is_registered(address)]:
+        for address in [address for address in self._registrations if self._is_registered(address)]:
             try:
                 await self._session.ask(
                     RequestCode.UNREGISTER_CLIENT,
@@ -348,7 +354,7 @@ class Membership:
                 )
             except ReputError as error:
                 log.warning("group %s: not unregistered at %s: %s", self._group, address, error)
-        self._seats.clear()
+        self._registrations.clear()
         self._sources.clear()
 
     def _ids_changed(self, request: BrokerRequest) -> None:
@@ -358,7 +364,7 @@ class Membership:
 
     def forget(self) -> None:
         """In a forked child: not a member yet, and distinct from its parent."""
-        self._seats.clear()
+        self._registrations.clear()
         self._sources.clear()
         self._away_since.clear()
         self.client_id = ""

@@ -167,7 +167,7 @@ class Overdue:
         seen, self._seen = self._seen, {}
         found: list[Taken] = []
         for queue, assigned in self._queues.items():
-            for message in assigned.progress.in_hand:
+            for message in assigned.progress.unhandled:
                 if message is self._serving.iteration.message and not self._handlers.is_single:
                     continue
                 key = queue, message.queue_offset

@@ -76,7 +76,7 @@ class QueueLocks:
     async def do(self) -> None:
         """See `Chore`: renew all locks; those of a silent broker are tried again next time."""
         self.begin()
-        ours = [queue for queue in self._queues() if queue.is_served or queue.leaving_until is not None]
+        ours = [queue for queue in self._queues() if queue.is_active or queue.leaving_until is not None]
         if not ours:
             return
         answers = await self.lock(assigned.queue for assigned in ours)

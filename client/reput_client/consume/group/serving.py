@@ -109,7 +109,7 @@ class FairServing:
         self.iteration = Iteration()
         self._now = now
         self._results: deque[tuple[AssignedQueue, PullResult]] = deque()
-        self._serving: tuple[AssignedQueue, PullResult] | None = None
+        self._current: tuple[AssignedQueue, PullResult] | None = None
         self._unmade: Iterator[ReceivedMessage] = iter(())
         self._made: Iterator[ReceivedMessage] = iter(())
         self._later: list[tuple[float, int, Taken]] = []
@@ -128,45 +128,45 @@ class FairServing:
             if taken is not None:
                 return taken
         while True:
-            serving = self._serving
-            if serving is not None:
-                assigned = serving[0]
+            current = self._current
+            if current is not None:
+                assigned = current[0]
                 message = next(self._made, None)
                 if message is None:
                     self._made = made_ahead(assigned, self._unmade)
                     message = next(self._made, None)
                 if message is not None:
-                    assigned.unserved -= 1
-                    assigned.progress.hand_out(message.queue_offset, message)
+                    assigned.undelivered -= 1
+                    assigned.progress.delivered(message.queue_offset, message)
                     return assigned, message
-                self._finish(serving)
+                self._finish(current)
             if not self._results:
                 return None
-            self._serving = assigned, result = self._results.popleft()
+            self._current = assigned, result = self._results.popleft()
             assigned.waiting_results -= 1
             self._unmade = iter(result.messages)
 
     def begin_iteration(self, taken: Taken) -> None:
         """See `Serving`."""
-        serving = self._serving
-        if serving is None or serving[0] is not taken[0] or taken[0].failures:
+        current = self._current
+        if current is None or current[0] is not taken[0] or taken[0].failures:
             self.iteration.begin(taken)  # a redelivery, or failures must be counted
         else:
             self.iteration.begin(taken, self._made)
             self.iteration.until = monotonic() + POLL_INTERVAL_S
 
-    def _finish(self, serving: tuple[AssignedQueue, PullResult]) -> None:
-        assigned, result = serving
-        self._serving = None
+    def _finish(self, current: tuple[AssignedQueue, PullResult]) -> None:
+        assigned, result = current
+        self._current = None
         assigned.progress.advance(result.next_begin_offset)
-        assigned.unserved_bytes -= result.messages.record_bytes
+        assigned.undelivered_bytes -= result.messages.record_bytes
 
     def _take_returned(self) -> Taken | None:
         now = self._now()
         while self._later and self._later[0][0] <= now:
             taken = heappop(self._later)[2]
             assigned, message = taken
-            if assigned.is_served and assigned.progress.holds(message.queue_offset, message):
+            if assigned.is_active and assigned.progress.holds(message.queue_offset, message):
                 return taken
             if not assigned.confirmed and assigned.leaving_until is None:
                 self.again(taken, now + _LOOK_AGAIN_S)
@@ -185,10 +185,10 @@ class FairServing:
         if self.iteration.is_of(assigned):
             self.iteration.drop_rest()
         self._results = deque(entry for entry in self._results if entry[0] is not assigned)
-        if self._serving is not None and self._serving[0] is assigned:
-            self._serving = None
+        if self._current is not None and self._current[0] is assigned:
+            self._current = None
             self._made = self._unmade = iter(())
-        assigned.waiting_results = assigned.unserved = assigned.unserved_bytes = 0
+        assigned.waiting_results = assigned.undelivered = assigned.undelivered_bytes = 0
 
     def next_wake(self) -> float:
         """See `Serving`."""
@@ -213,18 +213,18 @@ class _Line:
         while True:
             if self.first is not None:
                 message, self.first = self.first, None
-                assigned.unserved -= 1
+                assigned.undelivered -= 1
                 return message
             made = next(self.made, None)
             if made is None:
                 self.made = made_ahead(assigned, self.unmade)
                 made = next(self.made, None)
             if made is not None:
-                assigned.unserved -= 1
+                assigned.undelivered -= 1
                 return made
             if self.result is not None:
                 assigned.progress.advance(self.result.next_begin_offset)
-                assigned.unserved_bytes -= self.result.messages.record_bytes
+                assigned.undelivered_bytes -= self.result.messages.record_bytes
                 self.result = None
             if not self.waiting:
                 return None
@@ -270,7 +270,7 @@ class OrderedServing:
                 del self._lines[assigned]
                 continue
             self._turns.rotate(-1)
-            assigned.progress.hand_out(message.queue_offset, message)
+            assigned.progress.delivered(message.queue_offset, message)
             return assigned, message
         return None
 
@@ -289,7 +289,7 @@ class OrderedServing:
         assigned, message = taken
         assigned.progress.put_back(message.queue_offset)
         assigned.suspended_until = at
-        assigned.unserved += 1
+        assigned.undelivered += 1
         self._line(assigned).first = message
 
     def will_come(self, message: ReceivedMessage) -> bool:
@@ -303,7 +303,7 @@ class OrderedServing:
         line = self._lines.pop(assigned, None)
         if line is not None:
             self._turns.remove(line)
-        assigned.waiting_results = assigned.unserved = assigned.unserved_bytes = 0
+        assigned.waiting_results = assigned.undelivered = assigned.undelivered_bytes = 0
 
     def next_wake(self) -> float:
         """See `Serving`."""

@@ -1,4 +1,8 @@
-"""Sends the blocks of one producer, in steps that waiting callers do."""
+"""Sends the blocks of one producer, in steps that waiting callers do.
+
+They are blocks of posted messages, of sends that linger and of sends of many. A plain `send` needs none of this: it
+goes through `puts`.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ _AWAY_S: Final = 1.0
 _LOOK_AGAIN_S: Final = 0.005
 
 
-class Sender:
-    """The links of one producer. Invariant: a sealed block that is not done is in a link."""
+class BlockSender:
+    """The links of one producer, one for each broker. Invariant: a sealed block that is not done is in a link."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Administrators' requests that the broker passes on to a member.
+"""Requests that the broker forwards to a member for an administrator.
 
 The member reports what it is doing (307) and its progress (221), and continues at offsets set for the group (220).
 """
@@ -39,8 +39,8 @@ log = logging.getLogger("reput_client")
 _MIB: Final = 1 << 20
 
 
-class AdminRequests:
-    """Answers such requests for one member."""
+class ForwardedRequests:
+    """Answers forwarded requests for one member."""
 
     def __init__(self, options: ConsumerOptions, fetcher: Fetcher, started_ms: int) -> None:
         self._group = options.group
@@ -102,7 +102,7 @@ class AdminRequests:
 
 def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
     position = assigned.progress.position
-    held = assigned.progress.in_flight + assigned.unserved
+    held = assigned.progress.in_flight + assigned.undelivered
     return ProcessQueueInfo(
         commit_offset=assigned.committed or 0,
         cached_msg_min_offset=position if held else 0,
@@ -110,7 +110,7 @@ def _queue_info(assigned: AssignedQueue) -> ProcessQueueInfo:
         cached_msg_count=held,
         cached_msg_size_mib=assigned.held_bytes() // _MIB,
         locked=assigned.locked_until < math.inf,
-        dropped=not assigned.is_served,
+        dropped=not assigned.is_active,
     )
 
 

@@ -47,7 +47,7 @@ class _Pending:
         self.is_closed = False
 
 
-class Requests:
+class PendingRequests:
     """The requests of one producer that wait for replies.
 
     Attributes:
