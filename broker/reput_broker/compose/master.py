@@ -25,9 +25,9 @@ from reput_broker.ha.election.group_copies import GroupCopies
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
-from reput_broker.ha.replica import ReplicaProcessor
+from reput_broker.ha.replica_state import ReplicaStateProcessor
+from reput_broker.ha.role_refusals import fenced, once_confirmed
 from reput_broker.ha.service import HAService
-from reput_broker.ha.slave_refusals import fenced, once_confirmed
 from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
@@ -101,7 +101,7 @@ class MasterParts(RoleDuties):
             None if leadership is None else lambda: leadership.in_sync.recorded,
         )
         core.sources.replication = self._figures
-        replica = ReplicaProcessor(
+        replica = ReplicaStateProcessor(
             core.config,
             core.store,
             storage.epochs,

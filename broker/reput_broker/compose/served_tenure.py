@@ -15,15 +15,15 @@ import trio
 
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import Leadership
+from reput_broker.compose.free_space import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.slave import SlaveParts
-from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.reopen import Reopen
-from reput_broker.ha.slave_refusals import NOT_WHILE_COMPLETING, is_completing
+from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, refusal_while_completing
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, StoreHealth
 from reput_broker.roles import Tenure
@@ -100,7 +100,9 @@ class ServedTenure:
                 parts = self.parts = self._start_parts(nursery)
                 await self._until_ended(parts.before_serving)
                 if parts.begun is not None:
-                    parts.server.dispatcher.refuse(NOT_WHILE_COMPLETING, is_completing(parts.begun))
+                    parts.server.dispatcher.refuse(
+                        NOT_WHILE_COMPLETING, refusal_while_completing(parts.begun)
+                    )
                 await nursery.start(parts.server.run, base.listeners)
                 try:
                     await self._until_ended(parts.complete)

@@ -18,8 +18,8 @@ from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.replica import ReplicaProcessor
-from reput_broker.ha.slave_refusals import SlaveRefusals
+from reput_broker.ha.replica_state import ReplicaStateProcessor
+from reput_broker.ha.role_refusals import SlaveRefusals
 from reput_broker.ha.status import HAStatusProcessor
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
@@ -86,7 +86,7 @@ class SlaveParts(RoleDuties):
             handlers_of(
                 (
                     *common.processors,
-                    ReplicaProcessor(
+                    ReplicaStateProcessor(
                         config, core.store, self._epochs, core.routes.members, epoch=0, ha_port=None
                     ),
                     HAStatusProcessor(self._ha_status, core.store.set_master_flushed_offset),

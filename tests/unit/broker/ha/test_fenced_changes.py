@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.ha.slave_refusals import fenced
+from reput_broker.ha.role_refusals import fenced
 from reput_broker.put.fence import Fence
 from reput_broker.request import Outcome, Refusal, Response
 from reput_protocol.codes import RequestCode

@@ -1,5 +1,8 @@
-"""What a slave refuses, and a master that completes something first or whose fence is closed (RocketMQ:
-SendMessageProcessor.rejectRequest, EndTransactionProcessor, AdminBrokerProcessor).
+"""Handlers as the role of a broker permits them (RocketMQ: SendMessageProcessor.rejectRequest, EndTransactionProcessor,
+AdminBrokerProcessor).
+
+Of a slave: `SlaveRefusals`. Of an elected master: `fenced`, and `once_confirmed` after it has taken over. Of any master
+that first completes what an earlier run began: `NOT_WHILE_COMPLETING`.
 
 RocketMQ's clients get the codes that Apache's slaves answer. Reput's client gets NOT_MASTER and the address of the
 master, as far as the slave knows it; nothing was stored or changed.
@@ -95,7 +98,7 @@ class SlaveRefusals:
         )
 
 
-def is_completing(begun: str) -> Refusal:
+def refusal_while_completing(begun: str) -> Refusal:
     """Return the refusal of a master that completes `begun`."""
     return Refusal(
         ErrorCode.NOT_MASTER,

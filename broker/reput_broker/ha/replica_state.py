@@ -1,4 +1,4 @@
-"""QUERY_REPLICA_STATE: what a slave compares its log with before it copies the master's."""
+"""QUERY_REPLICA_STATE, answered by the broker whose log is copied: what a slave compares its own log with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
 
 
-class ReplicaProcessor:
-    """Describes the log.
+class ReplicaStateProcessor:
+    """Describes the log of this broker to slaves. A slave answers too, that it is not the master.
 
     Args:
         epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
