@@ -179,11 +179,11 @@ class CommonParts:
         puts = core.puts
         dispatcher = RequestDispatcher(
             handlers if self._spans is None else self._spans.traced(handlers),
-            puts.appender.append,
-            puts.put_by,
-            lambda can_wait: puts.reput.dispatch_acknowledged(can_wait=can_wait),
-            core.config.limits,
-            core.access,
+            append=puts.appender.append,
+            after_puts=puts.put_by,
+            before_read=lambda can_wait: puts.reput.dispatch_acknowledged(can_wait=can_wait),
+            limits=core.config.limits,
+            access=core.access,
         )
         return Server(
             core.config,
