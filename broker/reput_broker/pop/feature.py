@@ -17,8 +17,8 @@ from reput_broker.pop.ack import AckProcessor
 from reput_broker.pop.assignment import AssignmentProcessor, TopicQueues
 from reput_broker.pop.free_queues import FreeQueues
 from reput_broker.pop.in_flight import InFlightMessages
-from reput_broker.pop.looks import PopLookProcessor
 from reput_broker.pop.order_info import OrderInfos
+from reput_broker.pop.peek import PeekProcessor
 from reput_broker.pop.polling import PopPolling
 from reput_broker.pop.positions import PopPositions
 from reput_broker.pop.processor import PopProcessor
@@ -83,7 +83,7 @@ class PopFeature:
         self._processors = (
             PopProcessor(core, state),
             AckProcessor(core, state),
-            PopLookProcessor(core, state),
+            PeekProcessor(core, state),
             self._assignment,
         )
         core.sources.pop = PopSources(state.in_flight.by_place, lambda: self._revive.behind_s)
