@@ -20,7 +20,7 @@ from typing import Final
 from reput_broker.config.sections import HAConfig
 from reput_broker.put.appender import not_master
 from reput_broker.put.fence import Fence
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.request import Content, Slave
 from reput_protocol.commands.table import REQUESTS
@@ -153,7 +153,7 @@ def _unless_fenced(handler: Handler, fence: Fence, response_code: int, request: 
     return _counted(result, fence) if isinstance(result, Awaitable) else result
 
 
-async def _counted(work: Awaitable[Outcome], fence: Fence) -> Outcome:
+async def _counted(work: Awaitable[Handled], fence: Fence) -> Handled:
     with fence.change():
         outcome = await work
     reason = fence.expiry()

@@ -92,9 +92,10 @@ class Appender:
                 put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
             self._set_outcomes((put,))  # now, since the wait for the next one may be cancelled
 
-    async def finish(self, result: Result) -> Response | None:
-        """Return a processor's answer, appending its put if there is one; None if the answer is sent
-        later.
+    async def resolve(self, result: Result) -> Response | None:
+        """Return a processor's answer, appending its put if there is one; None if the answer is sent later.
+
+        For a processor that needs the answer itself; otherwise the dispatcher appends the put with those next to it.
 
         Raises:
             ReputError: a put was refused, and nothing of it was stored.

@@ -21,7 +21,7 @@ from reput_broker.request import (
     ClientBusy,
     ClientGone,
     ClientSilent,
-    Outcome,
+    Handled,
     Principal,
     Put,
     Refusal,
@@ -703,11 +703,11 @@ class Connection:
             if row is not None and row.sender in _ROLES:
                 self.note_role(_ROLES[row.sender])
 
-    async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
+    async def _end(self, request: Request, result: Response | Awaitable[Handled] | None) -> None:
         self._note_sender(request)
         if isinstance(result, Awaitable):
             self._note_waiting([request])
-            result = await self._dispatcher.finish(request, result)
+            result = await self._dispatcher.resolve(request, result)
             self._has_put = True  # it may have
         if result is not None:
             self.answer(request, result)

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -178,7 +178,7 @@ class RequestDispatcher:
         self._before_read(request.header.code in _PULLS and _asks_to_wait(request))
         return handler(request)
 
-    async def _handle_large(self, request: Request, handler: Handler) -> Outcome:
+    async def _handle_large(self, request: Request, handler: Handler) -> Handled:
         """Handle a request with a large body, which the handler parses before it awaits anything."""
         commas = bytes(request.body).count(b",")
         most = self._body_limit(request.header.code) // _BYTES_A_COMMA
@@ -194,7 +194,7 @@ class RequestDispatcher:
         result = self._handle(request, handler)
         return await result if isinstance(result, Awaitable) else result
 
-    async def finish(self, request: Request, work: Awaitable[Outcome]) -> Response | None:
+    async def resolve(self, request: Request, work: Awaitable[Handled]) -> Response | None:
         """Await the coroutine of a processor; return the answer, None if it is sent later."""
         try:
             result = await work
