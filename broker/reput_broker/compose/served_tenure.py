@@ -1,4 +1,4 @@
-"""The broker in one role, from opening the store to closing it.
+"""The broker in one role, from opening the store to closing it: `run` has the order.
 
 A change of role closes everything and opens it again in the new role, over the same sockets. There is no other way from
 one role to another, so that a broker that has changed its role is like one that has just started in it.
@@ -41,7 +41,7 @@ client, which asks the new master."""
 
 
 class _ServedRole:
-    """See `processors.operations.ServedRole`."""
+    """What the requests of operators see of this tenure (`processors.operations.ServedRole`)."""
 
     def __init__(self, parts: MasterParts | SlaveParts, store: MessageStore) -> None:
         self._parts = parts
@@ -106,6 +106,7 @@ class ServedTenure:
                 await nursery.start(parts.server.run, base.listeners)
                 try:
                     await self._until_ended(parts.complete)
+                    # Again: it lifts the refusals above, and what an operator has refused stays refused.
                     if parts.begun is None:
                         base.operations.attach(_ServedRole(parts, self._opened.store))
                     if not self._end.is_set():
@@ -211,7 +212,7 @@ class ServedTenure:
             )
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
-        base.operations.attach(_ServedRole(parts, storage.store))
+        base.operations.attach(_ServedRole(parts, storage.store))  # adds the handlers of operators' requests
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(

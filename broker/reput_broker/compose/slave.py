@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
 
 import trio
 from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
 from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.parts import CommonParts, build_core, handlers_of
+from reput_broker.compose.parts import CommonParts, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import Storage
-from reput_broker.core import RoleDuties
 from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
@@ -29,7 +27,7 @@ from reput_broker.roles import Master, Role
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
 
 
-class SlaveParts(RoleDuties):
+class SlaveParts(RoleParts):
     """What serves requests as a slave, and the tasks behind it. Start `tasks` before `server`.
 
     It delivers no delayed messages, checks no transactions and publishes no batches: its master does, and their effects
@@ -39,9 +37,6 @@ class SlaveParts(RoleDuties):
         storage: opened for a slave.
         on_reopen: see `HAClient`.
     """
-
-    begun: Final[str | None] = None
-    """A slave completes nothing that an earlier run began."""
 
     def __init__(
         self,
@@ -144,18 +139,6 @@ class SlaveParts(RoleDuties):
             self.tables.run,
             partial(self._common.show_replication, lambda: (self.copying.is_connected, self.copying.state)),
         )
-
-    async def before_serving(self) -> None:
-        """Nothing has to be read."""
-
-    def release(self) -> None:
-        """No member waits for changes of a slave's tables."""
-
-    async def complete(self) -> None:
-        """Nothing has to be completed."""
-
-    async def finish(self) -> None:
-        """Nothing is left to be written."""
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""
