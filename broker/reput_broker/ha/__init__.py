@@ -5,6 +5,6 @@ replicated, `progress` how far slaves are behind, `table_sync` answers with tabl
 The slave's side: `client` compares the `history` of both logs (`epochs`), copies what is missing (`received_log`) or
 has the store opened again (`reopen`); `synchronize` takes over the tables, if the answer has the `master_proof`.
 Both: `frames` is the log on the wire, `replica_state` describes the log to slaves, `role_refusals` refuses what the
-role of the broker does not permit, `status` and `promotion` are for administrators. `election` decides who is the
-master of a group.
+role of the broker does not permit. `election` decides who is the master of a group, unless an administrator does
+(`promotion`).
 """
