@@ -294,8 +294,10 @@ class Put(Struct, eq=False):
     """First the result of the append, then the answer; None while that waits for the disk."""
 
 
-Outcome: TypeAlias = "Response | Put | None"
-Result: TypeAlias = "Outcome | Awaitable[Outcome]"
+Handled: TypeAlias = "Response | Put | None"
+"""What is known once a handler is done: the answer, a put that it asks for, or None: the answer is sent later."""
+Result: TypeAlias = "Handled | Awaitable[Handled]"
+"""What a handler returns: that, or a coroutine which ends with it."""
 Handler: TypeAlias = Callable[[Request], Result]
 
 

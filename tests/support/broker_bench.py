@@ -96,7 +96,7 @@ class BenchClient(FakeClient):
                 await waiting
             result = None
         elif result is not None and not isinstance(result, Response):
-            result = await dispatcher.finish(request, result)
+            result = await dispatcher.resolve(request, result)
         dispatcher.after_puts(self)
         if result is not None:
             return None if oneway else result

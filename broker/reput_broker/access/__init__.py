@@ -1,11 +1,12 @@
 """Who may use the broker, and how connections are protected (RocketMQ: the module auth).
 
+- `opening`: access control as the configuration asks for it, or none
 - `model`: users, rules, and the decision whether a user may do something
-- `user_file`: the file with the users
+- `user_file`: the file with the users; `changes`: how requests and commands change it
 - `requests`: the rights that each request needs
-- `control`: checks each request of the broker's ports; `insecure` is in its place while access control is off
+- `control`: checks each request of the broker's ports
+- `users`: requests about users and rules
 - `pages`: the same users for the pages of the HTTP port
 - `audit`: the log entries of refusals and administrative requests
-- `tls`: loads certificates, for the ports of the broker and for its connections to others; `certificate` reads until
-  when they are valid
+- `tls`: the certificates, for the ports of the broker and for its connections to others
 """

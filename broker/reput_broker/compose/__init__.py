@@ -1,6 +1,7 @@
-"""Building a broker from its parts.
+"""Building a broker from its parts, for one tenure after the other.
 
-`served_tenure` runs the broker in one role. `start` opens the `storage` (the content of the data directory); `master`
-or `slave` builds what runs over it, from the `parts` of both (`puts`, request processors) and, for a master, `delay`
-and `retry`. `open_files` divides the limit of open files.
+`base` is what stays when the role changes. `served_tenure` runs the broker in one role: it opens the `storage` (the
+content of the data directory; `free_space` waits while the disk is full), then builds a `master` or a `slave`. Both
+have the `parts` that every role has, over one `core`. `election` makes the elector of a broker in a group,
+`live_config` changes options of a running broker, and `open_files` divides the limit of open files.
 """

@@ -11,9 +11,8 @@ from typing_extensions import override
 from reput_broker.access.control import AccessControl
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import Leadership
-from reput_broker.compose.parts import CommonParts, HasHandlers, build_core, handlers_of
+from reput_broker.compose.parts import CommonParts, HasHandlers, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import Storage
-from reput_broker.core import RoleDuties
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.groups.reply_push import ReplyPusher
@@ -24,9 +23,9 @@ from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.progress import ReplicationProgress
-from reput_broker.ha.replica import HAStatusProcessor, ReplicaProcessor
+from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
+from reput_broker.ha.role_refusals import fenced, once_confirmed
 from reput_broker.ha.service import HAService
-from reput_broker.ha.slave_refusals import fenced, once_confirmed
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
@@ -49,7 +48,7 @@ from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.names import revive_topic
 
 
-class MasterParts(RoleDuties):
+class MasterParts(RoleParts):
     """What serves requests as a master, and the tasks behind it. Start `tasks` before `server`.
 
     Args:
@@ -98,7 +97,7 @@ class MasterParts(RoleDuties):
             None if leadership is None else lambda: leadership.in_sync.recorded,
         )
         core.sources.replication = self._figures
-        replica = ReplicaProcessor(
+        replica = ReplicaStateProcessor(
             core.config,
             core.store,
             storage.epochs,
@@ -269,6 +268,7 @@ class MasterParts(RoleDuties):
             partial(self._common.show_replication, self._replication_health),
         )
 
+    @override
     async def before_serving(self) -> None:
         """Read which batches of sinks are committed, and which members the groups had at the master before."""
         await self.staging.recover()
@@ -278,22 +278,25 @@ class MasterParts(RoleDuties):
         age_max_s = core.config.groups.heartbeat_timeout
         self.groups.membership.expect(await trio.to_thread.run_sync(file.take, age_max_s))
 
-    def release(self) -> None:
-        """Answer members that wait for changes of tables, because the tenure ends."""
-        if self._table_copies is not None:
-            self._table_copies.stop()
-
     @property
+    @override
     def begun(self) -> str | None:
-        """What an earlier run began and `complete` completes, in words; None if there is nothing."""
         return self.staging.begun
 
+    @override
     async def complete(self) -> None:
         """Publish the rest of a batch that was being published. Slaves can copy meanwhile."""
         await self.staging.complete_begun()
 
+    @override
+    def release(self) -> None:
+        """Answer members that wait for changes of tables."""
+        if self._table_copies is not None:
+            self._table_copies.stop()
+
+    @override
     async def finish(self) -> None:
-        """Write what requests left to be written. Call it once no request can add more.
+        """Write the decisions of transactions.
 
         What cannot be written any more, because another broker is or may be the master, is found again as after a
         crash.

@@ -62,6 +62,33 @@ class HasTasks(Protocol):
         """Return the tasks that run as long as the broker does."""
 
 
+class RoleParts(RoleDuties):
+    """What serves requests in one role. `ServedTenure` starts its tasks and calls the rest, in the order of this class.
+
+    A role overrides what it needs.
+    """
+
+    async def before_serving(self) -> None:
+        """Read what requests need, before the listeners open."""
+
+    @property
+    def begun(self) -> str | None:
+        """What an earlier run began and `complete` completes, in words; None if there is nothing.
+
+        Until then requests that change something are refused.
+        """
+        return None
+
+    async def complete(self) -> None:
+        """Complete what an earlier run began, with the listeners open."""
+
+    def release(self) -> None:
+        """Answer requests that wait, because the tenure ends."""
+
+    async def finish(self) -> None:
+        """Write what requests left to be written, once none can add more; not before another tenure."""
+
+
 def handlers_of(parts: Iterable[HasHandlers]) -> dict[int, Handler]:
     """Return the handlers of all parts, by request code."""
     return {code: handle for part in parts for code, handle in part.handlers().items()}
@@ -178,11 +205,11 @@ class CommonParts:
         puts = core.puts
         dispatcher = RequestDispatcher(
             handlers if self._spans is None else self._spans.traced(handlers),
-            puts.appender.append,
-            puts.put_by,
-            lambda can_wait: puts.reput.dispatch_acknowledged(can_wait=can_wait),
-            core.config.limits,
-            core.access,
+            append=puts.appender.append,
+            after_puts=puts.put_by,
+            before_read=lambda can_wait: puts.reput.dispatch_acknowledged(can_wait=can_wait),
+            limits=core.config.limits,
+            access=core.access,
         )
         return Server(
             core.config,

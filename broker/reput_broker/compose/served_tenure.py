@@ -1,4 +1,4 @@
-"""The broker in one role, from opening the store to closing it.
+"""The broker in one role, from opening the store to closing it: `run` has the order.
 
 A change of role closes everything and opens it again in the new role, over the same sockets. There is no other way from
 one role to another, so that a broker that has changed its role is like one that has just started in it.
@@ -15,15 +15,15 @@ import trio
 
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.election import Leadership
+from reput_broker.compose.free_space import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.slave import SlaveParts
-from reput_broker.compose.start import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.reopen import Reopen
-from reput_broker.ha.slave_refusals import NOT_WHILE_COMPLETING, is_completing
+from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, refusal_while_completing
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, StoreHealth
 from reput_broker.roles import Tenure
@@ -41,7 +41,7 @@ client, which asks the new master."""
 
 
 class _ServedRole:
-    """See `processors.operations.ServedRole`."""
+    """What the requests of operators see of this tenure (`processors.operations.ServedRole`)."""
 
     def __init__(self, parts: MasterParts | SlaveParts, store: MessageStore) -> None:
         self._parts = parts
@@ -100,10 +100,13 @@ class ServedTenure:
                 parts = self.parts = self._start_parts(nursery)
                 await self._until_ended(parts.before_serving)
                 if parts.begun is not None:
-                    parts.server.dispatcher.refuse(NOT_WHILE_COMPLETING, is_completing(parts.begun))
+                    parts.server.dispatcher.refuse(
+                        NOT_WHILE_COMPLETING, refusal_while_completing(parts.begun)
+                    )
                 await nursery.start(parts.server.run, base.listeners)
                 try:
                     await self._until_ended(parts.complete)
+                    # Again: it lifts the refusals above, and what an operator has refused stays refused.
                     if parts.begun is None:
                         base.operations.attach(_ServedRole(parts, self._opened.store))
                     if not self._end.is_set():
@@ -209,7 +212,7 @@ class ServedTenure:
             )
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
-        base.operations.attach(_ServedRole(parts, storage.store))
+        base.operations.attach(_ServedRole(parts, storage.store))  # adds the handlers of operators' requests
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(

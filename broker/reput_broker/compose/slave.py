@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
 
 import trio
 from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
 from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.parts import CommonParts, build_core, handlers_of
+from reput_broker.compose.parts import CommonParts, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import Storage
-from reput_broker.core import RoleDuties
 from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
 from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.replica import HAStatusProcessor, ReplicaProcessor
-from reput_broker.ha.slave_refusals import SlaveRefusals
+from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
+from reput_broker.ha.role_refusals import SlaveRefusals
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures
@@ -28,7 +26,7 @@ from reput_broker.roles import Master, Role
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
 
 
-class SlaveParts(RoleDuties):
+class SlaveParts(RoleParts):
     """What serves requests as a slave, and the tasks behind it. Start `tasks` before `server`.
 
     It delivers no delayed messages, checks no transactions and publishes no batches: its master does, and their effects
@@ -38,9 +36,6 @@ class SlaveParts(RoleDuties):
         storage: opened for a slave.
         on_reopen: see `HAClient`.
     """
-
-    begun: Final[str | None] = None
-    """A slave completes nothing that an earlier run began."""
 
     def __init__(
         self,
@@ -84,7 +79,7 @@ class SlaveParts(RoleDuties):
             handlers_of(
                 (
                     *common.processors,
-                    ReplicaProcessor(
+                    ReplicaStateProcessor(
                         config, core.store, self._epochs, core.routes.members, epoch=0, ha_port=None
                     ),
                     HAStatusProcessor(self._ha_status, core.store.set_master_flushed_offset),
@@ -142,18 +137,6 @@ class SlaveParts(RoleDuties):
             self.tables.run,
             partial(self._common.show_replication, lambda: (self.copying.is_connected, self.copying.state)),
         )
-
-    async def before_serving(self) -> None:
-        """Nothing has to be read."""
-
-    def release(self) -> None:
-        """No member waits for changes of a slave's tables."""
-
-    async def complete(self) -> None:
-        """Nothing has to be completed."""
-
-    async def finish(self) -> None:
-        """Nothing is left to be written."""
 
     def status(self) -> dict[str, object]:
         """Return what /status shows."""

@@ -166,7 +166,9 @@ class Canceller:
         size = len(record.properties) + _RECORD_BYTES
         while True:
             try:
-                cancelled = await self._puts.in_turn(size, lambda: self._cancel_now(delayed, slot_ms, record))
+                cancelled = await self._puts.under_lock(
+                    size, lambda: self._cancel_now(delayed, slot_ms, record)
+                )
             except DiskFull as error:
                 raise Refusal(ErrorCode.DISK_FULL, str(error)) from error
             except (FileNotMade, StoreClosed) as error:

@@ -177,7 +177,7 @@ class Deliverer:
     async def _put(self, copies: list[Copy]) -> None:
         size = sum([len(copy.data) for copy in copies])
         try:
-            await self._puts.in_turn(size, lambda: self._put_now(copies))
+            await self._puts.under_lock(size, lambda: self._put_now(copies))
         except (DiskFull, FileNotMade) as error:
             raise Stuck(str(error)) from error
 

@@ -1,7 +1,8 @@
 """Consumer and producer groups (RocketMQ: ConsumerManager, ProducerManager, RebalanceLockManager).
 
-`group_state` holds what is known of consumer groups. `client_table` has the connected clients, `consumer_groups` and
-`producer_groups` their groups, `membership` keeps these in step, `notifications` notifies members of changes.
-`queue_locks` are the locks of ordered consumers; `offset_updates` commits and resets offsets; `progress` and `lag` are
-for monitoring; `reply_push` delivers replies to requesters.
+`group_state` holds what is known of consumer groups, `group_access` finds the one that a request names. `client_table`
+has the connected clients, `consumer_groups` and `producer_groups` their groups, `membership` keeps these in step,
+`awaited_members` are those of the last master, `notifications` notifies members of changes. `queue_locks` are the locks
+of ordered consumers; `offset_updates` commits and resets offsets; `progress` and `lag` are for monitoring;
+`cold_quotas` bounds reads of old messages; `reply_push` delivers replies to requesters.
 """

@@ -1,7 +1,10 @@
 """Replication: a master sends its log to slaves, byte for byte (RocketMQ: DefaultHAService).
 
-`roles` defines a broker's role, and the master that a slave follows; `election` decides that in a group. Of a master:
-`service` has a `connection` for each slave, `copies` counts what is replicated, `progress` how far slaves are behind.
-Of a slave: `client` compares the `history` of both logs (`epochs`), copies what is missing (`received_log`) or has
-the store opened again (`reopen`); `synchronize` takes over the tables. `frames` is what both send.
+The master's side: `service` has a `connection` for each slave that `admission` admits, `copies` counts what is
+replicated, `progress` how far slaves are behind, `table_sync` answers with tables.
+The slave's side: `client` compares the `history` of both logs (`epochs`), copies what is missing (`received_log`) or
+has the store opened again (`reopen`); `synchronize` takes over the tables, if the answer has the `master_proof`.
+Both: `frames` is the log on the wire, `replica_state` describes the log to slaves, `role_refusals` refuses what the
+role of the broker does not permit. `election` decides who is the master of a group, unless an administrator does
+(`promotion`).
 """

@@ -376,7 +376,7 @@ class HAClient:
                 if item.offset + size > self._next_epoch_at:
                     await self._adopt_until(item.offset + size)
                 append = partial(store.append_replicated, item.offset, data, stored_ms=item.stored_ms)
-                await self._lock.in_turn(store, max(0, size - BLANK_BYTES), append)
+                await self._lock.call(store, max(0, size - BLANK_BYTES), append)
             received.drop(size)
             if item.last_record_offset >= 0:
                 store.last_record_offset = item.last_record_offset

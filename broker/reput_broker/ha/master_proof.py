@@ -18,7 +18,7 @@ import structlog
 from reput_broker.access.model import Account
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer, Handler, Outcome, Request, Response, Result
+from reput_broker.request import ClientAnswer, Handled, Handler, Request, Response, Result
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import Value, value_text
 
@@ -92,7 +92,7 @@ def proving(handlers: Mapping[int, Handler], group: tuple[str, str]) -> dict[int
             result = handler(request)
             return _prove(result, request) if _asks_for_proof(request) else result
 
-        async def _prove(result: Result, request: Request) -> Outcome:
+        async def _prove(result: Result, request: Request) -> Handled:
             answer = await result if isinstance(result, Awaitable) else result
             if isinstance(answer, Response):
                 prove(request, answer, group)

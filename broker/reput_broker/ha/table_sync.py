@@ -20,7 +20,7 @@ import trio
 
 from reput_broker.delay.schedule import Schedule
 from reput_broker.groups.membership import Membership
-from reput_broker.request import Handler, Outcome, Request, Response, write_in_turns
+from reput_broker.request import Handled, Handler, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables
@@ -153,7 +153,7 @@ class TableSyncProcessor:
             ),
         }
 
-    async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Outcome:
+    async def _answer(self, version: Callable[[], str], handler: Handler, request: Request) -> Handled:
         """Answer as `handler` does, with the version; without a body if the slave has that version."""
         known = SyncTableHeader.from_ext(request.ext).table_version
         log_end, found = self._store.wrote_offset, f"{self._run}.{version()}"

@@ -1,6 +1,8 @@
 """POP consumption (RocketMQ: PopMessageProcessor, PopReviveService, ConsumerOrderInfoManager).
 
-`checkpoints` encodes what is in the log, `positions` has how far each group has popped, `recovery` continues those of
-another master, `revive_service` redelivers messages that were not acknowledged, `order_info` keeps ordered queues
-blocked, `state` counts what is in flight, `assignment` shares queues out.
+`processor` serves pops: it takes messages from the `queues`, from the `positions` of the group on, or holds the
+request (`polling`). For each queue it puts a check point (`checkpoints`) into the `revive_log`; `ack` puts
+acknowledgements there. `revive_service` reads them again and redelivers what was not acknowledged in time.
+`order_info` keeps the queues of ordered pops blocked. `recovery` continues the pops of another master. `peek` pops
+nothing, `assignment` shares queues out. `feature` builds all of it, `state` is what the requests share.
 """

@@ -15,8 +15,8 @@ from reput_broker.delay.schedule import Schedule
 from reput_broker.observe.metrics import PopSources
 from reput_broker.pop.ack import AckProcessor
 from reput_broker.pop.assignment import AssignmentProcessor, TopicQueues
-from reput_broker.pop.looks import PopLookProcessor
 from reput_broker.pop.order_info import OrderInfos
+from reput_broker.pop.peek import PeekProcessor
 from reput_broker.pop.polling import PopPolling
 from reput_broker.pop.positions import PopPositions
 from reput_broker.pop.processor import PopProcessor
@@ -81,7 +81,7 @@ class PopFeature:
         self._processors = (
             PopProcessor(core, state),
             AckProcessor(core, state),
-            PopLookProcessor(core, state),
+            PeekProcessor(core, state),
             self._assignment,
         )
         core.sources.pop = PopSources(state.in_flight.by_place, lambda: self._revive.behind_s)

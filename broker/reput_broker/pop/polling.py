@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from reput_broker.pull.long_polling import Arrived, HeldPull, PullRequestHoldService
+from reput_broker.pull.long_polling import Arrived, HeldRequest, PullRequestHoldService
 from reput_broker.request import Request
 from reput_broker.store.dispatch import DispatchBatch
 from reput_protocol.filter.tags import MessageFilter
@@ -34,7 +34,7 @@ class PopPolling:
 
     def __init__(self, hold: PullRequestHoldService) -> None:
         self._hold = hold
-        self._held: dict[PollingKey, dict[HeldPull, None]] = {}
+        self._held: dict[PollingKey, dict[HeldRequest, None]] = {}
         self._by_topic: dict[str, dict[PollingKey, None]] = {}
 
     @property
@@ -61,7 +61,7 @@ class PopPolling:
         Raises:
             Refusal: too many are held; neither will be called.
         """
-        held: HeldPull | None = None
+        held: HeldRequest | None = None
 
         def leave() -> None:
             waiting = self._held.get(key)

@@ -332,7 +332,7 @@ class PopProcessor:
                 self._state.positions.passed(taken.place, taken.offset, taken.result.next_begin_offset, at)
 
         try:
-            await self._core.puts.own.in_turn(size_of(records), put)
+            await self._core.puts.own.under_lock(size_of(records), put)
         except (DiskFull, FileNotMade, StoreClosed) as error:
             raise _not_put(str(error)) from error
         self._core.puts.own.wrote()

@@ -1,7 +1,6 @@
-"""Request processors, one file per command family.
+"""Processors of requests, a file each per family; those of a feature are in the folder of the feature.
 
-Sends: `put`, `send` (`send_records` encodes, `send_redirects` redirects), `put_once` (deduplicates both), `send_back`,
-`reply`, `transaction`, `delay`. Reads: `pull` (`long_polling` holds pulls, `filter_check`), `fetch`, `cold_reads` (for
-both), `query`, `offset`. Clients and groups: `client`, `lock`, `group_*`. Topics and the broker: `topic`, `route`,
-`admin`. `topic_access` and `group_access` find what a request names and refuse what is not permitted.
+Messages: `put` and `send` store them, `pull` and `fetch` read queues, `query` finds single ones; `spans` traces them.
+Queues and groups: `offset`, `lock`, `group_members`, `group_offsets`, `group_overview`, `group_settings`. `client` has
+heartbeats, `topic` the topics. The broker itself: `admin` and `properties` (RocketMQ's requests), `operations` (ours).
 """

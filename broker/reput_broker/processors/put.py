@@ -9,7 +9,7 @@ from reput_broker.groups.reply_push import Requesters
 from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import StoredBefore
 from reput_broker.put.progress import LogProgress
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.retry.put_once import PutOnce, Work
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
@@ -62,7 +62,7 @@ class PutProcessor:
             return self._create_and_put(request, header)
         return self._put_block(request, header)
 
-    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Outcome:
+    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Handled:
         await self._access.create_on_send(header.topic)
         self._access.created(header.topic, header.queue_id)
         result = self._put_block(request, header)

@@ -10,7 +10,7 @@ from typing import Final
 from reput_broker.core import Core
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
 from reput_broker.retry.message_content import content_of
 from reput_broker.retry.put_once import Alone, PutBackOnce, PutOnce, Work
@@ -98,7 +98,7 @@ class SendProcessor:
 
     async def _send_returned(
         self, request: Request, header: SendMessageHeader, group: str, found: dict[str, str]
-    ) -> Outcome:
+    ) -> Handled:
         """Store a message that a consumer sends to its retry topic itself."""
         claim = Claim(group, found, bytes(request.body), header.flag, header.sys_flag)
         if not await self._claims.check(request, claim):
@@ -121,7 +121,7 @@ class SendProcessor:
         header: SendMessageHeader,
         found: dict[str, str] | None,
         dead: DeadLetter | None,
-    ) -> Outcome:
+    ) -> Handled:
         # RocketMQ's clients choose the number of queues of a topic they create; the bundled client does not.
         queues = None if request.is_native else header.default_topic_queue_nums
         if self._core.topic_access.known(header.topic) is None:

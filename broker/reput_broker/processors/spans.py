@@ -17,7 +17,7 @@ from reput_broker.config.sections import TracingConfig
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.observe.metrics import response_name
 from reput_broker.observe.span_exporter import FinishedSpan, SpanExporter, TraceContext
-from reput_broker.request import Handler, Outcome, Put, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Request, Response, Result
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult
 from reput_protocol.buffers import Buffer
@@ -158,7 +158,7 @@ class _PutSpan(RequestTraffic):
         self._started_at_ns = _wall_ns(request.received_at)
         self._stored_at_ns: int | None = None
 
-    def noted(self, result: Outcome) -> Outcome:
+    def noted(self, result: Handled) -> Handled:
         """Note what is to be stored."""
         if not isinstance(result, Put):
             return result
@@ -175,7 +175,7 @@ class _PutSpan(RequestTraffic):
         result.answer = stored
         return result
 
-    async def noted_later(self, work: Awaitable[Outcome]) -> Outcome:
+    async def noted_later(self, work: Awaitable[Handled]) -> Handled:
         """Await the handler, and note what is to be stored."""
         return self.noted(await work)
 

@@ -1,1 +1,5 @@
-"""What pulls and pops share: waiting for messages, reads from the disk, checks of filters."""
+"""What pulls and pops share.
+
+`long_polling` holds requests that found nothing until a message arrives. `cold_reads` reads messages outside the page
+cache in worker threads. `filter_check` compiles and checks filters.
+"""

@@ -1,5 +1,8 @@
 """Holding pulls that found nothing until there is something (RocketMQ: PullRequestHoldService).
 
+The store calls `arriving` for each queue that a step of dispatch has filled, and after the step its progress calls
+`answer_ready`. Pops and notifications are held here too: `pop.polling` decides which of them a message wakes.
+
 A held pull is released when a matching message arrives, when its time is up, when an administrator changes something
 that concerns it, when the broker stops, or when its connection ends. It then runs once more and is answered with the
 result: a few pulls immediately, the others in batches between which other tasks run.
@@ -50,8 +53,8 @@ _EVALUATED_MAX: Final = 8192
 
 
 @dataclass(slots=True, eq=False)
-class HeldPull:
-    """One held request."""
+class HeldRequest:
+    """A held pull, pop or notification."""
 
     request: Request
     group: str
@@ -61,7 +64,7 @@ class HeldPull:
     tick: int
     """When its time is up."""
     resume: Callable[[bool], None]
-    """Runs the pull again and answers; with False, answers that there is nothing."""
+    """Runs the request again and answers; with False, answers that there is nothing."""
     abandon: Callable[[], None]
     """Called if its client is gone."""
     size: int
@@ -75,7 +78,7 @@ class HeldPull:
 class _Alike:
     """Pulls that wait for the same messages, and the highest of their offsets."""
 
-    pulls: dict[HeldPull, None] = field(default_factory=dict)
+    pulls: dict[HeldRequest, None] = field(default_factory=dict)
     highest: int = -1
 
 
@@ -83,7 +86,7 @@ class _HeldOf:
     __slots__ = ("pulls", "size")
 
     def __init__(self) -> None:
-        self.pulls: dict[HeldPull, None] = {}
+        self.pulls: dict[HeldRequest, None] = {}
         self.size = 0
 
 
@@ -103,10 +106,10 @@ class PullRequestHoldService:
         self._config = config
         self._waiting: dict[QueueKey, dict[MessageFilter | None, _Alike]] = {}
         self._by_client: dict[Client, _HeldOf] = {}
-        self._by_group: dict[str, dict[HeldPull, None]] = {}
-        self._by_tick: dict[int, dict[HeldPull, None]] = {}
+        self._by_group: dict[str, dict[HeldRequest, None]] = {}
+        self._by_tick: dict[int, dict[HeldRequest, None]] = {}
         self._ticks: list[int] = []
-        self._ready: deque[Iterator[HeldPull | None]] = deque()
+        self._ready: deque[Iterator[HeldRequest | None]] = deque()
         self._earlier_tick = trio.Event()
         self._more_ready = trio.Event()
 
@@ -120,7 +123,7 @@ class PullRequestHoldService:
         wait_s: float,
         resume: Callable[[bool], None],
         abandon: Callable[[], None],
-    ) -> HeldPull:
+    ) -> HeldRequest:
         """Hold a pull for at most `wait_s` seconds, limited by `long_polling.max_wait`.
 
         In the end `resume` is called, with False after `leave`, or, if the client has gone, `abandon`.
@@ -134,7 +137,7 @@ class PullRequestHoldService:
         of_client = self._by_client.get(request.client) or _HeldOf()
         self._check_room(of_client.size + size, size)
         tick = math.ceil((trio.current_time() + min(wait_s, self._config.max_wait)) * _TICKS_A_S)
-        held = HeldPull(request, group, queue, offset, message_filter, tick, resume, abandon, size)
+        held = HeldRequest(request, group, queue, offset, message_filter, tick, resume, abandon, size)
         self._wait(held)
         self.count += 1
         self._by_client[request.client] = of_client
@@ -150,7 +153,7 @@ class PullRequestHoldService:
         self._by_tick[tick][held] = None
         return held
 
-    def _wait(self, held: HeldPull) -> None:
+    def _wait(self, held: HeldRequest) -> None:
         alike = self._waiting.setdefault(held.queue, {}).setdefault(held.message_filter, _Alike())
         alike.pulls[held] = None
         alike.highest = max(alike.highest, held.offset)
@@ -216,7 +219,7 @@ class PullRequestHoldService:
             self._ready.rotate(-1)
             self._more_ready.set()
 
-    def wake(self, held: HeldPull) -> None:
+    def wake(self, held: HeldRequest) -> None:
         """Release one request; it runs again at the next `answer_ready`."""
         self._ready.append(iter((held,)))
 
@@ -246,7 +249,7 @@ class PullRequestHoldService:
         """Run the held pulls of a deleted topic again."""
         self._release(self._of_topic(topic, list(self._waiting)))
 
-    def _of_topic(self, topic: str, queues: list[QueueKey]) -> Iterator[HeldPull | None]:
+    def _of_topic(self, topic: str, queues: list[QueueKey]) -> Iterator[HeldRequest | None]:
         for queue in queues:
             if queue[0] == topic:
                 yield from _pulls_of(self._waiting.pop(queue, {}).values())
@@ -282,12 +285,12 @@ class PullRequestHoldService:
             self.answer_ready()
             await trio.lowlevel.checkpoint()
 
-    def _release(self, pulls: Iterable[HeldPull | None]) -> None:
+    def _release(self, pulls: Iterable[HeldRequest | None]) -> None:
         """Release pulls one after the other. The iterable must not change meanwhile."""
         self._ready.append(iter(pulls))
         self.answer_ready()
 
-    def _let_go(self, held: HeldPull) -> None:
+    def _let_go(self, held: HeldRequest) -> None:
         client = held.request.client
         held.has_left = True
         self.count -= 1
@@ -305,7 +308,7 @@ class PullRequestHoldService:
         else:
             held.resume(held.is_wanted)
 
-    def _wait_no_longer(self, held: HeldPull) -> None:
+    def _wait_no_longer(self, held: HeldRequest) -> None:
         """Remove a pull from the waiting ones, unless messages for it have arrived."""
         filters = self._waiting.get(held.queue, {})
         alike = filters.get(held.message_filter)
@@ -318,11 +321,11 @@ class PullRequestHoldService:
                 del self._waiting[held.queue]
 
 
-def _pulls_of(waiting: Iterable[_Alike]) -> Iterator[HeldPull]:
+def _pulls_of(waiting: Iterable[_Alike]) -> Iterator[HeldRequest]:
     return chain.from_iterable(alike.pulls for alike in waiting)
 
 
-def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> None:
+def _discard(table: dict[K, dict[HeldRequest, None]], key: K, held: HeldRequest) -> None:
     pulls = table[key]
     del pulls[held]
     if not pulls:

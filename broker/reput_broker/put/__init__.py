@@ -1,5 +1,8 @@
-"""Appends to the log, until they are acknowledged and readable.
+"""From a put to a message that is acknowledged and readable; `put_path` builds it.
 
-`appender` appends puts under the `put_lock` (`own_puts`: those of the broker itself) and answers them; `pending_puts`
-wait for `flush_service` or `commit_service`. `reput_service` dispatches the log into the queues.
+`appender` appends the puts of clients under the `put_lock`, and `own_puts` those of the broker itself, unless the
+`fence` is closed because another broker may be the master. `flush_service` syncs the log, `commit_service` writes the
+buffers of a pool, and `reput_service` dispatches the log into the queues. `progress` holds how far each of them is,
+with the `pending_puts` that wait for it. `arrivals` wakes services for new messages of their topics. `store_upkeep`
+syncs queues and writes the checkpoint.
 """

@@ -72,18 +72,18 @@ class Appender:
             return None
         if not self._lock.is_free(self._store, sum([put.size for put in puts])):
             if not self._lock.is_busy:
-                return self._append_in_turn(puts)
+                return self._append_waiting(puts)
             for put in puts:
                 put.outcome = self._busy(f"a put has waited {self._lock.held_s:.1f} s for a file of the log")
             return None
-        self._lock.now(lambda: self._write(puts))
+        self._lock.call_now(lambda: self._write(puts))
         self._set_outcomes(puts)
         return None
 
-    async def _append_in_turn(self, puts: Sequence[Put]) -> None:
+    async def _append_waiting(self, puts: Sequence[Put]) -> None:
         for put in puts:
             try:
-                await self._lock.in_turn(self._store, put.size, partial(self._write, (put,)))
+                await self._lock.call(self._store, put.size, partial(self._write, (put,)))
             except (DiskFull, FileNotMade) as error:
                 put.outcome = self._no_file(error)
             except Fenced as error:
@@ -92,9 +92,10 @@ class Appender:
                 put.outcome = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
             self._set_outcomes((put,))  # now, since the wait for the next one may be cancelled
 
-    async def finish(self, result: Result) -> Response | None:
-        """Return a processor's answer, appending its put if there is one; None if the answer is sent
-        later.
+    async def resolve(self, result: Result) -> Response | None:
+        """Return a processor's answer, appending its put if there is one; None if the answer is sent later.
+
+        For a processor that needs the answer itself; otherwise the dispatcher appends the put with those next to it.
 
         Raises:
             ReputError: a put was refused, and nothing of it was stored.
@@ -168,7 +169,7 @@ class Appender:
             Refusal: nothing was stored.
         """
         try:
-            result = await self._lock.in_turn(self._store, size, put)
+            result = await self._lock.call(self._store, size, put)
         except (DiskFull, FileNotMade) as error:
             raise self._no_file(error) from error
         except Fenced as error:

@@ -25,16 +25,16 @@ class OwnPuts:
         self._fence = fence
         self.wrote = wrote
 
-    async def in_turn(self, size_max: int, work: Callable[[], Result]) -> Result:
+    async def under_lock(self, size_max: int, work: Callable[[], Result]) -> Result:
         """Call `work` under the put lock, with room for `size_max` bytes, and return its result.
 
-        Waits while the fence is closed. Raises what `PutLock.in_turn` does. `work` calls `wrote` if it has put
+        Waits while the fence is closed. Raises what `PutLock.call` does. `work` calls `wrote` if it has put
         something.
         """
         while True:
             await self._fence.opened()
             with suppress(Fenced):  # it was closed while this waited for the lock
-                return await self._lock.in_turn(self._store, size_max, work)
+                return await self._lock.call(self._store, size_max, work)
 
     async def put(self, size_max: int, compose: Callable[[], Record | None]) -> PutResult | None:
         """Put the record that `compose` returns, or nothing if it returns None.
@@ -54,7 +54,7 @@ class OwnPuts:
             return None if record is None else self._store.put_record(record)
 
         try:
-            result = await self.in_turn(size_max, work)
+            result = await self.under_lock(size_max, work)
         except DiskFull:
             return PutResult(PutStatus.DISK_FULL)
         except (FileNotMade, StoreClosed):

@@ -84,7 +84,7 @@ class PutLock:
         """Whether `size` bytes can be appended now, without waiting for the lock or a file."""
         return not self.is_held and not files.needs_new_file(size)
 
-    def now(self, work: Callable[[], Result]) -> Result:
+    def call_now(self, work: Callable[[], Result]) -> Result:
         """Call `work` under the lock, which must be free; the caller has checked the fence."""
         self.acquire_nowait()
         try:
@@ -92,7 +92,7 @@ class PutLock:
         finally:
             self.release()
 
-    async def in_turn(self, files: MessageStore, size: int, work: Callable[[], Result]) -> Result:
+    async def call(self, files: MessageStore, size: int, work: Callable[[], Result]) -> Result:
         """Call `work` under the lock once `size` bytes can be appended, and return its result.
 
         No other task runs between that call and the return.
@@ -104,7 +104,7 @@ class PutLock:
         """
         self._fence.check()
         if self.is_free(files, size):
-            return self.now(work)
+            return self.call_now(work)
         files.note_file_wait()
         async with self.held():
             for _ in range(_FILE_ROUNDS):

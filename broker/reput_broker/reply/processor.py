@@ -144,7 +144,7 @@ class ReplyProcessor:
         refusal = await self._push(request, reply)
         if self._core.config.replies.store:
             try:
-                return await self._core.puts.appender.finish(self._store_copy(request, reply, refusal))
+                return await self._core.puts.appender.resolve(self._store_copy(request, reply, refusal))
             except ReputError as error:
                 log.warning("reply_not_stored", topic=reply.header.topic, detail=str(error))
         return self._answer(request, reply, refusal, None)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import trio
 
 from reput_broker.put.appender import Appender, StoredBefore
-from reput_broker.request import Outcome, Refusal, Request, Result
+from reput_broker.request import Handled, Refusal, Request, Result
 from reput_broker.retry.deduplication import Deduplication, StoredAt
 from reput_broker.retry.message_content import Content
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication, SendBackKey
@@ -110,14 +110,14 @@ class PutOnce:
         append: Append,
         unique_ids: Sequence[str],
         sizes: Sequence[int],
-    ) -> Outcome:
+    ) -> Handled:
         with self._deduplication.look():
             self._deduplication.complete_index()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_all, header.topic, unique_ids, limiter=self._limiter
             )
             result = append(self._once(header, put, unique_ids, sizes, known))
-            return await self._appender.finish(result)
+            return await self._appender.resolve(result)
 
     def _once(
         self,
@@ -149,14 +149,14 @@ class PutOnce:
             return self._look_and_append_alone(alone, put, append)
         return append(self._alone_once(alone, put, None, checked=False))
 
-    async def _look_and_append_alone(self, alone: Alone, put: Work, append: Append) -> Outcome:
+    async def _look_and_append_alone(self, alone: Alone, put: Work, append: Append) -> Handled:
         with self._deduplication.look():
             self._deduplication.complete_index()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_alone, alone.topic, alone.unique_id, limiter=self._limiter
             )
             result = append(self._alone_once(alone, put, known, checked=True))
-            return await self._appender.finish(result)
+            return await self._appender.resolve(result)
 
     def _alone_once(self, alone: Alone, put: Work, known: StoredAt | None, *, checked: bool) -> Work:
         topic, queue_id, unique_id, content = alone
@@ -202,12 +202,12 @@ class PutBackOnce:
 
     async def _look_and_append(
         self, key: SendBackKey, record: Record, unique_id: str, put: Work, append: Append
-    ) -> Outcome:
+    ) -> Handled:
         known = None
         if self._sent_back.complete_index():
             known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
         result = append(partial(self._put_once, key, key.group, record, put, known))
-        return await self._appender.finish(result)
+        return await self._appender.resolve(result)
 
     def _put_once(
         self, key: SendBackKey | None, group: str, record: Record, put: Work, known: StoredBefore | None

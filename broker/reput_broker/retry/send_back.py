@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.groups.group_access import GroupAccess
 from reput_broker.observe.counters import RetryCounts
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.retry.put_once import PutBackOnce, Work
 from reput_broker.retry.retry_records import Returned, can_be_returned, returned_message
 from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, SendBackKey, is_id
@@ -69,7 +69,7 @@ class SendBackProcessor:
 
     async def _with_retry_topic(
         self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig
-    ) -> Outcome:
+    ) -> Handled:
         await self._access.create_internal(retry_topic(header.group), config.retry_queue_nums)
         result = self._send_back(request, header, config)
         return await result if isinstance(result, Awaitable) else result
@@ -111,7 +111,7 @@ class SendBackProcessor:
 
     async def _with_dead_letter_topic(
         self, request: Request, key: SendBackKey, returned: Returned, look: bool
-    ) -> Outcome:
+    ) -> Handled:
         await self._access.create_internal(dlq_topic(key.group))
         result = self._store_it(request, key, returned, returned.record, look)
         return await result if isinstance(result, Awaitable) else result

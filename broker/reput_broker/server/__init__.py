@@ -1,6 +1,8 @@
 """The broker's servers.
 
-`listener` accepts connections (`acceptor`); a `connection` reads frames through its `transport`, hands requests to
-`dispatch` and writes answers through its `outbox`. `memory` bounds what is held for clients, `calls` are
-requests of the broker to a client. `http_server` serves the HTTP port.
+`listener` accepts connections (`acceptor`). A new connection passes the `gate` (`proxy_protocol`, TLS); then a
+`connection` reads frames through its `transport`, has `dispatch` find the handler of each request, and writes answers
+through its `outbox`. `local_requests` are those of the broker's own pages. `memory` bounds what is held for clients,
+`strangers` what a connection may do before its first request of a user, and `crowd` finds the one to close if there
+are too many. `http_server` serves the HTTP port. `refusal_log` and `port_refusal` word refusals.
 """

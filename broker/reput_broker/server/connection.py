@@ -21,7 +21,7 @@ from reput_broker.request import (
     ClientBusy,
     ClientGone,
     ClientSilent,
-    Outcome,
+    Handled,
     Principal,
     Put,
     Refusal,
@@ -58,11 +58,12 @@ _BYTES_A_TURN = 1 << 20  # after so many bytes of answers other tasks run
 _HANDLING_S = 0.002  # likewise
 DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
 _ANSWERED_LOOK_S = 0.01
-# A turn to receive a frame beyond the share lasts as long as the received bytes take at this rate, at most _TURN_S, and
-# ends at a pause of _TURN_PAUSE_S. It starts with what has already arrived, so a slow peer has it for a moment only.
-_TURN_BYTES_A_S = 1 << 22
-_TURN_S = 0.25
-_TURN_PAUSE_S = 0.005
+# A permit to receive a frame beyond the share lasts as long as the received bytes take at this rate, at most _PERMIT_S,
+# and ends at a pause of _PERMIT_PAUSE_S. It starts with what has already arrived, so a slow peer has it for a moment
+# only.
+_PERMIT_BYTES_A_S = 1 << 22
+_PERMIT_S = 0.25
+_PERMIT_PAUSE_S = 0.005
 _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
 _BRISK_BYTES_A_S = 1 << 20  # a slower sender holds memory that other connections could use better
 _NO_BODY = memoryview(b"")
@@ -203,9 +204,9 @@ class Connection:
         self._read_noted = 0  # bytes of frames that are unfinished, or whose handling waits
         self._read_size = 0
         self._progress = _FrameProgress()
-        self._has_turn = False
-        self._turn_began_at = 0.0
-        self._received_in_turn = 0
+        self._has_permit = False
+        self._permit_began_at = 0.0
+        self._received_by_permit = 0
         self._scope = trio.CancelScope()
         self._reader = FrameReader(self._limits.frame_size, self._limits.header_size)
         self._has_put = False
@@ -398,7 +399,7 @@ class Connection:
             self.close("error")
         finally:
             self.close("shutdown" if self._scope.cancel_called else "peer")
-            self._end_turn()  # it may have begun after `close`
+            self._release_permit()  # it may have begun after `close`
             self._on_close(self)
 
     async def finish(self) -> None:
@@ -429,7 +430,7 @@ class Connection:
         self._memory.change(self, "read", -self._read_noted - self._deferred_bytes)
         self._read_noted = self._deferred_bytes = 0
         self._reader.close()  # frees its memory; the connection may be collected much later
-        self._end_turn()
+        self._release_permit()
         for request in self._deferred:
             request.is_answered = True
             request.traffic.abandoned()
@@ -464,8 +465,8 @@ class Connection:
             try:
                 frames = reader.receive_data(data)
                 if frames:
-                    if self._has_turn:
-                        self._end_turn()
+                    if self._has_permit:
+                        self._release_permit()
                     self._read_size = self._read_noted + len(data)
                     progress.pause(now)
                     self._is_handling = True
@@ -525,40 +526,40 @@ class Connection:
             await trio.sleep(pause_s)
 
     async def _receive_more(self) -> bytes:
-        """Receive more of an unfinished frame. One beyond the share of the connection waits for its turn."""
+        """Receive more of an unfinished frame. One beyond the share of the connection needs the permit."""
         transport, data = self._transport, None
-        if self._has_turn:
-            turn_s = min(_TURN_S, self._received_in_turn / _TURN_BYTES_A_S)
-            turn_until = min(self._turn_began_at + turn_s, trio.current_time() + _TURN_PAUSE_S)
-            with trio.move_on_at(turn_until):
+        if self._has_permit:
+            permit_s = min(_PERMIT_S, self._received_by_permit / _PERMIT_BYTES_A_S)
+            permitted_until = min(self._permit_began_at + permit_s, trio.current_time() + _PERMIT_PAUSE_S)
+            with trio.move_on_at(permitted_until):
                 data = await transport.receive()
             if data is None:
-                self._end_turn()
+                self._release_permit()
         if data is None:
             if self._exceeds_share:
-                await transport.arrived()  # so that a peer that sends nothing takes no turn
+                await transport.arrived()  # so that a peer that sends nothing takes no permit
             if self._exceeds_share:
-                await self._take_turn()
+                await self._acquire_permit()
             data = await transport.receive()
-        self._received_in_turn += len(data)
+        self._received_by_permit += len(data)
         return data
 
     @property
     def _exceeds_share(self) -> bool:
         return self._memory.held_for(self) > self._memory.share
 
-    async def _take_turn(self) -> None:
+    async def _acquire_permit(self) -> None:
         with self._held_back("memory"):
-            self._memory.make_room_for_turns()
-            await self._memory.turn.acquire()
-        self._has_turn = True
-        self._received_in_turn = 0
-        self._turn_began_at = trio.current_time()
+            self._memory.make_room_for_large_frames()
+            await self._memory.permit.acquire()
+        self._has_permit = True
+        self._received_by_permit = 0
+        self._permit_began_at = trio.current_time()
 
-    def _end_turn(self) -> None:
-        if self._has_turn:
-            self._has_turn = False
-            self._memory.turn.release()
+    def _release_permit(self) -> None:
+        if self._has_permit:
+            self._has_permit = False
+            self._memory.permit.release()
 
     def _note_read(self, size: int) -> None:
         if self._close_reason is None:
@@ -585,7 +586,7 @@ class Connection:
         return self._deferred_bytes > 0 and self._deferred_bytes > self._limits.connection_buffer
 
     async def _wait_for_room(self) -> None:
-        self._end_turn()
+        self._release_permit()
         if self.outbox.is_crowded:
             with self._held_back("write_queue"):
                 await self.outbox.drained()
@@ -702,11 +703,11 @@ class Connection:
             if row is not None and row.sender in _ROLES:
                 self.note_role(_ROLES[row.sender])
 
-    async def _end(self, request: Request, result: Response | Awaitable[Outcome] | None) -> None:
+    async def _end(self, request: Request, result: Response | Awaitable[Handled] | None) -> None:
         self._note_sender(request)
         if isinstance(result, Awaitable):
             self._note_waiting([request])
-            result = await self._dispatcher.finish(request, result)
+            result = await self._dispatcher.resolve(request, result)
             self._has_put = True  # it may have
         if result is not None:
             self.answer(request, result)

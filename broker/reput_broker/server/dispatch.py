@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -65,10 +65,11 @@ class RequestDispatcher:
 
     Args:
         access: checks every request before anything else looks at it; None: all requests are served.
-        append: appends puts, now or when its result is awaited, and sets the outcome of each.
-        after_puts: called with the connection once the puts of a read are stored and their answers written.
-        before_look: called before a request that may read what was put; the argument: whether it is a pull that can
-            wait.
+        append: appends puts, now or when its result is awaited, and sets the outcome of each (`Appender.append`).
+        after_puts: called with the connection once the puts of a read are stored and their answers written; it
+            dispatches the log (`ReputMessageService.put_by`).
+        before_read: called before a request that may read what was put, with whether it is a pull that can wait; it
+            dispatches the log (`ReputMessageService.dispatch_acknowledged`).
 
     Raises:
         ValueError: a request has no row in the table of requests.
@@ -79,7 +80,7 @@ class RequestDispatcher:
         handlers: Mapping[int, Handler],
         append: Callable[[Sequence[Put]], Awaitable[None] | None] = lambda _: None,
         after_puts: Callable[[object], None] = lambda _: None,
-        before_look: Callable[[bool], None] = lambda _: None,
+        before_read: Callable[[bool], None] = lambda _: None,
         limits: LimitsConfig | None = None,
         access: Access | None = None,
     ) -> None:
@@ -89,9 +90,9 @@ class RequestDispatcher:
         self._handlers = self._served
         self._append = append
         self.after_puts = after_puts
-        self._before_look = before_look
+        self._before_read = before_read
         self._limits = limits or LimitsConfig()
-        self._large_body_turn = trio.Lock()
+        self._large_body_lock = trio.Lock()
 
     def serve(self, handlers: Mapping[int, Handler]) -> None:
         """Serve more requests. Raises ValueError for one that is not in the table of requests."""
@@ -134,7 +135,7 @@ class RequestDispatcher:
         if len(request.body) > _LARGE_BODY and code not in _MESSAGES:
             if len(request.body) > self._body_limit(code):
                 return self._too_large(request)
-            return self._handle_in_turn(request, handler)
+            return self._handle_large(request, handler)
         try:
             if code not in PUTS:
                 return self._handle(request, handler)
@@ -174,10 +175,10 @@ class RequestDispatcher:
     def _handle(self, request: Request, handler: Handler) -> Result:
         if self._access is not None:
             self._access.authorize(request)
-        self._before_look(request.header.code in _PULLS and _asks_to_wait(request))
+        self._before_read(request.header.code in _PULLS and _asks_to_wait(request))
         return handler(request)
 
-    async def _handle_in_turn(self, request: Request, handler: Handler) -> Outcome:
+    async def _handle_large(self, request: Request, handler: Handler) -> Handled:
         """Handle a request with a large body, which the handler parses before it awaits anything."""
         commas = bytes(request.body).count(b",")
         most = self._body_limit(request.header.code) // _BYTES_A_COMMA
@@ -188,12 +189,12 @@ class RequestDispatcher:
                 f"are accepted (one for each {_BYTES_A_COMMA} bytes of limits.body_size); send several smaller "
                 "requests",
             )
-        async with self._large_body_turn:
+        async with self._large_body_lock:
             await trio.lowlevel.checkpoint()
         result = self._handle(request, handler)
         return await result if isinstance(result, Awaitable) else result
 
-    async def finish(self, request: Request, work: Awaitable[Outcome]) -> Response | None:
+    async def resolve(self, request: Request, work: Awaitable[Handled]) -> Response | None:
         """Await the coroutine of a processor; return the answer, None if it is sent later."""
         try:
             result = await work

@@ -91,7 +91,7 @@ class LocalRequests:
             if waiting is not None:
                 await waiting
             begun = None
-        answer = await self._dispatcher.finish(request, begun) if isinstance(begun, Awaitable) else begun
+        answer = await self._dispatcher.resolve(request, begun) if isinstance(begun, Awaitable) else begun
         self._dispatcher.after_puts(client)
         return await client.answered() if answer is None else answer
 

@@ -7,9 +7,9 @@ expense of the connections that hold the most:
 1. A connection has a share: an eighth of what is free, at least 64 KiB, at most `limits.connection_buffer`.
 2. A connection whose answers exceed its share is not read until the client has read them. A pull or fetch is answered
   with at most a share (but at least one message).
-3. Connections whose unfinished frames exceed their share receive one at a time. A connection takes its turn when
-  further bytes have arrived, and keeps it only while data arrives fast. If more than half of `limits.buffer_total` is
-  held then, connections are closed that hold much and have made no progress for a second.
+3. Connections whose unfinished frames exceed their share receive one at a time, with a permit. A connection takes it
+  when further bytes have arrived, and keeps it only while data arrives fast. If more than half of
+  `limits.buffer_total` is held then, connections are closed that hold much and have made no progress for a second.
 4. If more than `limits.buffer_total` is held nevertheless, connections are closed, first those that hold the most for
   the longest time without progress. A connection with more than `limits.connection_buffer` and one frame of unread
   answers is closed as well.
@@ -59,12 +59,12 @@ class HeldBytes:
         least: bytes that they may hold if that part is less, up to a fifth of `limits.buffer_total`.
 
     Attributes:
-        turn: held by the connection that may receive a frame beyond its share.
+        permit: held by the connection that may receive a frame beyond its share.
         total: bytes held now.
     """
 
     def __init__(self, counters: Counters, limits: LimitsConfig, part: int = 1, least: int = 0) -> None:
-        self.turn = trio.Semaphore(1)
+        self.permit = trio.Semaphore(1)
         self.total = 0
         self._kinds = counters.buffered_bytes
         self._limits = limits
@@ -113,8 +113,8 @@ class HeldBytes:
         if held:
             other._held[holder] = held
 
-    def make_room_for_turns(self) -> None:
-        """If much is held, close stuck connections, which delay those that wait for their turn."""
+    def make_room_for_large_frames(self) -> None:
+        """If much is held, close stuck connections, which delay those that wait for the permit."""
         limit, now = self._limit, trio.current_time()
         half = limit // 2
         if self.total <= half or now - self._looked_at < _LOOK_S:

@@ -26,7 +26,7 @@ from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.put.fence import Fence
 from reput_broker.put.progress import LogProgress
-from reput_broker.request import Handler, Outcome, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Refusal, Request, Response, Result
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.commands.table import REQUESTS
@@ -185,10 +185,10 @@ class TableCopies:
         result = handler(request)
         return self._later(result, request) if isinstance(result, Awaitable) else self._held(result, request)
 
-    async def _later(self, work: Awaitable[Outcome], request: Request) -> Outcome:
+    async def _later(self, work: Awaitable[Handled], request: Request) -> Handled:
         return self._held(await work, request)
 
-    def _held(self, outcome: Outcome, request: Request) -> Outcome:
+    def _held(self, outcome: Handled, request: Request) -> Handled:
         if not isinstance(outcome, Response) or outcome.code or not self._counts:
             return outcome
         if self._is_stopping:

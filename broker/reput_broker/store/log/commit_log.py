@@ -32,7 +32,6 @@ from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timest
 from reput_protocol.record.layout import BLANK_BYTES, encode_blank
 from reput_protocol.record.scan import ScanStatus, scan_record
 
-"""Bytes of a record up to the store timestamp, with the longest host; no record is shorter."""
 _SCRATCH_BYTES = 64 * 1024
 
 

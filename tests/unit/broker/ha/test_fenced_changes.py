@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.ha.slave_refusals import fenced
+from reput_broker.ha.role_refusals import fenced
 from reput_broker.put.fence import Fence
-from reput_broker.request import Outcome, Refusal, Response
+from reput_broker.request import Handled, Refusal, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ErrorCode
 
@@ -23,12 +23,12 @@ REQUEST: Any = None
 async def test_a_change_is_made_or_refused_or_answered_as_not_known() -> None:
     fence, saved = Fence(), trio.Event()
 
-    async def change(_request: object) -> Outcome:
+    async def change(_request: object) -> Handled:
         await saved.wait()
         return Response(0)
 
     handler = fenced({CODE: change}, fence)[CODE]
-    outcomes: list[Outcome | Refusal] = []
+    outcomes: list[Handled | Refusal] = []
 
     async def ask() -> None:
         try:

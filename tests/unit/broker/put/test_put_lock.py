@@ -79,10 +79,10 @@ async def test_nothing_is_appended_after_a_wait_in_which_the_fence_was_closed() 
 
     files: Any = Files()
     with pytest.raises(Fenced, match="handing over to member 2"):
-        await lock.in_turn(files, 100, lambda: appended.append(1))
+        await lock.call(files, 100, lambda: appended.append(1))
     with pytest.raises(Fenced):
-        await lock.in_turn(files, 100, lambda: appended.append(2))
+        await lock.call(files, 100, lambda: appended.append(2))
     fence.reopen()
     appended.append(0)
-    await lock.in_turn(files, 100, lambda: appended.append(3))
+    await lock.call(files, 100, lambda: appended.append(3))
     assert appended == [0, 3]

@@ -125,7 +125,7 @@ async def test_large_frames_that_trickle_delay_no_other_large_frame(
 async def test_a_turn_ends_when_nothing_more_comes(autojump_clock: trio.testing.MockClock) -> None:
     async with served(buffer_total="16MiB") as sound, trio.open_nursery() as nursery:
         greedy = more(sound, nursery, 20)
-        async with sound.memory.turn:
+        async with sound.memory.permit:
             for bench in greedy:
                 bench.peer.says(BEGUN, bytes(700_000))
                 await settled()
@@ -274,7 +274,7 @@ async def test_a_client_that_waits_for_the_broker_does_not_count_as_stuck(
         stuck.peer.says(FRAME[:100_000])
         answered.peer.says(ask(SLOW, 1), FRAME[:250_000])
         await settled()
-        async with stuck.memory.turn:
+        async with stuck.memory.permit:
             for size in (250_000, 1):
                 waiting.peer.says(FRAME[:size])
                 await settled()

@@ -1,4 +1,4 @@
-"""Opening the storage at a start. While the disk is full, the start waits and retries."""
+"""Waiting for free disk space at a start: the storage is opened again once there may be enough."""
 
 from __future__ import annotations
 

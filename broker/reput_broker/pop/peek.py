@@ -1,4 +1,4 @@
-"""Looking at what can be popped: peeks (200052), notifications (200054) and how many pops wait (200055).
+"""What can be popped, without popping it: peeks (200052), notifications (200054) and how many pops wait (200055).
 
 (RocketMQ: PeekMessageProcessor, NotificationProcessor, PollingInfoProcessor.)
 """
@@ -31,7 +31,7 @@ _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _COLD_READS_AT_ONCE: Final = 2
 
 
-class PopLookProcessor:
+class PeekProcessor:
     """Answers requests that pop nothing."""
 
     def __init__(self, core: Core, state: PopState) -> None:

@@ -1,5 +1,8 @@
-"""What a slave refuses, and a master that completes something first or whose fence is closed (RocketMQ:
-SendMessageProcessor.rejectRequest, EndTransactionProcessor, AdminBrokerProcessor).
+"""Handlers as the role of a broker permits them (RocketMQ: SendMessageProcessor.rejectRequest, EndTransactionProcessor,
+AdminBrokerProcessor).
+
+Of a slave: `SlaveRefusals`. Of an elected master: `fenced`, and `once_confirmed` after it has taken over. Of any master
+that first completes what an earlier run began: `NOT_WHILE_COMPLETING`.
 
 RocketMQ's clients get the codes that Apache's slaves answer. Reput's client gets NOT_MASTER and the address of the
 master, as far as the slave knows it; nothing was stored or changed.
@@ -17,7 +20,7 @@ from typing import Final
 from reput_broker.config.sections import HAConfig
 from reput_broker.put.appender import not_master
 from reput_broker.put.fence import Fence
-from reput_broker.request import Handler, Outcome, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.request import Content, Slave
 from reput_protocol.commands.table import REQUESTS
@@ -95,7 +98,7 @@ class SlaveRefusals:
         )
 
 
-def is_completing(begun: str) -> Refusal:
+def refusal_while_completing(begun: str) -> Refusal:
     """Return the refusal of a master that completes `begun`."""
     return Refusal(
         ErrorCode.NOT_MASTER,
@@ -150,7 +153,7 @@ def _unless_fenced(handler: Handler, fence: Fence, response_code: int, request: 
     return _counted(result, fence) if isinstance(result, Awaitable) else result
 
 
-async def _counted(work: Awaitable[Outcome], fence: Fence) -> Outcome:
+async def _counted(work: Awaitable[Handled], fence: Fence) -> Handled:
     with fence.change():
         outcome = await work
     reason = fence.expiry()

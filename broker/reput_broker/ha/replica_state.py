@@ -18,8 +18,8 @@ from reput_protocol.commands.ha import HARuntimeInfo, ResetMasterFlushOffsetHead
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
 
 
-class ReplicaProcessor:
-    """Describes the log.
+class ReplicaStateProcessor:
+    """Describes the log of this broker to slaves. A slave answers too, that it is not the master.
 
     Args:
         epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
