@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reput_client.admin_groups import GroupAdmin
 from reput_client.admin_users import UserAdmin
+from reput_client.cluster_members import ClusterMember, cluster_members
 from reput_client.dead_letters import DeadLetterAdmin
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
@@ -37,9 +38,6 @@ from reput_protocol.commands.topic import ClusterInfo, KVTable
 from reput_protocol.errors import NotFound
 from reput_protocol.names import check_topic
 from reput_protocol.wire.header import HeaderType
-
-if TYPE_CHECKING:
-    from reput_client.cluster_members import ClusterMember
 
 _MSGPACK = HeaderType.MSGPACK
 
@@ -152,8 +150,6 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
 
     async def cluster_members(self) -> list[ClusterMember]:
         """Return the members of every broker with their state; one that does not report has an `error`."""
-        from reput_client.cluster_members import cluster_members
-
         return await cluster_members(self._session)
 
     async def promote_broker(self, broker_id: int, *, force: bool = False) -> Promotion:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from reput_client.admin_brokers import BrokersAdmin
 from reput_client.consume.offsets import timestamp_ms
+from reput_client.consume.pull import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import route_ext
 from reput_client.transport.standbys import read
@@ -30,9 +31,6 @@ from reput_protocol.commands.topic import (
 from reput_protocol.errors import RequestNotSupported, TopicNotFound, error_from_response
 from reput_protocol.names import check_topic
 from reput_protocol.wire.header import HeaderType
-
-if TYPE_CHECKING:
-    from reput_client.consume.pull import FoundMessages, PulledMessages
 
 _MSGPACK: Final = HeaderType.MSGPACK
 _QUEUES_MAX: Final = 65_536
@@ -190,8 +188,6 @@ class TopicAdmin(BrokersAdmin):
             max_messages: upper bound; a broker returns at most 64.
             begin, end: earliest and latest store time: a datetime, or milliseconds since 1970.
         """
-        from reput_client.consume.pull import FoundMessages, PulledMessages
-
         header = QueryMessageHeader(
             check_topic(topic),
             key,

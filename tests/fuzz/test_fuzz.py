@@ -64,7 +64,7 @@ def test_a_signature_in_reputs_form_that_is_not_checked_is_noticed(
 def test_damaged_records_are_the_same_to_the_compiled_and_the_interpreted_kernel() -> None:
     command = [
         sys.executable,
-        str(Path(__file__).with_name("kernel.py")),
+        str(Path(__file__).parents[1] / "fuzz_kernel" / "run.py"),
         "--library",
         str(Path(kernel.__file__).parent),
     ]

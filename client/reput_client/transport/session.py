@@ -50,7 +50,8 @@ TRY_S: Final = 1.0
 """How long a connection to one broker may take before its address is looked up again."""
 _LOOK_AGAIN_S: Final = 0.2
 _LOOK_LATEST_S: Final = 1.0
-"""The pauses between two looks for a master grow from the one to the other, less up to the half at random."""
+"""The pauses between two looks for a master grow from the one to the other, less up to the half at random, and are no
+longer than a third of the client's timeout, so that each request has a look."""
 _LAST_S: Final = 0.1
 """No look is made so shortly before the deadline: a request that has no time would hide why the others have failed."""
 _OUTAGE_S: Final = 5.0
@@ -247,7 +248,7 @@ class Session:
         brokers = self.routes.brokers_of(topic) or (topic,)
         looks = self._looks.get(brokers)
         if looks is None or (looks.running is None and self.runtime.now() - looks.due_at > _OUTAGE_S):
-            looks = self._looks[brokers] = _Looks()
+            looks = self._looks[brokers] = _Looks(self.timeout_s / 3)
         return looks
 
     async def _look(self, topic: str, deadline: float, limit_s: float = math.inf) -> bool:
@@ -741,10 +742,10 @@ class _Looks:
 
     __slots__ = ("due_at", "pauses", "running")
 
-    def __init__(self) -> None:
+    def __init__(self, pause_max_s: float) -> None:
         self.running: Event | None = None
         self.due_at = -math.inf
-        self.pauses = Backoff(_LOOK_AGAIN_S, _LOOK_LATEST_S)
+        self.pauses = Backoff(min(_LOOK_AGAIN_S, pause_max_s), min(_LOOK_LATEST_S, pause_max_s))
 
 
 class _RouteArrival(Waiter):
