@@ -96,9 +96,9 @@ class BrokerConfig(Section):
     """The same under the name server's port; auto: port - 1035, which is 9876 with port 10911; off with port 0.
     RocketMQ's clients ask a name server first; this port answers them with this broker's routes.
 
-    This and the next three ports follow from port, if they are auto. Beside port 10911 each of them must be free;
-    beside another, one that is taken is left out and logged (port_taken; http_port: a free one), unless copies need it.
-    Brokers on one machine whose ports differ by 10 share none."""
+    This and the next three ports follow from port, if they are auto. Next to port 10911 each of them must be free;
+    next to another, one that is taken is left out and logged (port_taken; http_port: a free one), unless copies need
+    it. Brokers on one machine whose ports differ by 10 share none."""
     fast_port: PortChoice = option("auto")
     """The same under port - 2 (RocketMQ: fastListenPort, the "VIP channel"); auto: port - 2; off with port 0. Needed
     only by RocketMQ's Java clients with vipChannelEnabled, and by an Apache slave of this broker."""

@@ -97,7 +97,7 @@ class TableCopies:
         """Note what a member has; answer at once if there is more, else when there is."""
         header = AwaitTableChangesHeader.from_ext(request.ext)
         if not header.taken:
-            self._taken.pop(header.member, None)  # it begins anew, maybe without what it had
+            self._taken.pop(header.member, None)  # it begins again, maybe without what it had
         run, _, number = header.taken.partition(".")
         if run == self._run and number.isdecimal():
             self._silent.discard(header.member)
