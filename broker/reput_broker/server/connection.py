@@ -413,7 +413,8 @@ class Connection:
             await trio.sleep(_ANSWERED_LOOK_S)
         if self.is_closed:
             return
-        if self.header_type == HeaderType.MSGPACK:
+        nothing_came = self.silent_since == self.opened_at
+        if nothing_came or self.header_type == HeaderType.MSGPACK:
             detail = "the broker stops; what it has not answered, it has not handled"
             self.outbox.write(self._last_words(ErrorCode.DRAINING, detail))
         self.flush()

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0
 _BUSY_LOOK_S = 0.02
-_GOODBYE_S = 0.25
+_GOODBYE_S = 1.0  # a busy client takes a while to read the end
 """How long clients have to close their connections when the server stops."""
 _RESERVE_MAX = 16
 _RESERVE_PART = 20
@@ -124,6 +124,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
         self._keeps_listening = False
+        self._is_draining = False
+        self._accepted_all: trio.Event | None = None  # while the server runs
 
     @property
     def connections(self) -> tuple[Connection, ...]:
@@ -155,6 +157,7 @@ class Server:
         """
         host, port = address_of(next(iter(listeners.values())))
         self.local.address = f"{'127.0.0.1' if host in _EVERY_ADDRESS else host}:{port}"
+        self._accepted_all = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._check_timeouts)
             try:
@@ -166,8 +169,10 @@ class Server:
                         task_status.started()
             finally:
                 if not self._keeps_listening:
-                    for bound in listeners.values():
+                    for name, bound in listeners.items():
+                        self._accept_waiting(name, bound, nursery)
                         bound.close()
+                self._accepted_all.set()
 
     def stop_accepting(self, *, keep_listening: bool = False) -> None:
         """Close the listening sockets; open connections continue.
@@ -184,7 +189,10 @@ class Server:
 
         Requests that were not read before are not handled; see `Connection.finish`.
         """
+        self._is_draining = True
         with trio.move_on_after(grace_s):
+            if self._accepted_all is not None:
+                await self._accepted_all.wait()
             async with trio.open_nursery() as nursery:
                 for connection in self.connections:
                     nursery.start_soon(connection.finish)
@@ -204,6 +212,18 @@ class Server:
         with Acceptor(bound) as acceptor:
             while True:
                 accepted = await acceptor.accept()
+                with suppress(OSError):  # the peer may be gone
+                    self._start(name, accepted, nursery)
+
+    def _accept_waiting(self, name: str, bound: socket.socket, nursery: trio.Nursery) -> None:
+        """Accept what the system has connected already, so that it is told of the stop.
+
+        If the socket were closed before, the system would reset these connections, and a peer that has sent a request
+        could not know whether it was handled.
+        """
+        with suppress(OSError):  # there is no more
+            while True:
+                accepted = bound.accept()[0]
                 with suppress(OSError):  # the peer may be gone
                     self._start(name, accepted, nursery)
 
@@ -283,6 +303,8 @@ class Server:
         if self._shared.strangers is not None:
             self._shared.strangers.crowd.add(connection, connection.host)
         nursery.start_soon(connection.run)
+        if self._is_draining:
+            nursery.start_soon(connection.finish)
 
     def _ended(self, connection: Connection) -> None:
         self._connections.discard(connection)

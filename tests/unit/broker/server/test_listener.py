@@ -21,7 +21,8 @@ from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.http_server import HttpListenFailed
 from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
-from reput_protocol.wire.frames import encode_frame
+from reput_protocol.errors import ErrorCode
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType
 from support.waiting import until
 
@@ -231,6 +232,28 @@ async def test_when_no_more_are_accepted_open_connections_continue(tmp_path: Pat
             bench.server.close_all("shutdown")
             assert await stream.receive_some() == b""
         assert bench.traffic.closed["shutdown"] == 1
+
+
+@pytest.mark.trio
+async def test_what_the_system_had_connected_when_the_server_stopped_is_told_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as bench:
+        with socket.create_connection(bench.address) as late:
+            late.sendall(frame(ECHO))
+            bench.server.stop_accepting()  # before the server has accepted it
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bench.server.drain, 1.0)
+                answers = await trio.to_thread.run_sync(_read_to_the_end, late)
+                late.close()
+        ((header_type, header, _),) = FrameReader().receive_data(answers)
+        assert decode_header(header_type, header).code == ErrorCode.DRAINING.response_code
+        assert bench.traffic.closed["peer"] == 1
+
+
+def _read_to_the_end(connected: socket.socket) -> bytes:
+    received = b""
+    while data := connected.recv(1 << 16):
+        received += data
+    return received
 
 
 def test_a_port_in_use_is_named_with_the_remedy() -> None:
