@@ -66,7 +66,6 @@ if TYPE_CHECKING:
         OffsetStoreInUse,
         PartlySent,
         PermissionDenied,
-        PostsFailed,
         ProtocolError,
         RecordMalformed,
         ReplyTimeout,
@@ -82,10 +81,10 @@ if TYPE_CHECKING:
         UnsupportedCompression,
     )
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
-    from reput_client.produce.posted_block import Posted
+    from reput_client.produce.posted_block import Posted, PostsFailed
     from reput_client.produce.producer import Producer
-    from reput_client.produce.receipts import SendReceipt
-    from reput_client.produce.transactions import TransactionProducer, TransactionReceipt
+    from reput_client.produce.receipts import SendReceipt, TransactionReceipt
+    from reput_client.produce.transactions import TransactionProducer
     from reput_client.received import ReceivedMessage
     from reput_client.tls import TLS
     from reput_protocol.codes import TransactionState
@@ -182,6 +181,7 @@ _MODULES = {
     "MessageQueue": "reput_protocol.record.message",
     "OnFailure": "reput_client.consume.group.failures",
     "Posted": "reput_client.produce.posted_block",
+    "PostsFailed": "reput_client.produce.posted_block",
     "Producer": "reput_client.produce.producer",
     "PullConsumer": "reput_client.consume.pull_consumer",
     "PullResult": "reput_client.consume.pull",
@@ -194,7 +194,7 @@ _MODULES = {
     "StopRunning": "reput_client.consume.group.failures",
     "TLS": "reput_client.tls",
     "TransactionProducer": "reput_client.produce.transactions",
-    "TransactionReceipt": "reput_client.produce.transactions",
+    "TransactionReceipt": "reput_client.produce.receipts",
     "TransactionState": "reput_protocol.codes",
     "Verdict": "reput_client.consume.group.failures",
     "averagely": "reput_client.consume.group.allocation",

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 import reput_client.blocking
-from reput_client import Message
+from reput_client import Message, PostsFailed
 from reput_client.errors import (
     AckNotReached,
     BrokerNotFound,
@@ -21,7 +21,6 @@ from reput_client.errors import (
     ConnectionLost,
     NotABroker,
     PartlySent,
-    PostsFailed,
     RequestTimeout,
     SendOutcomeUnknown,
 )

@@ -13,8 +13,8 @@ import anyio.lowlevel
 import pytest
 
 from reput_broker.background import BackgroundBroker
-from reput_client import Message, SendReceipt, blocking
-from reput_client.errors import AckNotReached, PostsFailed
+from reput_client import Message, PostsFailed, SendReceipt, blocking
+from reput_client.errors import AckNotReached
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Terms
 from reput_client.transport.routing import RouteTable

@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 import reput_client
-from reput_client import Message, blocking
-from reput_client.errors import ClientClosed, ConnectFailed, PostsFailed, SendOutcomeUnknown
+from reput_client import Message, PostsFailed, blocking
+from reput_client.errors import ClientClosed, ConnectFailed, SendOutcomeUnknown
 from reput_client.produce.link import Link
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import decode_record

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reput_client import Message
-from reput_client.errors import ConnectFailed, PostsFailed, RequestTimeout, SendOutcomeUnknown
+from reput_client import Message, PostsFailed
+from reput_client.errors import ConnectFailed, RequestTimeout, SendOutcomeUnknown
 from reput_client.transport.backoff import Backoff
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute

@@ -26,8 +26,8 @@ import time
 from types import FrameType
 from typing import Any, Final
 
-from reput_client import Message, blocking
-from reput_client.errors import ClientClosed, PostsFailed, SendOutcomeUnknown
+from reput_client import Message, PostsFailed, blocking
+from reput_client.errors import ClientClosed, SendOutcomeUnknown
 from reput_protocol.errors import ReputError
 from reput_protocol.record.record import decode_record
 from support.fakes import FakeBroker

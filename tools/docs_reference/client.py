@@ -16,7 +16,15 @@ in [errors](errors.md).
 """
 
 GROUPS = {
-    "Sending": ("Message", "Producer", "SendReceipt", "Posted", "TransactionProducer", "TransactionReceipt"),
+    "Sending": (
+        "Message",
+        "Producer",
+        "SendReceipt",
+        "Posted",
+        "PostsFailed",
+        "TransactionProducer",
+        "TransactionReceipt",
+    ),
     "Consuming": ("Consumer", "ReceivedMessage", "PullConsumer", "PullResult", "PullStatus", "MessageQueue"),
     "Handling failures": ("OnFailure", "RetryHere", "GiveBack", "StopRunning", "Verdict", "Again", "Failure"),
     "Administration": ("Admin",),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
     from reput_client.produce.posted_block import Posted as Posted
     from reput_client.produce.receipts import SendReceipt as SendReceipt
-    from reput_client.produce.transactions import TransactionReceipt as TransactionReceipt
+    from reput_client.produce.receipts import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
     from reput_client.tls import TLS as TLS
     from reput_protocol.codes import TransactionState as TransactionState
@@ -83,7 +83,7 @@ _MODULES = {
     "StopRunning": "reput_client.consume.group.failures",
     "TLS": "reput_client.tls",
     "TransactionProducer": "reput_client.blocking.producer",
-    "TransactionReceipt": "reput_client.produce.transactions",
+    "TransactionReceipt": "reput_client.produce.receipts",
     "TransactionState": "reput_protocol.codes",
 }
 """Where public names are defined."""

@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import accumulate, chain, count, repeat
 from typing import NamedTuple, overload
 
-from reput_protocol.codes import AckLevel
+from reput_protocol.codes import AckLevel, TransactionState
 from reput_protocol.commands.send import PutMessageResult
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
@@ -41,6 +41,32 @@ class SendReceipt(NamedTuple):
     def message_id(self) -> str:
         """The producer's unique id (`UNIQ_KEY`), or the offset id if there is none."""
         return self.unique_id or self.offset_message_id
+
+
+class TransactionReceipt(NamedTuple):
+    """The outcome of a message sent in a transaction."""
+
+    topic: str
+    queue_id: int
+    """That consumers get it from."""
+    transaction_id: str
+    """Also the message's id for consumers."""
+    state: TransactionState
+    """What the local transaction returned."""
+    confirmed: bool
+    """Whether the broker has accepted `state`. If not, it will call `check`."""
+    half: SendReceipt
+    """The receipt of the half message; consumers see other offsets."""
+
+    @property
+    def message_id(self) -> str:
+        """The message's id for consumers."""
+        return self.transaction_id
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the message is committed, as far as this producer knows."""
+        return self.state is TransactionState.COMMIT and self.confirmed
 
 
 class BlockReceipts(Sequence[SendReceipt]):

@@ -6,12 +6,12 @@ import math
 from collections.abc import Awaitable, Callable
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from reput_client.errors import AckNotReached
 from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.puts import check_ack, result_of, single_receipt
-from reput_client.produce.receipts import SendReceipt
+from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
 from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
 from reput_client.transport.options import takes
@@ -26,32 +26,6 @@ LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
 """Executes the local transaction and returns how it went. The message's `unique_id` is the transaction's id."""
 
 _STOP_S: Final = 5.0
-
-
-class TransactionReceipt(NamedTuple):
-    """The outcome of a message sent in a transaction."""
-
-    topic: str
-    queue_id: int
-    """That consumers get it from."""
-    transaction_id: str
-    """Also the message's id for consumers."""
-    state: TransactionState
-    """What the local transaction returned."""
-    confirmed: bool
-    """Whether the broker has accepted `state`. If not, it will call `check`."""
-    half: SendReceipt
-    """The receipt of the half message; consumers see other offsets."""
-
-    @property
-    def message_id(self) -> str:
-        """The message's id for consumers."""
-        return self.transaction_id
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether the message is committed, as far as this producer knows."""
-        return self.state is TransactionState.COMMIT and self.confirmed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reput_client import Producer, errors
+from reput_client import PostsFailed, Producer, errors
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -20,7 +20,7 @@ def test_facts_survive_a_pickle() -> None:
         errors.SendOutcomeUnknown("t", 1, ["id"], "no answer"),
         errors.AckNotReached("flushed", [receipt], 10, "slow"),
         errors.PartlySent([receipt, None], {1: errors.ClientClosed()}),
-        errors.PostsFailed([], 3),
+        PostsFailed([], 3),
         errors.DamagedMessage("t", 1, 2, "bad"),
     ):
         copy = pickle.loads(pickle.dumps(error))
