@@ -97,6 +97,18 @@ def test_a_producer_that_deduplicates_repeats_what_has_not_reached_its_level(sto
     assert story.broken() == {"not repeated"}
 
 
+def test_a_producer_may_give_up_in_a_group_without_a_master(story: Story) -> None:
+    story.note("b1", "leads", epoch=1, address="b1", wall_ms=0)
+    for uid, waits_s, broken in (("a-o1", 6.0, set()), ("a-o2", 4.0, {"not repeated"})):
+        story.put(uid, deduplicated=True)
+        story.handle("m1", uid)
+        story.note("b1", "dies", of="b1", wall_ms=0)
+        story.wait(waits_s)
+        story.note("p1", "not-reached", uid=uid, error="")
+        assert story.broken() == broken
+        story.note("b2", "leads", epoch=2, address="b1", wall_ms=0)
+
+
 def test_what_was_refused_is_not_there(story: Story) -> None:
     story.put("a-o1", deduplicated=True)
     story.handle("m1", "a-o1")
