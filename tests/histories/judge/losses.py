@@ -51,8 +51,8 @@ def judge(facts: Facts) -> Iterator[Violation]:
     for event in facts.events:
         if event.what == "leads":
             leading, gone_at = event["address"], math.inf
-        elif event.what == "dies" and event["of"] == leading:
-            gone_at = event.at
+        elif event.what in ("dies", "led") and event["of"] == leading:
+            gone_at = min(gone_at, event.at)
         is_repeated = event.what == "not-reached" and facts.puts[event["uid"]].deduplicated
         if is_repeated and event.at - gone_at < _REPETITION_S:
             yield Violation("not repeated", str(event))
