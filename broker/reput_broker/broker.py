@@ -36,6 +36,8 @@ from reput_broker.console.app import Console, asks_as_its_user
 from reput_broker.core import Surroundings
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
+from reput_broker.ha.election.others import OtherMembers
+from reput_broker.ha.history import OwnLog
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import measure_loop_delay
@@ -306,8 +308,13 @@ class Broker:
                 make_elector, self.config, *self._announced_addresses()
             )
         if base.elector is not None:
+            base.elector.others = OtherMembers(self.config, base.routes.members, self._own_log)
             await base.elector.set_unfit(NOT_OPEN, may_lead=False)
             nursery.start_soon(base.elector.run)
+
+    def _own_log(self) -> OwnLog | None:
+        storage = None if self._served is None else self._served.storage
+        return None if storage is None else OwnLog.of(self.config, storage.store, storage.epochs.entries)
 
     async def _watch_fitness(self, elector: Elector) -> None:
         """Have another member be the master while the log of this one is not open or cannot be written."""

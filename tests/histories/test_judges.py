@@ -97,6 +97,20 @@ def test_a_producer_that_deduplicates_repeats_what_has_not_reached_its_level(sto
     assert story.broken() == {"not repeated"}
 
 
+@pytest.mark.parametrize("ends", [["dies"], ["led"], ["led", "dies"]])
+def test_a_producer_may_give_up_in_a_group_without_a_master(story: Story, ends: list[str]) -> None:
+    story.note("b1", "leads", epoch=1, address="b1", wall_ms=0)
+    for uid, waits_s, broken in (("a-o1", 6.0, set()), ("a-o2", 4.0, {"not repeated"})):
+        story.put(uid, deduplicated=True)
+        story.handle("m1", uid)
+        for what in ends:
+            story.note("b1", what, of="b1", wall_ms=0)
+            story.wait(waits_s / len(ends))
+        story.note("p1", "not-reached", uid=uid, error="")
+        assert story.broken() == broken
+        story.note("b2", "leads", epoch=2, address="b1", wall_ms=0)
+
+
 def test_what_was_refused_is_not_there(story: Story) -> None:
     story.put("a-o1", deduplicated=True)
     story.handle("m1", "a-o1")

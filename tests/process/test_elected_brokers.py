@@ -260,7 +260,7 @@ async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> No
 
 @pytest.mark.trio
 async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) -> None:
-    """The engine forgets that member 2 has left the set, and elects it; the others were killed and return."""
+    """The engine forgets that member 2 has left the set, and elects it once it can ask nobody who knows of that."""
     group = Group(tmp_path)
     async with group.member(0) as first, group.member(1) as second:
         async with group.member(2):
@@ -271,6 +271,9 @@ async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) 
         end = first.store.max_physical_offset
         await until(lambda: elector_of(second).confirmed([], end) == end)
     group.state.keep(replace(copy, leader=None))
+    async with group.member(1), group.member(2) as third:
+        await until(lambda: "but member 1 saw epoch 1" in elector_of(third).reason)
+        assert group.state.record.leader is None
     async with group.member(2), group.member(1) as second:
         await group.in_sync(2)
         await until(lambda: f"log is confirmed up to {end}" in str(second._status()))

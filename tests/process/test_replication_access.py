@@ -15,6 +15,8 @@ from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.compose import master as compose
 from reput_broker.config.model import BrokerConfig
+from reput_broker.ha.election.others import OtherMembers
+from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_client import TLS, Admin, Credentials, Message, Producer
@@ -125,6 +127,23 @@ async def test_a_program_in_between_gets_nothing_of_the_log(tmp_path: Path) -> N
             async with Broker(config) as slave:
                 await until(lambda: "has not proved to be the master" in state_of(slave))
                 assert slave.store.max_physical_offset == 0
+
+
+async def test_a_candidate_believes_members_that_know_its_secret(tmp_path: Path) -> None:
+    election = {"etcd": ["http://127.0.0.1:1"]}  # without an answer all stay slaves
+    config = master_config(tmp_path / "1", broker_id=1, election=election)
+    access = {"broker_user": "slave", "broker_secret": SLAVES_SECRET}
+    candidate = BrokerConfig(
+        data_dir=tmp_path / "3", ha_port=0, broker_id=3, access=access, election=election
+    )
+    others = OtherMembers(candidate, GroupMembers(lambda: 0.0), lambda: None)
+    stranger = BrokerConfig(
+        data_dir=tmp_path / "2", port=0, ha_port=0, broker_id=2, election=election, store=FILES
+    )
+    async with Broker(config) as member, Broker(stranger) as other:
+        addresses = {2: member.address, 3: other.address, 4: "127.0.0.1:1", 5: "not an address"}
+        answers = await others.ask(addresses, 5.0)
+        assert [(state.member, state.seen_record) for state in answers] == [(1, (0, 0))]
 
 
 async def test_a_broker_without_the_secret_is_not_followed(tmp_path: Path) -> None:

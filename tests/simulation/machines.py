@@ -180,6 +180,12 @@ class BrokerMachine(Machine):
         storage, end = served.storage, served.storage.store.max_physical_offset
         return elector.confirmed(storage.epochs.entries, end), end
 
+    @property
+    def knows_more(self) -> bool:
+        """Whether its status says that it saw a later record than the engine has, or has what its master lacks."""
+        said = "" if self.broker is None else str(self.broker._status())
+        return "but this member saw" in said or "this broker's log is confirmed up to" in said
+
     def promote(self) -> None:
         """Make its broker the master by force, as an operator does."""
         self.hand_over(self.number, force=True)

@@ -59,6 +59,7 @@ def shorter_log_promoted() -> None:
         return None if record.leader is None and record.epoch else real(self, record)
 
     Candidacy.why_not = hasty  # type: ignore[method-assign]
+    Candidacy.why_behind = lambda *_: None  # type: ignore[method-assign]
 
 
 def no_fence() -> None:

@@ -116,14 +116,15 @@ async def whole(world: World) -> bool:
 async def operate(world: World) -> None:
     """Do what an operator does whose engine was restored from a copy: decide which history holds.
 
-    That is the one of which most is confirmed. A master that is another is stopped first.
+    That is the one of a member that knows more than the engine or the master, and of those the one of which most is
+    confirmed. A master that is another is stopped first.
     """
     world.history.disturb("operation", "operation")  # the group may stand until then
     for _ in range(_OPERATIONS):
         if await whole(world):
             break
-        up = [broker for broker in world.brokers if broker.confirmed is not None]
-        best = max(up, key=lambda broker: broker.confirmed or (0, 0), default=None)
+        up = [(broker.knows_more, broker.confirmed, broker) for broker in world.brokers if broker.confirmed]
+        best = max(up, key=lambda one: one[:2], default=(False, (0, 0), None))[2]
         if best is None:
             continue
         masters = [broker for broker in world.brokers if broker.leads and broker is not best]

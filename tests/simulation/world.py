@@ -212,6 +212,10 @@ class World:
     def _log(self, _: Any, level: str, event: MutableMapping[str, Any]) -> Any:
         if event["event"] == "elected":
             self._note_election(event["epoch"])
+        elif event["event"] == "lease_ended":
+            process = current_process()
+            assert process is not None
+            self.history.note("led", of=f"{process.address}:{PORT}")
         self.log(level, " ".join(f"{name}={value}" for name, value in event.items()))
         raise structlog.DropEvent
 

@@ -104,6 +104,7 @@ class MasterParts(RoleParts):
             core.routes.members,
             epoch=epoch,
             ha_port=ha_port,
+            elector=base.elector,
             admission=self._admission,
             on_member=self._member_asks,
         )

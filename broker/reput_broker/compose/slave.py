@@ -80,7 +80,13 @@ class SlaveParts(RoleParts):
                 (
                     *common.processors,
                     ReplicaStateProcessor(
-                        config, core.store, self._epochs, core.routes.members, epoch=0, ha_port=None
+                        config,
+                        core.store,
+                        self._epochs,
+                        core.routes.members,
+                        epoch=0,
+                        ha_port=None,
+                        elector=base.elector,
                     ),
                     HAStatusProcessor(self._ha_status, core.store.set_master_flushed_offset),
                 )

@@ -226,20 +226,14 @@ class HAClient:
 
     async def _decide(self, state: ReplicaState, last: int, remote: MasterClient) -> None:
         """Return if the log can be continued; have the store reopened if it must be changed before."""
-        config, store = self._config, self._store
+        store = self._store
         if not state.is_master:
             raise RemoteUnreachable(remote.address, "it is not a master now")
         if state.ha_port is None:
             raise MasterRefused("it does not serve its log; set its ha_port")
-        own = OwnLog(
-            config.cluster,
-            config.broker_name,
-            self._epochs.entries,
-            store.min_physical_offset,
-            store.max_physical_offset,
-            config.store.commit_log_file_size,
-            self._tenures.confirmed(self._epochs.entries, store.max_physical_offset),
-        )
+        epochs = self._epochs.entries
+        confirmed = self._tenures.confirmed(epochs, store.max_physical_offset)
+        own = OwnLog.of(self._config, store, epochs, confirmed)
         decision = decide(own, state)
         self._master_log.note_end(state.max_offset)
         if isinstance(decision, Refuse):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
+from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.epochs import Epoch
+from reput_broker.store.message_store import MessageStore
 from reput_protocol.commands.replica import ReplicaState
 
 _REMEDY: Final = "move the data directory of this broker away if it is to begin empty"
@@ -19,7 +21,7 @@ _REMEDY: Final = "move the data directory of this broker away if it is to begin 
 
 @dataclass(frozen=True, slots=True)
 class OwnLog:
-    """The log of a slave."""
+    """The log of this broker."""
 
     cluster: str
     broker_name: str
@@ -29,6 +31,21 @@ class OwnLog:
     file_size: int
     confirmed: int = 0
     """All before this offset is known to be confirmed, and is never cut."""
+
+    @classmethod
+    def of(
+        cls, config: BrokerConfig, store: MessageStore, epochs: Sequence[Epoch], confirmed: int = 0
+    ) -> Self:
+        """Return the log of an open store."""
+        return cls(
+            config.cluster,
+            config.broker_name,
+            epochs,
+            store.min_physical_offset,
+            store.max_physical_offset,
+            config.store.commit_log_file_size,
+            confirmed,
+        )
 
     @property
     def is_empty(self) -> bool:
@@ -109,10 +126,7 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
             f"{master.max_offset}: whether it is the same log cannot be told; {_REMEDY}"
         )
     theirs = [Epoch(*entry) for entry in master.epochs]
-    common = max(
-        (epoch for epoch in own.epochs if epoch in theirs), default=None, key=lambda epoch: epoch.number
-    )
-    end = _end_of(common, own, master) if common else _end_of_forgotten(own, theirs, master.min_offset)
+    common, end = _common(own, master)
     if end is None:
         return Refuse(
             f"the logs have no epoch in common (this broker's: {_text(own.epochs)}; the master's: {_text(theirs)}): "
@@ -143,6 +157,25 @@ def decide(own: OwnLog, master: ReplicaState) -> Decision:
             f"histories; {_REMEDY}"
         )
     return TruncateTo(end)
+
+
+def lacks(own: OwnLog, other: ReplicaState) -> int | None:
+    """Return up to where this log agrees with that of another member, if it lacks some of what is confirmed there."""
+    confirmed = 0 if other.known_confirmed is None else other.known_confirmed[1]
+    end = _common(own, other)[1]
+    agreed = own.end_offset if end is None else end
+    return agreed if agreed < confirmed else None
+
+
+def _common(own: OwnLog, other: ReplicaState) -> tuple[Epoch | None, int | None]:
+    """Return the last common epoch, and up to where the logs agree; None if that cannot be told."""
+    theirs = [Epoch(*entry) for entry in other.epochs]
+    common = max(
+        (epoch for epoch in own.epochs if epoch in theirs), default=None, key=lambda epoch: epoch.number
+    )
+    if common is not None:
+        return common, _end_of(common, own, other)
+    return None, _end_of_forgotten(own, theirs, other.min_offset)
 
 
 def _end_of(common: Epoch, own: OwnLog, master: ReplicaState) -> int:

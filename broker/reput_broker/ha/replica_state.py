@@ -1,5 +1,5 @@
-"""QUERY_REPLICA_STATE: what a slave compares its log with before it copies the master's; the state of replication
-(907), and an offset in a slave's checkpoint (908) (RocketMQ: AdminBrokerProcessor).
+"""QUERY_REPLICA_STATE: what a slave compares its log with before it copies the master's, and a member its own before it
+campaigns; the state of replication (907), and an offset in a slave's checkpoint (908) (RocketMQ: AdminBrokerProcessor).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from zlib import crc32
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.admission import SlaveAdmission
+from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.request import Handler, Request, Response
@@ -19,11 +20,12 @@ from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmi
 
 
 class ReplicaStateProcessor:
-    """Describes the log of this broker to slaves. A slave answers too, that it is not the master.
+    """Describes the log of this broker to slaves and members. A slave answers too, that it is not the master.
 
     Args:
         epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
         ha_port: where the log is served; None if it is not.
+        elector: of a group with an election.
         admission: gives a slave what it proves its user with on that port; None: it need not.
         on_member: called with what a slave says of itself when it asks.
     """
@@ -37,6 +39,7 @@ class ReplicaStateProcessor:
         *,
         epoch: int,
         ha_port: int | None,
+        elector: Elector | None = None,
         admission: SlaveAdmission | None = None,
         on_member: Callable[[QueryReplicaStateHeader], None] = lambda _header: None,
     ) -> None:
@@ -46,6 +49,7 @@ class ReplicaStateProcessor:
         self._members = members
         self._epoch = epoch
         self._ha_port = ha_port
+        self._elector = elector
         self._admission = admission
         self._on_member = on_member
 
@@ -61,6 +65,7 @@ class ReplicaStateProcessor:
         self._members.asked(header.slave_id, header.address, host)
         store = self._store
         record = None if header.record_offset < 0 else store.record_at(header.record_offset)
+        epochs, elector = self._epochs.entries, self._elector
         state = ReplicaState(
             cluster=self._config.cluster,
             broker_name=self._config.broker_name,
@@ -69,10 +74,14 @@ class ReplicaStateProcessor:
             min_offset=store.min_physical_offset,
             max_offset=store.max_physical_offset,
             file_size=store.options.commit_log_file_size,
-            epochs=[(epoch.number, epoch.start_offset) for epoch in self._epochs.entries],
+            epochs=[(epoch.number, epoch.start_offset) for epoch in epochs],
             confirm_offset=store.confirm_offset,
             ha_port=self._ha_port,
             member=self._config.broker_id if self._config.election.is_on else None,
+            seen_record=None if elector is None else elector.seen_record,
+            known_confirmed=None
+            if elector is None
+            else elector.known_confirmed(epochs, store.max_physical_offset),
             record_crc=None if record is None else crc32(record),
             members=self._members.all(),
         )

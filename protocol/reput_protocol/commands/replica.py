@@ -1,4 +1,6 @@
-"""What a slave asks its master before it copies its log. The request is Reput's."""
+"""What a slave asks its master before it copies its log, and a member the others before it campaigns. The request is
+Reput's.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class GroupMember(Body):
 
 
 class ReplicaState(Body):
-    """The body of an answer to QUERY_REPLICA_STATE: the history of a master's log."""
+    """The body of an answer to QUERY_REPLICA_STATE: the history of a log."""
 
     cluster: str
     broker_name: BrokerName
@@ -71,6 +73,13 @@ class ReplicaState(Body):
     """Where it serves its log; None if it does not."""
     member: int | None = None
     """Its number in a group that elects its master; None without an election."""
+    seen_record: tuple[int, int] | None = None
+    """Epoch and version of the last record of the group that it saw at the engine that elects; None without an
+    election.
+    """
+    known_confirmed: tuple[int, int] | None = None
+    """An epoch, and the offset up to which this log is known to be confirmed by its master; None without an election.
+    """
     record_crc: int | None = None
     """CRC-32 of the whole record at the requested offset; None if none starts there."""
     members: list[GroupMember] = field(default_factory=list)

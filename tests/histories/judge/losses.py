@@ -2,19 +2,24 @@
 
 An acknowledgement holds as long as its level says: what a power cut or another master may take back is excused after
 such an event. What is stored although its put was not answered counts too. A producer that deduplicates repeats a put
-whose level was not reached until it is: otherwise its caller has lost what another master takes back. A process that
-fails is a violation, too.
+whose level was not reached until it is: otherwise its caller has lost what another master takes back. Only without a
+master it ends with that. A process that fails is a violation, too.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Final
 
 from histories import terms
 from histories.judge.facts import Facts, expected_in
 from histories.judge.violation import Violation
 from reput_protocol.codes import AckLevel
+
+_REPETITION_S: Final = 5.0
+"""How long a repeated put waits for a master."""
 
 
 def judge(facts: Facts) -> Iterator[Violation]:
@@ -42,8 +47,14 @@ def judge(facts: Facts) -> Iterator[Violation]:
     for entry in facts.stored:
         if entry.uid not in facts.puts:
             yield Violation("invented", f"{entry} was never put")
+    leading, gone_at = "", math.inf
     for event in facts.events:
-        if event.what == "not-reached" and facts.puts[event["uid"]].deduplicated:
+        if event.what == "leads":
+            leading, gone_at = event["address"], math.inf
+        elif event.what in ("dies", "led") and event["of"] == leading:
+            gone_at = min(gone_at, event.at)
+        is_repeated = event.what == "not-reached" and facts.puts[event["uid"]].deduplicated
+        if is_repeated and event.at - gone_at < _REPETITION_S:
             yield Violation("not repeated", str(event))
         if event.what == "failed":
             yield Violation("process", f"{event['process']} has ended badly: {str(event.get('log'))[-600:]}")

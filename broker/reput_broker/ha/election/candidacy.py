@@ -3,16 +3,22 @@
 Only a member of the recorded in-sync set may, because it has every confirmed message. The first master of a group is
 the member that the configuration names. A member that the last master handed over to has the length of a lease for
 itself, and an unfit member waits as long for a fit one.
+
+The record may be older than the group, because the engine was restored from a copy. So it counts what this member has
+seen, and what the others answer that it can reach.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from reput_broker.ha.election.engine import GroupRecord, Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
+from reput_broker.ha.history import OwnLog, lacks
+from reput_protocol.commands.replica import ReplicaState
 
 _LOOK_S = 0.005
+_REMEDY = "decide which member has the longest log, and let it run `reput broker promote NUMBER --force`"
 
 
 class Candidacy:
@@ -73,13 +79,8 @@ class Candidacy:
             return self._unfit
         if self._failed is not None and self._clock() < self._failed[1]:
             return self._failed[0]
-        last = max((seen or 0, 0), self._file.seen.record)
-        if (record.epoch, record.version) < last:
-            return (
-                f"{self._engine} has epoch {record.epoch}, version {record.version} of this group, but this member saw "
-                f"epoch {last[0]}, version {last[1]}: the engine has lost its state; decide which member has the "
-                "longest log, and let it run `reput broker promote NUMBER --force`"
-            )
+        if (record.epoch, record.version) < self._file.seen_record:
+            return self._engine_lost(record, "this member", self._file.seen_record)
         if record.epoch == 0:
             if me == self._first_master:
                 return None
@@ -95,6 +96,40 @@ class Candidacy:
                 "config/election.json): a new disk has none of the messages"
             )
         return self._why_wait(record)
+
+    def why_behind(
+        self, record: GroupRecord, own: OwnLog | None, others: Iterable[ReplicaState]
+    ) -> str | None:
+        """Return why this member may not campaign because of what other members know, or None.
+
+        That is a later record, or confirmed messages which its log lacks. What a member has confirmed that is not in
+        the set, and in an earlier tenure than the last, does not count: the last master has begun without it.
+
+        Args:
+            own: this member's log; None while it is not open.
+        """
+        for other in others:
+            seen = other.seen_record or (0, 0)
+            if seen > (record.epoch, record.version):
+                return self._engine_lost(record, f"member {other.member}", seen)
+            epoch, confirmed = other.known_confirmed or (0, 0)
+            is_old = epoch < record.epoch and other.member not in record.in_sync
+            if own is None or is_old or epoch < record.forced:
+                continue
+            agreed = lacks(own, other)
+            if agreed is not None:
+                return (
+                    f"member {other.member} knows all up to offset {confirmed} to be confirmed, and has the same log "
+                    f"as this one up to {agreed} only: this member has lost messages, or {self._engine} was restored "
+                    f"from an older copy; {_REMEDY}"
+                )
+        return None
+
+    def _engine_lost(self, record: GroupRecord, who: str, seen: tuple[int, int]) -> str:
+        return (
+            f"{self._engine} has epoch {record.epoch}, version {record.version} of this group, but {who} saw epoch "
+            f"{seen[0]}, version {seen[1]}: the engine has lost its state; {_REMEDY}"
+        )
 
     def _why_wait(self, record: GroupRecord) -> str | None:
         if self._vacant_since is None or self._vacant_since[0] != record.epoch:

@@ -1,7 +1,7 @@
 """The elector of one member: follows the engine's record, campaigns, and decides the broker's role.
 
-`Candidacy` says whether this member may campaign. The tenure that it wins is a `Mastership`, and ends when the lease
-does. All waits and comparisons use clocks that never jump.
+`Candidacy` says whether this member may campaign, also by what `OtherMembers` answer. The tenure that it wins is a
+`Mastership`, and ends when the lease does. All waits and comparisons use clocks that never jump.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from reput_broker.ha.election.mastership import (
     warn_unavailable,
 )
 from reput_broker.ha.election.member_file import MemberFile
+from reput_broker.ha.election.others import OtherMembers
 from reput_broker.put.fence import Fence, boot_time
 from reput_broker.roles import MASTER_ID, Master, Role, Tenure, TenureSource
+from reput_protocol.commands.replica import ReplicaState
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
@@ -44,6 +46,8 @@ _READS_PER_LEASE = 3
 _LOOK_S = 0.005
 _PREPARE_S = 0.5
 """Longest time for which a successor fetches the tables from the last master, in seconds."""
+_ASK_S = 0.3
+"""Longest time for which a candidate waits for what the other members know, in seconds."""
 _SAVE_S = 1.0
 """Interval at which the confirm offset is kept, for a member that is killed."""
 _PASS_S = 1.0
@@ -87,6 +91,8 @@ class Elector(TenureSource):
         self._log_epoch = log_epoch
         self._clock = clock
         self._candidacy = Candidacy(me, file, terms, engine.name, clock)
+        self.others: OtherMembers | None = None
+        """The other members, which are asked before this one campaigns."""
         self._seen = GroupRecord()
         self._last_leader: int | None = None
         self._mastership: Mastership | None = None
@@ -205,10 +211,23 @@ class Elector(TenureSource):
             self._set(self._as_slave(None))
         reason = self._candidacy.why_not(record)
         if reason is None:
-            await self._campaign(record, record.in_sync | {self._me.member})
-        elif reason != self._reason:
+            own = None if self.others is None else self.others.own_log()
+            reason = self._candidacy.why_behind(record, own, await self._ask())
+            if reason is None:
+                await self._campaign(record, record.in_sync | {self._me.member})
+                return
+            if await self._engine.read() != record:
+                return  # one of them was elected meanwhile
+        if reason != self._reason:
             self._reason = reason
             log.warning("not_campaigning", reason=reason, epoch=record.epoch, in_sync=sorted(record.in_sync))
+
+    async def _ask(self) -> list[ReplicaState]:
+        """Return what the other members know that can be reached in a short time."""
+        if self.others is None:
+            return []
+        addresses = {**self._file.seen.members, **self.others.addresses}
+        return await self.others.ask(addresses, min(_ASK_S, self._lease_s / 4))
 
     async def _prepare_to_lead(self) -> None:
         if self._prepare is not None:
@@ -241,7 +260,10 @@ class Elector(TenureSource):
             self._candidacy.failed(f"the epochs of this member's log cannot be read: {error}")
             log.error("log_epochs_not_read", detail=str(error), hint="this member tries again after a lease")
             return False
-        epoch = max(record.epoch, self._file.epoch or 0, log_epoch) + 1
+        # Only what an operator decides can be behind what others know. They are to follow it.
+        others = await self._ask() if force else []
+        known = [number for other in others for number, _ in [*other.epochs, other.seen_record or (0, 0)]]
+        epoch = max(record.epoch, self._file.epoch or 0, log_epoch, *known) + 1
         sent_at = self._clock()
         forced = epoch if force else record.forced
         taken = await self._engine.take(record, GroupRecord(epoch, in_sync, leader=self._me, forced=forced))
@@ -269,6 +291,15 @@ class Elector(TenureSource):
         return True
 
     # What is known to be confirmed
+
+    @property
+    def seen_record(self) -> tuple[int, int]:
+        """Epoch and version of the last record that this member has seen or begun."""
+        return self._file.seen_record
+
+    def known_confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> tuple[int, int]:
+        """Return an epoch, and up to which offset its master has confirmed this log; see `confirmed`."""
+        return self._file.seen.confirmed[0], self.confirmed(epochs, end)
 
     @override
     def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:
@@ -312,6 +343,8 @@ class Elector(TenureSource):
             await self._save_seen()
 
     async def _save_seen(self) -> None:
+        if self.others is not None:
+            self._file.seen.note_members(self.others.addresses)
         try:
             await trio.to_thread.run_sync(self._file.seen.save)
         except (OSError, ReputError) as error:

@@ -6,7 +6,8 @@ something.
 
 `config/election.seen.json` is what it has seen of its group: an engine that is restored from a copy may have the
 group's last epoch and an older in-sync set. So the version of the record is kept there, and the last confirm offset: a
-member never cuts its log below that, whoever is the master.
+member never cuts its log below that, whoever is the master. So are the addresses of the other members, which a member
+asks before it campaigns.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -63,6 +65,11 @@ class MemberFile:
                 "correct broker_id, broker_name and cluster, or use another data_dir"
             )
 
+    @property
+    def seen_record(self) -> tuple[int, int]:
+        """Epoch and version of the last record that this member has seen or begun."""
+        return max((self.epoch or 0, 0), self.seen.record)
+
     def note(self, epoch: int) -> None:
         """Keep the epoch if it is the largest so far, durably. Raises OSError."""
         if self.epoch is not None and epoch <= self.epoch:
@@ -85,6 +92,7 @@ class _Seen(msgspec.Struct, rename="camel", frozen=True):
     version: int = 0
     confirm_epoch: int = 0
     confirm_offset: int = 0
+    members: dict[int, str] = {}
 
 
 class SeenFile:
@@ -128,6 +136,16 @@ class SeenFile:
         """Note that all before a log offset is confirmed. The next `save` keeps it."""
         if (epoch, offset) > self.confirmed:
             self._seen = msgspec.structs.replace(self._seen, confirm_epoch=epoch, confirm_offset=offset)
+
+    @property
+    def members(self) -> Mapping[int, str]:
+        """The last known addresses of the other members, by the id under which they are announced as slaves."""
+        return self._seen.members
+
+    def note_members(self, addresses: Mapping[int, str]) -> None:
+        """Note where the other members are, if any are known. The next `save` keeps it."""
+        if addresses:
+            self._seen = msgspec.structs.replace(self._seen, members=dict(addresses))
 
     def save(self) -> None:
         """Write what has changed, durably. Raises DiskFull, FlushFailed, OSError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -10,21 +11,54 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import GroupRecord, Leader, LeaseLost, Terms
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile
+from reput_broker.ha.election.others import OtherMembers
 from reput_broker.ha.epochs import Epoch
+from reput_broker.ha.history import OwnLog
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
+from reput_protocol.commands.replica import ReplicaState
 from support.election_engine import EngineState, FakeEngine
 from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=partial(run_by_the_clock, within_s=1000))
 
 LEASE_S = 10.0
+
+
+class Reachable(OtherMembers):
+    """The other members that run, except those that this one does not reach."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self.unreachable: set[int] = set()
+        self.asked: list[Mapping[int, str]] = []
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        member = self._member
+        return {
+            n + 1: f"{other.host}:10911" for n, other in member.group.members.items() if other is not member
+        }
+
+    def own_log(self) -> OwnLog:
+        return OwnLog("c", "b", self._member.epochs, 0, self._member.end, 1024)
+
+    async def ask(self, addresses: Mapping[int, str], within_s: float) -> list[ReplicaState]:
+        self.asked.append(addresses)
+        await trio.sleep(within_s if self.unreachable else 0.01)
+        others = [self._member.group.members[number - 1] for number in addresses]
+        return [
+            other.state()
+            for other in others
+            if not other.scope.cancel_called and other.number not in self.unreachable
+        ]
 
 
 class Member:
@@ -42,7 +76,7 @@ class Member:
 
     def _make(self) -> Elector:
         n = self.number
-        return Elector(
+        elector = Elector(
             self.engine,
             Leader(n, f"{self.host}:10911", f"{self.host}:10912"),
             Role.ASYNC_MASTER,
@@ -50,6 +84,25 @@ class Member:
             Terms(LEASE_S, first_master=1, in_sync_timeout_s=10.0, gap_max=1000),
             lambda: self.log_epoch,
             trio.current_time,
+        )
+        elector.others = self.others = Reachable(self)
+        return elector
+
+    def state(self) -> ReplicaState:
+        """What it answers another member."""
+        epochs, elector = self.epochs, self.elector
+        return ReplicaState(
+            "c",
+            "b",
+            self.leads,
+            0,
+            0,
+            self.end,
+            1024,
+            [(epoch.number, epoch.start_offset) for epoch in epochs],
+            member=self.number,
+            seen_record=elector.seen_record,
+            known_confirmed=elector.known_confirmed(epochs, self.end),
         )
 
     async def run(self) -> None:
@@ -316,7 +369,126 @@ async def test_a_member_that_saw_a_later_set_does_not_campaign_in_a_restored_eng
     assert f"version {copy.version} of this group, but this member saw epoch 1" in group[2].elector.reason
     group[3].restart()
     await trio.sleep(2 * LEASE_S)
+    assert f"but member 2 saw epoch 1, version {copy.version + 1}: " in group[3].elector.reason
+    assert not group[2].leads
+    assert not group[3].leads, "an operator decides"
+    group[2].kill()
+    await trio.sleep(2 * LEASE_S)
     assert group.master is group[3], "it was away when it left the set"
+
+
+async def test_a_member_does_not_campaign_that_lacks_what_another_knows_to_be_confirmed(group: Group) -> None:
+    """The engine was restored from a copy, and nobody who is left saw the later record; or a power cut took it."""
+    group.start()
+    await trio.sleep(1)
+    for member in group.members.values():
+        member.epochs = [Epoch(1, 0)]
+    await group.copy_everything(2, 3, end=500)
+    group[1].kill()
+    group[3].hears(1, 500, 500)
+    group[2].end = 400
+    group[3].others.unreachable = {2}
+    group[3].engine.is_cut_off = True
+    await trio.sleep(2 * LEASE_S)
+    assert "member 3 knows all up to offset 500 to be confirmed" in group[2].elector.reason
+    assert "the same log as this one up to 400" in group[2].elector.reason
+    group[3].engine.is_cut_off = False
+    await trio.sleep(LEASE_S)
+    assert group.master is group[3]
+
+
+@pytest.mark.parametrize("knows", ["in an earlier tenure", "what was overruled", "of a log that is the same"])
+async def test_what_others_have_confirmed_does_not_always_count(group: Group, knows: str) -> None:
+    """A member out of the set knows more of a tenure that is over; an operator has decided; nothing is lacking."""
+    group.start(1, 2)
+    await trio.sleep(1)
+    await group.copy_everything(2, end=500)
+    group[1].epochs = group[2].epochs = [Epoch(1, 0)]
+    group[3].end = 600
+    group[3].epochs = [Epoch(1, 0)]
+    group[3].hears(1, 600 if knows != "of a log that is the same" else 500, 600)
+    group.start(3)
+    group[1].kill()
+    group[2].kill()
+    await trio.sleep(LEASE_S)
+    record = replace(group.state.record, leader=None)
+    if knows == "in an earlier tenure":
+        record = replace(record, epoch=2)
+    elif knows == "what was overruled":
+        record = replace(record, epoch=2, forced=2, in_sync=frozenset({2, 3}))
+        group[3].engine.is_cut_off = True  # it knows nothing of the decision
+    group.state.keep(record)
+    group[2].restart()
+    await trio.sleep(1)
+    assert group.master is group[2]
+
+
+async def test_others_that_do_not_answer_delay_an_election_by_little(group: Group) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3)
+    group[2].others.unreachable = group[3].others.unreachable = {1, 2, 3}
+    group[1].kill()
+    await trio.sleep(LEASE_S + 0.5)
+    assert group.master in (group[2], group[3])
+
+
+async def test_addresses_of_others_are_known_after_a_restart(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3)
+    await trio.sleep(1)
+    for member in group.members.values():
+        member.kill()
+    await trio.sleep(0.1)
+    monkeypatch.setattr(Reachable, "addresses", {})
+    group[2].restart()
+    await trio.sleep(2 * LEASE_S)
+    assert group.master is group[2]
+    assert group[2].others.asked == [{2: "b1:10911", 4: "b3:10911"}]
+
+
+async def test_a_forced_master_has_an_epoch_beyond_what_others_saw(group: Group) -> None:
+    """They follow it then, and it does not refuse to campaign because of them."""
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3)
+    copy = group.state.record
+    group[3].kill()
+    await group.leave(3)
+    group[1].kill()
+    await trio.sleep(2 * LEASE_S)
+    assert group.master is group[2]
+    group[2].kill()
+    await trio.sleep(LEASE_S)
+    group.state.keep(replace(copy, leader=None))
+    group[2].restart()
+    group[3].restart()
+    await trio.sleep(1)
+    await group[3].elector.hand_over(3, 0, force=True)
+    assert group.state.record.epoch == group.state.record.forced == 3
+    await trio.sleep(1)
+    assert group[2].elector.current.master == Master("b3:10911", "b3:10912")
+    group[3].kill()
+    group[3].restart()
+    await trio.sleep(2 * LEASE_S)
+    assert group.master is group[3]
+
+
+async def test_a_member_that_is_elected_while_another_asks_is_followed(group: Group) -> None:
+    """What it saw of its own election is no reason to warn."""
+    group.start()
+    await trio.sleep(1)
+    await group.copy_everything(2, 3)
+    group[2].others.unreachable = {1}  # it waits
+    group[1].kill()
+    with capture_logs() as logged:
+        await trio.sleep(LEASE_S + 1)
+    assert group.master is group[3]
+    assert "is the master of epoch 2" in group[2].elector.reason
+    assert "not_campaigning" not in [entry["event"] for entry in logged]
 
 
 async def test_a_master_writes_its_record_again_into_a_restored_engine(group: Group) -> None:
