@@ -239,16 +239,28 @@ class TimerMessageStore:
         )
 
     def finished(self, log_end: int) -> FinishedTimers | None:
-        """Return what this timer has finished; None while a slot is loaded, where late messages may be.
+        """Return what this timer has finished; None while it does not know that yet.
+
+        Late messages may be in a slot that is loaded, and in the first one until it is. What an earlier master had
+        finished is known as its answer until the whole queue has been read and every slot of that answer is over: the
+        copies of those messages may be before `replay_from`.
 
         Args:
             log_end: end of the log now.
         """
-        if self.active.is_loading or self.lacks_wheel:
+        if (
+            self.lacks_wheel
+            or self.active.is_loading
+            or self.active_until <= self.read_ms
+            or self.queue_offset < self._replay_until_offset
+            or (self._finished is not None and self.read_ms < self._finished.read_ms)
+        ):
             return None
         progress = self.progress(log_end)
         late_from = self.active.first_late(self.read_ms, log_end)
-        return FinishedTimers(progress.read_ms, progress.queue_offset, late_from, progress.replay_from)
+        # Messages from `late_from` on are finished too. Each copy is behind its message.
+        replay_from = min(progress.replay_from or 0, late_from)
+        return FinishedTimers(progress.read_ms, progress.queue_offset, late_from, replay_from)
 
     def _continue_after_rocketmq(
         self,
@@ -337,10 +349,15 @@ class TimerMessageStore:
         for one in placed:
             self.wheel.put(one.slot_ms, one.after)
         for timed, one in zip(entries, placed, strict=False):
-            if not timed.is_done and (
+            if timed.is_done:
+                if timed.physical_offset in self._consumed:
+                    # An answer to a slave has it as finished once its own slot is over.
+                    slot_ms, _ = self._slot_from(timed, slot_of(timed.stored_ms))
+                    self._replay_until_ms = max(self._replay_until_ms, slot_ms)
+            elif (
                 one.slot_ms < self.active_until
                 or one.slot_ms in self.active.slots
-                or timed.out_ms < self.read_ms
+                or one.slot_ms == self.read_ms
             ):
                 self._keep_in_memory(timed, one)
         self.queue_offset += len(placed)
