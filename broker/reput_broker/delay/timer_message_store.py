@@ -276,17 +276,22 @@ class TimerMessageStore:
         offset = progress.queue_offset if logged is None else max(progress.queue_offset, logged + 1)
         self.queue_offset = min(max(offset, first_offset), end_offset)
 
-    def recover(self, now_ms: int, consumed: OffsetSet) -> dict[int, int]:
+    def recover(self, now_ms: int, consumed: OffsetSet, consumed_ms: int = 0) -> dict[int, int]:
         """Rebuild the wheel from the timer log. Blocks.
 
-        `consumed` has the log offsets of finished records. Returns the number of waiting messages by topic hash.
+        Args:
+            consumed: log offsets of finished records.
+            consumed_ms: when the last of them was finished, by the clock of that run; no slot of theirs is later.
+
+        Returns:
+            The number of waiting messages by topic hash.
         """
         self._consumed = consumed
         image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
         begin = slot_of(now_ms) if image.first_ms is None else min(image.first_ms, slot_of(now_ms))
         self.read_ms = self.active_until = max(self.read_ms, begin)
-        if image.consumed_ms is not None:
-            self._replay_until_ms = image.consumed_ms
+        if len(consumed):
+            self._replay_until_ms = max(slot_of(consumed_ms), image.consumed_ms or 0)
         if self.log.end:
             try:
                 self._make_wheel(image)
@@ -349,12 +354,7 @@ class TimerMessageStore:
         for one in placed:
             self.wheel.put(one.slot_ms, one.after)
         for timed, one in zip(entries, placed, strict=False):
-            if timed.is_done:
-                if timed.physical_offset in self._consumed:
-                    # An answer to a slave has it as finished once its own slot is over.
-                    slot_ms, _ = self._slot_from(timed, slot_of(timed.stored_ms))
-                    self._replay_until_ms = max(self._replay_until_ms, slot_ms)
-            elif (
+            if not timed.is_done and (
                 one.slot_ms < self.active_until
                 or one.slot_ms in self.active.slots
                 or one.slot_ms == self.read_ms
