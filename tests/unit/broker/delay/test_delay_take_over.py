@@ -13,6 +13,7 @@ from reput_broker.delay import timer_log, timer_wheel
 from reput_broker.delay.finished_timers import FinishedTimersFile, read_answer
 from reput_broker.delay.levels import DelayOffsetFile
 from reput_broker.store.errors import DiskFull
+from reput_broker.store.file_io import create_file
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.config_file import encode
 from support.delayed import DelayBench, bench_options
@@ -32,8 +33,6 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
-    create_file = timer_wheel.create_file
-
     def create_or_not(path: Path, size: int) -> int:
         if disk.is_full:
             raise DiskFull(path, size)
@@ -117,9 +116,9 @@ async def test_from_a_master_that_had_no_room_for_its_timer(tmp_path: Path, disk
     bench.stop()
 
 
-@pytest.mark.parametrize("behind_ms", [0, 30_000])
+@pytest.mark.parametrize(("behind_ms", "restarts"), [(0, 0), (30_000, 0), (30_000, 2)])
 async def test_from_a_master_in_whose_time_delivered_messages_are_not_due(
-    tmp_path: Path, behind_ms: int
+    tmp_path: Path, behind_ms: int, restarts: int
 ) -> None:
     """Its clock is behind, or the second in which they were due is not over."""
     bench = DelayBench(bench_options(tmp_path / "store"))
@@ -127,7 +126,11 @@ async def test_from_a_master_in_whose_time_delivered_messages_are_not_due(
         await trio.sleep(10 - trio.current_time() % 1)
         bodies = {b"%d" % n for n in range(100) if bench.timed(b"%d" % n, 200 * n + 100)}
         await trio.sleep(10.4)
-    bench = take_over(bench, offset_ms=-behind_ms)
+    bench = take_over(bench, copies=not restarts, offset_ms=-behind_ms)
+    for _ in range(restarts):
+        async with bench.running():
+            await trio.sleep(5)
+        bench = bench.kill()
     async with bench.running():
         await trio.sleep(0.2)
     bench = take_over(bench)
