@@ -33,6 +33,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
+
     def create_or_not(path: Path, size: int) -> int:
         if disk.is_full:
             raise DiskFull(path, size)
