@@ -120,9 +120,11 @@ class ActiveSlots:
             slot.delivered_from = delivered_from
 
     def first_late(self, before_ms: int, default: int) -> int:
-        """Return the first log offset of a waiting message that was due before a time."""
+        """Return the first log offset of a waiting message whose own slot is before that of a time."""
+        # One that is rescheduled there is due when the slot begins that it is in.
         return min(
-            (due.physical_offset for due in self._waiting.values() if due.due_ms < before_ms), default=default
+            (due.physical_offset for due in self._waiting.values() if due.due_ms <= before_ms),
+            default=default,
         )
 
     def waiting(self) -> list[Due]:

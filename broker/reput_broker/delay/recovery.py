@@ -26,6 +26,8 @@ class DeliveredRecords:
         self._store = store
         self.timed = array("q")
         """Log offsets of records in the timer's queue that were delivered or rescheduled."""
+        self.timed_ms = 0
+        """When the last of them was, by the clock of that broker."""
         self.levelled: set[tuple[int, int]] = set()
         """Delay level and queue offset of records of the levels that were delivered or cancelled."""
 
@@ -39,9 +41,9 @@ class DeliveredRecords:
                 continue  # it is in the slot of the message that it cancels
             origin = origin_of(record)
             if origin is not None:
-                self._note(origin)
+                self._note(origin, record.store_timestamp_ms)
 
-    def _note(self, physical_offset: int) -> None:
+    def _note(self, physical_offset: int, when_ms: int) -> None:
         data = self._store.record_at(physical_offset)
         if data is None:
             return  # it has left the log and waits no longer
@@ -49,6 +51,7 @@ class DeliveredRecords:
         topic = delayed.topic
         if topic == TIMER_TOPIC:
             self.timed.append(physical_offset)
+            self.timed_ms = max(self.timed_ms, when_ms)
         elif topic == SCHEDULE_TOPIC:
             self.levelled.add((delayed.queue_id + 1, delayed.queue_offset))
 

@@ -118,7 +118,7 @@ class Schedule:
         self.consumed.fill(delivered.timed)
         self.levels.recover(delivered.levelled, replay_from or 0)
         self.cancellations.recover(0 if saved is None else saved.cancel_offset)
-        self._count(self.timers.recover(now_ms, self.consumed), topics)
+        self._count(self.timers.recover(now_ms, self.consumed, delivered.timed_ms), topics)
         if self.timers.wheel_refusal is not None:
             log.warning(
                 "timer_files_not_made",

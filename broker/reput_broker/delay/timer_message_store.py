@@ -239,16 +239,28 @@ class TimerMessageStore:
         )
 
     def finished(self, log_end: int) -> FinishedTimers | None:
-        """Return what this timer has finished; None while a slot is loaded, where late messages may be.
+        """Return what this timer has finished; None while it does not know that yet.
+
+        Late messages may be in a slot that is loaded, and in the first one until it is. What an earlier master had
+        finished is known as its answer until the whole queue has been read and every slot of that answer is over: the
+        copies of those messages may be before `replay_from`.
 
         Args:
             log_end: end of the log now.
         """
-        if self.active.is_loading or self.lacks_wheel:
+        if (
+            self.lacks_wheel
+            or self.active.is_loading
+            or self.active_until <= self.read_ms
+            or self.queue_offset < self._replay_until_offset
+            or (self._finished is not None and self.read_ms < self._finished.read_ms)
+        ):
             return None
         progress = self.progress(log_end)
         late_from = self.active.first_late(self.read_ms, log_end)
-        return FinishedTimers(progress.read_ms, progress.queue_offset, late_from, progress.replay_from)
+        # Messages from `late_from` on are finished too. Each copy is behind its message.
+        replay_from = min(progress.replay_from or 0, late_from)
+        return FinishedTimers(progress.read_ms, progress.queue_offset, late_from, replay_from)
 
     def _continue_after_rocketmq(
         self,
@@ -264,17 +276,22 @@ class TimerMessageStore:
         offset = progress.queue_offset if logged is None else max(progress.queue_offset, logged + 1)
         self.queue_offset = min(max(offset, first_offset), end_offset)
 
-    def recover(self, now_ms: int, consumed: OffsetSet) -> dict[int, int]:
+    def recover(self, now_ms: int, consumed: OffsetSet, consumed_ms: int = 0) -> dict[int, int]:
         """Rebuild the wheel from the timer log. Blocks.
 
-        `consumed` has the log offsets of finished records. Returns the number of waiting messages by topic hash.
+        Args:
+            consumed: log offsets of finished records.
+            consumed_ms: when the last of them was finished, by the clock of that run; no slot of theirs is later.
+
+        Returns:
+            The number of waiting messages by topic hash.
         """
         self._consumed = consumed
         image = image_of(self.log, self.wheel.slots, self.read_ms, consumed)
         begin = slot_of(now_ms) if image.first_ms is None else min(image.first_ms, slot_of(now_ms))
         self.read_ms = self.active_until = max(self.read_ms, begin)
-        if image.consumed_ms is not None:
-            self._replay_until_ms = image.consumed_ms
+        if len(consumed):
+            self._replay_until_ms = max(slot_of(consumed_ms), image.consumed_ms or 0)
         if self.log.end:
             try:
                 self._make_wheel(image)
@@ -340,7 +357,7 @@ class TimerMessageStore:
             if not timed.is_done and (
                 one.slot_ms < self.active_until
                 or one.slot_ms in self.active.slots
-                or timed.out_ms < self.read_ms
+                or one.slot_ms == self.read_ms
             ):
                 self._keep_in_memory(timed, one)
         self.queue_offset += len(placed)

@@ -166,6 +166,8 @@ class SlaveSynchronize:
         self._wanted: trio.Event | None = None
         self._wake = trio.Event()
         self._topics_version = self._groups_version = DataVersion()
+        self._deleted_topics: dict[str, int] = {}
+        """Topics whose queues must still be deleted, with the end of the master's log when it had deleted them."""
         self._has_offsets = tables.offsets.file.path.exists()
         config = store.options.data_dir / "config"
         members = GroupMembersFile(config, tables.clock_ms)
@@ -478,14 +480,16 @@ class SlaveSynchronize:
             await self._tables.offsets_soon.sync()  # the master is told that they are here
 
     async def _take_topics(self, members: Members, held: _Held) -> None:
-        topics = self._tables.topics
-        removed = topics.adopt(members)
+        topics, deleted = self._tables.topics, self._deleted_topics
+        deleted.update(dict.fromkeys(topics.adopt(members), held.log_end or 0))
         self._topics_version = topics.version
-        await self._tables.topic_saver.save()
-        for topic in removed:
-            if not self._has_records_from(topic, held.log_end or 0):
+        # Before the save, and again after a failure: a saved table does not name them any more.
+        for topic, log_end in list(deleted.items()):
+            if topics.get(topic) is None and not self._has_records_from(topic, log_end):
                 self._store.delete_topic(topic)
                 self._forget_topic(topic)
+            del deleted[topic]
+        await self._tables.topic_saver.save()
 
     def _has_records_from(self, topic: str, physical_offset: int) -> bool:
         """Tell whether the topic was created again since: then its old queues are gone already."""

@@ -361,6 +361,31 @@ def test_a_topic_that_the_master_deleted_loses_its_queues_unless_it_was_created_
     run_by_the_clock(check)
 
 
+@pytest.mark.parametrize("full", ["table", "queues"])
+def test_a_topic_that_the_master_deleted_loses_its_queues_once_the_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def check() -> None:
+        async with slave_of(FakeMaster(is_reput=True), tmp_path) as slave:
+            slave.tables.topics.adopt_queues("gone", 1)
+            with monkeypatch.context() as disk:
+                if full == "table":
+                    disk.setattr(slave.tables.topics.file, "write_temporary", no_room)
+                else:
+                    disk.setattr(slave.log, "delete_topic", no_room)
+                await trio.sleep(15)
+                assert slave.tables.topics.get("T") is not None
+                assert slave.tables.topics.get("gone") is None
+            await trio.sleep(15)
+            assert (slave.log.deleted, slave.forgotten) == (["gone"], ["gone"])
+
+    run_by_the_clock(check)
+    assert "gone" not in json.loads((tmp_path / "config" / "topics.json").read_bytes())["topicConfigTable"]
+
+
 def test_nothing_is_taken_from_a_slave_or_from_a_master_of_another_history(tmp_path: Path) -> None:
     async def check() -> None:
         master = FakeMaster(is_reput=True)
