@@ -288,7 +288,8 @@ class Put(Struct, eq=False):
     answer: Callable[[PutResult], Response]
     topic: str
     """The topic under which it is counted."""
-    ack: AckLevel
+    ack: AckLevel | None
+    """See `LogProgress.answer_when`."""
     kind: str = "normal"
     outcome: PutResult | Response | Exception | None = None
     """First the result of the append, then the answer; None while that waits for the disk."""

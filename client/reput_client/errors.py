@@ -198,7 +198,7 @@ class AckNotReached(ReputError):
         self, asked: str, receipts: Sequence[SendReceipt], response_code: int, remark: str | None
     ) -> None:
         super().__init__(
-            f"stored, but {asked!r} was not reached (code {response_code}{f', {remark}' if remark else ''}): "
+            f"stored, but {str(asked)!r} was not reached (code {response_code}{f', {remark}' if remark else ''}): "
             f"{'a failover' if asked == 'replicated' else 'a power cut'} may still lose it, and sending it again "
             "can store it twice"
         )

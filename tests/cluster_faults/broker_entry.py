@@ -61,10 +61,11 @@ def _settable_clock(path: Path) -> None:
 
 
 def _note_tenures(recorder: Recorder) -> None:
-    """Write down what the broker becomes, before it serves anything as that."""
+    """Write down what the broker becomes, before it serves anything as that, and the ends of leases."""
     from reput_broker.compose.served_tenure import ServedTenure
+    from reput_broker.ha.election.mastership import Mastership
 
-    start = ServedTenure._start_parts
+    start, end = ServedTenure._start_parts, Mastership.end
 
     address = f"{os.environ['REPUT_HOST']}:{os.environ['REPUT_PORT']}"
 
@@ -75,7 +76,13 @@ def _note_tenures(recorder: Recorder) -> None:
         recorder.note(what, epoch=tenure.epoch, address=address, wall_ms=wall_ms)
         return start(self, nursery)
 
+    def ended(self: Mastership, reason: str, *, is_wanted: bool = False) -> None:
+        if not self.is_over:
+            recorder.note("led", of=address)
+        end(self, reason, is_wanted=is_wanted)
+
     ServedTenure._start_parts = noted  # type: ignore[method-assign]
+    Mastership.end = ended  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

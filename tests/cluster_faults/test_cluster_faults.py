@@ -30,7 +30,8 @@ class _Notes:
     def _machine(self, number: int) -> Any:
         acts = "kill", "stop", "start", "freeze", "thaw", "fill_disk", "empty_disk", "set_clock"
         machine = self._acting(*acts)
-        machine.name, machine.is_up, machine.is_frozen = f"b{number}", True, False
+        machine.name, machine.address = f"b{number}", f"b{number}:1"
+        machine.is_up, machine.is_frozen = True, False
         machine.stop = lambda: 0
         return machine
 

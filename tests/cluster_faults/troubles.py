@@ -190,6 +190,7 @@ class Troubles:
         for machine in ended:
             if how is signal.SIGKILL or machine.is_frozen:
                 machine.kill()
+                self._cluster.recorder.note("dies", of=machine.address)
             elif machine.stop() != 0:
                 self._cluster.recorder.note("failed", process=machine.name, log=machine.log_tail())
 

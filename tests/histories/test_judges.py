@@ -100,7 +100,7 @@ def test_a_producer_that_deduplicates_repeats_what_has_not_reached_its_level(sto
 @pytest.mark.parametrize("ends", [["dies"], ["led"], ["led", "dies"]])
 def test_a_producer_may_give_up_in_a_group_without_a_master(story: Story, ends: list[str]) -> None:
     story.note("b1", "leads", epoch=1, address="b1", wall_ms=0)
-    for uid, waits_s, broken in (("a-o1", 6.0, set()), ("a-o2", 4.0, {"not repeated"})):
+    for uid, waits_s, broken in (("a-o1", 3.0, set()), ("a-o2", 1.0, {"not repeated"})):
         story.put(uid, deduplicated=True)
         story.handle("m1", uid)
         for what in ends:

@@ -15,12 +15,14 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import synchronize
+from reput_broker.ha.client import HAClient
 from reput_broker.ha.election import table_copies
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
+from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Refusal, Response
@@ -33,6 +35,7 @@ from reput_broker.tables.tables import Tables
 from reput_client import Consumer, Message, Producer, ReceivedMessage, TransactionProducer, TransactionState
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.group import (
     ConsumerData,
@@ -433,6 +436,50 @@ async def test_a_change_is_answered_once_the_set_has_it(
         tables = tables_of(second)
         assert tables.offsets.query("g", TOPIC, 0) == 1
         assert tables.topics.get("made") is not None
+
+
+@pytest.mark.trio
+async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(tmp_path, slave_timeout="60s")
+    held = trio.Event()
+    append = HAClient._append
+
+    async def append_later(self: HAClient, received: ReceivedLog) -> None:
+        await held.wait()
+        await append(self, received)
+
+    async with group.member(0) as first, group.member(1):
+        await group.in_sync(0, 1)
+        assert (await put(first, b"one")).code == 0
+        await until(lambda: readable(first) == 1)
+        assert (await give_back(first)).code == 0, "the retry topic exists now"
+        monkeypatch.setattr(HAClient, "_append", append_later)
+        answers: dict[str, ClientAnswer] = {}
+
+        async def note(name: str, work: Awaitable[ClientAnswer]) -> None:
+            answers[name] = await work
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, "back", give_back(first))
+            nursery.start_soon(note, "sent", send_to_retry_topic(first))
+            nursery.start_soon(note, "put", put(first, b"two", AckLevel.FLUSHED))
+            await until(lambda: "put" in answers)
+            await trio.sleep(0.3)
+            assert set(answers) == {"put"}
+            held.set()
+        assert {name: answer.code for name, answer in answers.items()} == {"put": 0, "back": 0, "sent": 0}
+
+
+async def give_back(broker: Broker) -> ClientAnswer:
+    header = SendBackHeader(0, "g", 3)  # the first message of the log
+    return await ask(broker, RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext(HeaderType.MSGPACK))
+
+
+async def send_to_retry_topic(broker: Broker) -> ClientAnswer:
+    header = SendMessageHeader("g", "%RETRY%g", 0, reconsume_times=1, ack=AckLevel.FLUSHED)
+    return await ask(broker, RequestCode.SEND_MESSAGE, header.to_ext(HeaderType.MSGPACK), b"one")
 
 
 @pytest.mark.trio

@@ -42,7 +42,7 @@ def acknowledged_before_the_copy() -> None:
 
     real = LogProgress.answer_when
 
-    def hasty(self: LogProgress, level: AckLevel, end_offset: int, put: PendingPut) -> None:
+    def hasty(self: LogProgress, level: AckLevel | None, end_offset: int, put: PendingPut) -> None:
         self.replicated.advance(end_offset)
         real(self, level, end_offset, put)
 

@@ -162,7 +162,7 @@ class _PutSpan(RequestTraffic):
         """Note what is to be stored."""
         if not isinstance(result, Put):
             return result
-        self._attributes["reput.ack"] = result.ack.value
+        self._attributes["reput.ack"] = "confirmed" if result.ack is None else result.ack.value
         if isinstance(result.work, Block):
             self._attributes[_QUEUE] = str(result.work.queue_id)
         answer = result.answer

@@ -189,7 +189,7 @@ class LogProgress:
         self.offered = Position()
         self.dispatched = Position()
         self.replicated = Position(seconds[AckLevel.REPLICATED], ErrorCode.REPLICA_TIMEOUT)
-        self.confirmed = Position()
+        self.confirmed = Position(error=ErrorCode.REPLICA_TIMEOUT)
         self.replicas = Replicas()
         self._store = store
         self._config = config
@@ -261,8 +261,10 @@ class LogProgress:
 
     # Puts that wait
 
-    def answer_when(self, level: AckLevel, end_offset: int, put: PendingPut) -> None:
+    def answer_when(self, level: AckLevel | None, end_offset: int, put: PendingPut) -> None:
         """Answer a stored put once the log has a level up to `end_offset`, or that this was not reached.
+
+        Without a level that is once no failover takes it back, in a group with an election.
 
         If copies cannot be had now, the answer says so at once: a request that names the level was refused before.
         """
@@ -271,6 +273,8 @@ class LogProgress:
             position, timeout_s = self.flushed, self._config.store.sync_timeout
         elif level is AckLevel.PAGE_CACHE:
             position = self.committed
+        elif level is None:
+            position, timeout_s = self.confirmed, self._config.ha.slave_timeout
         else:
             position, timeout_s = self.replicated, self._config.ha.slave_timeout
             reason = None if end_offset <= position.offset else self.replicas.refusal()
@@ -301,7 +305,8 @@ class LogProgress:
                 self.replicas.refusal(),
             )
             self.replicated.admit_late(store, f"{reason}; {why}" if why else reason)
-            if not (self.flushed.is_awaited or self.replicated.is_awaited):
+            self.confirmed.admit_late(store, reason)
+            if not (self.flushed.is_awaited or self.replicated.is_awaited or self.confirmed.is_awaited):
                 self._waiting = trio.Event()
 
 

@@ -61,10 +61,10 @@ class PutPath:
             if not is_sync:
                 progress.committed.follow(self.reput.catch_up)
             progress.committed.follow(self.flush.committed)
-            progress.replicated.want = self.commit.want
+            progress.replicated.want = progress.confirmed.want = self.commit.want
             self.wrote = _nothing
         elif is_sync:
-            progress.replicated.want = self.flush.want
+            progress.replicated.want = progress.confirmed.want = self.flush.want
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
         put_dispatches = not is_sync and not progress.has_pool
         self.put_by = self.reput.put_by if put_dispatches else _nothing
@@ -77,6 +77,7 @@ class PutPath:
         )
         self.local_ack = AckLevel.FLUSHED if is_sync else AckLevel.PAGE_CACHE
         self._ha = config.ha
+        self._elects = config.election.is_on
         self.own = OwnPuts(store, self.lock, fence, self.wrote)
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
@@ -99,6 +100,14 @@ class PutPath:
         if self._ha.role == "SYNC_MASTER" and self._ha.in_sync_replicas > 1:
             return AckLevel.REPLICATED
         return self.local_ack
+
+    def kept_ack(self, ack: AckLevel) -> AckLevel | None:
+        """Return the level for a message that a consumer returns, if `ack` was asked or is the default.
+
+        The consumer goes on behind the message. So, in a group with an election, it is answered once no failover takes
+        it back (None), however few members are in sync.
+        """
+        return None if self._elects and ack is not AckLevel.REPLICATED else ack
 
 
 def _nothing(_: object = None) -> None:

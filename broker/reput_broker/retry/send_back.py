@@ -37,7 +37,7 @@ class SendBackProcessor:
         once: PutBackOnce,
         counts: RetryCounts,
         *,
-        ack: Callable[[], AckLevel],
+        ack: Callable[[], AckLevel | None],
     ) -> None:
         self._store = store
         self._access = access

@@ -18,8 +18,8 @@ from histories.judge.facts import Facts, expected_in
 from histories.judge.violation import Violation
 from reput_protocol.codes import AckLevel
 
-_REPETITION_S: Final = 5.0
-"""How long a repeated put waits for a master."""
+_REPETITION_S: Final = 2.0
+"""For how long a repeated put waits at least for a master: 5 s, but it may have waited for copies for 3 s before."""
 
 
 def judge(facts: Facts) -> Iterator[Violation]:

@@ -21,6 +21,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.errors import ErrorCode
 from support.log_progress import FakeLog, progress_of
+from support.waiting import until
 
 
 class Bench(Replicas):
@@ -38,7 +39,9 @@ class Bench(Replicas):
     def refusal(self) -> str | None:
         return self.reason
 
-    def put(self, number: int, fence: Fence | None = None, level: AckLevel = AckLevel.REPLICATED) -> None:
+    def put(
+        self, number: int, fence: Fence | None = None, level: AckLevel | None = AckLevel.REPLICATED
+    ) -> None:
         client: Any = SimpleNamespace(
             answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
         )
@@ -59,6 +62,24 @@ def test_puts_are_answered_in_order_once_the_copies_have_them() -> None:
     bench.put(3)  # stored before, and replicated meanwhile
     assert [number for number, _ in bench.answers] == [1, 2, 3, 3]
     assert bench.counters.produce_seconds["replicated"].count == 4
+
+
+@pytest.mark.trio
+async def test_what_no_failover_may_take_back_is_answered_once_it_is_confirmed(
+    nursery: trio.Nursery,
+) -> None:
+    bench = Bench(slave_timeout="20ms")
+    bench.reason = "it takes 2 members in sync"
+    bench.put(1, level=None)  # without an election
+    bench.progress.confirm(100)
+    bench.put(2, level=None)
+    assert [(number, answer.code) for number, answer in bench.answers] == [(1, 0)]
+    bench.progress.confirm(200)
+    assert [(number, answer.code) for number, answer in bench.answers] == [(1, 0), (2, 0)]
+    nursery.start_soon(bench.progress.expire)
+    bench.put(3, level=None)
+    await until(lambda: len(bench.answers) == 3)
+    assert bench.answers[2][1].code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 
 
 def test_after_the_fence_a_put_that_has_its_copies_is_not_acknowledged() -> None:
