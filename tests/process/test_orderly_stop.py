@@ -57,7 +57,7 @@ def test_no_send_over_a_stop_is_of_unknown_outcome(tmp_path: Path) -> None:
             for thread in threads:
                 thread.start()
             for _ in range(STOPS):
-                until = len(stored) + 500
+                until = len(stored) + 200
                 while len(stored) < until and not failures:
                     ended.wait(0.005)
                 assert broker.terminate() == 0

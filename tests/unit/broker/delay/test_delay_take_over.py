@@ -21,7 +21,7 @@ from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 
-CHAINS = 8
+CHAINS = 4
 
 
 class Disk:
