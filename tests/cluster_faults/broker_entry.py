@@ -62,9 +62,9 @@ def _settable_clock(path: Path) -> None:
 
 def _note_tenures(recorder: Recorder) -> None:
     """Write down what the broker becomes, before it serves anything as that."""
-    from reput_broker.compose.served_tenure import ServedTenure
+    from reput_broker.compose.running_tenure import RunningTenure
 
-    start = ServedTenure._start_parts
+    start = RunningTenure._start_parts
 
     address = f"{os.environ['REPUT_HOST']}:{os.environ['REPUT_PORT']}"
 
@@ -75,7 +75,7 @@ def _note_tenures(recorder: Recorder) -> None:
         recorder.note(what, epoch=tenure.epoch, address=address, wall_ms=wall_ms)
         return start(self, nursery)
 
-    ServedTenure._start_parts = noted  # type: ignore[method-assign]
+    RunningTenure._start_parts = noted  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -695,8 +695,8 @@ async def test_routes_of_other_brokers_stay_when_the_role_changes(
         with monkeypatch.context() as patch:
             patch.setattr(Server, "drain", drain_slowly)
             await elector.give_up(1, "a test")
-            await until(lambda: master._served is not None and not master._served.tenure.is_master)
-            await until(lambda: master._served is not None and master._served.parts is not None)
+            await until(lambda: master._tenure is not None and not master._tenure.tenure.is_master)
+            await until(lambda: master._tenure is not None and master._tenure.parts is not None)
         route = RouteHeader("theirs").to_ext(HeaderType.MSGPACK)
         answer = await between_tenures(lambda: ask(master, RequestCode.GET_ROUTEINFO_BY_TOPIC, route))
         assert b"127.0.0.1:9" in answer.body

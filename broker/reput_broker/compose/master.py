@@ -17,7 +17,7 @@ from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
-from reput_broker.ha.connection import ServedLog
+from reput_broker.ha.connection import MasterLog
 from reput_broker.ha.copies import Copies, GroupCopies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
@@ -213,7 +213,7 @@ class MasterParts(RoleParts):
         core, leadership = self._core, self._leadership
         progress = core.puts.progress
         admit = None if self._admission is None else self._admission.admit
-        service = HAService(ServedLog(core.store, core.config.ha, progress, self._epoch, admit))
+        service = HAService(MasterLog(core.store, core.config.ha, progress, self._epoch, admit))
         if leadership is None:
             progress.serve(Copies(service, progress, core.config))
             return service

@@ -63,7 +63,7 @@ class HasTasks(Protocol):
 
 
 class RoleParts(RoleDuties):
-    """What serves requests in one role. `ServedTenure` starts its tasks and calls the rest, in the order of this class.
+    """What serves requests in one role. `RunningTenure` starts its tasks and calls the rest in the order of this class.
 
     A role overrides what it needs.
     """
