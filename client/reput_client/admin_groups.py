@@ -10,13 +10,6 @@ from msgspec.structs import replace
 from reput_client.admin_brokers import BrokersAdmin
 from reput_client.consume.offsets import timestamp_ms
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.admin import (
-    DescribeGroupHeader,
-    GroupDescription,
-    GroupMember,
-    GroupSummaries,
-    GroupSummary,
-)
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,
     ConsumeDirectlyResult,
@@ -35,6 +28,13 @@ from reput_protocol.commands.group import (
     SubscriptionGroupHeader,
     SubscriptionGroupTable,
     TopicConsumersHeader,
+)
+from reput_protocol.commands.group_description import (
+    DescribeGroupHeader,
+    GroupDescription,
+    GroupMember,
+    GroupSummaries,
+    GroupSummary,
 )
 from reput_protocol.commands.offset import (
     CloneGroupOffsetHeader,
