@@ -14,7 +14,7 @@ from reput_cli.options import ServerType, Settings, output_options
 from reput_cli.output import Printer
 from reput_cli.tls import tls_of, tls_options
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.units import parse_duration
+from reput_protocol.quantities import parse_duration
 
 
 @click.group()
