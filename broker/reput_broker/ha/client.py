@@ -280,7 +280,7 @@ class HAClient:
             await trio.to_thread.run_sync(self._store.begin_replica_at, offset)
         except ValueError as error:
             await self._reopen(None, str(error))
-        self._progress.begin()
+        self._progress.read_store()
 
     async def _adopt_epochs(self, state: ReplicaState | None) -> None:
         self._master_epochs = [] if state is None else [Epoch(*entry) for entry in state.epochs]
