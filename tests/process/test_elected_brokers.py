@@ -21,7 +21,7 @@ from reput_broker.ha.election.engine import Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.synchronize import SlaveSynchronize
+from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Refusal, Response
 from reput_broker.roles import Role

@@ -23,7 +23,7 @@ from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
-from reput_broker.ha.progress import ReplicationProgress
+from reput_broker.ha.replication_lag import ReplicationProgress
 from reput_broker.ha.role_refusals import fenced, once_confirmed
 from reput_broker.ha.service import HAService
 from reput_broker.ha.table_sync import TableSyncProcessor

@@ -1,5 +1,5 @@
 """The tables of an elected master, and which members have them: offsets, topics, groups and the others that a slave
-takes over (`ha/synchronize.py`).
+takes over (`ha/slave_synchronize.py`).
 
 With `ha.in_sync_replicas` of 2 or more, a change of a table is answered once every member of the in-sync set has taken
 it over, so that no failover takes it back. For that
