@@ -7,7 +7,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from reput_client.admin_brokers import BrokersAdmin
+from reput_client.admin_requests import AdminRequests
 from reput_client.consume.offsets import timestamp_ms
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
@@ -55,7 +55,7 @@ _FORWARDED_GRACE_S = 11.0
 """The broker waits 10 s for a member's answer."""
 
 
-class GroupAdmin(BrokersAdmin):
+class GroupAdmin(AdminRequests):
     """The methods of `Admin` for consumer groups; errors as there.
 
     The members of a group are known to every broker of its topics, its progress to the broker of each queue.
