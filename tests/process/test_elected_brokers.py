@@ -14,7 +14,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha import synchronize
+from reput_broker.ha import slave_synchronize
 from reput_broker.ha.election import table_copies
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader, Terms
@@ -440,8 +440,8 @@ async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_chang
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, name, longest in (
-        (synchronize, "_WAIT_MS", 60_000),
-        (synchronize, "_TIMEOUT_S", 60.0),
+        (slave_synchronize, "_WAIT_MS", 60_000),
+        (slave_synchronize, "_TIMEOUT_S", 60.0),
         (table_copies, "_HELD_S", 60.0),
     ):
         monkeypatch.setattr(module, name, longest)
