@@ -1,6 +1,6 @@
 """A broker in this process: the order in which it starts and stops. `compose` has its parts.
 
-Start: bind the sockets, open HTTP (alive, not ready), then serve one tenure after the other (`served_tenure`): lock and
+Start: bind the sockets, open HTTP (alive, not ready), then run one tenure after the other (`running_tenure`): lock and
 recover the store, read the tables, start services and listeners, ready.
 Stop: not ready, close the listeners, answer held pulls, finish running requests, close connections, flush everything,
 save the tables, close the store.
@@ -27,7 +27,7 @@ from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
-from reput_broker.compose.served_tenure import ServedTenure
+from reput_broker.compose.running_tenure import RunningTenure
 from reput_broker.compose.storage import Storage
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
@@ -125,7 +125,7 @@ class Broker:
         self._has_configured_log = False
         self._running: AbstractAsyncContextManager[None] | None = None
         self._http_address: tuple[str, int] | None = None
-        self._served: ServedTenure | None = None
+        self._tenure: RunningTenure | None = None
         self._has_started = self._is_ending = False
         self._ended = trio.Event()
 
@@ -159,13 +159,13 @@ class Broker:
 
     @property
     def _storage(self) -> Storage:
-        storage = None if self._served is None else self._served.storage
+        storage = None if self._tenure is None else self._tenure.storage
         assert storage is not None, "the broker is entered first"
         return storage
 
     @property
     def _parts(self) -> MasterParts:
-        parts = None if self._served is None else self._served.parts
+        parts = None if self._tenure is None else self._tenure.parts
         assert isinstance(parts, MasterParts), "the broker is entered first, and a master"
         return parts
 
@@ -270,14 +270,14 @@ class Broker:
         try:
             follows = True
             while follows and not self._is_ending:
-                self._served = ServedTenure(self._base)
-                follows = await self._served.run(is_ready)
+                self._tenure = RunningTenure(self._base)
+                follows = await self._tenure.run(is_ready)
         finally:
             self._ended.set()
 
     def _announce(self) -> None:
         """Have name servers list this broker, in the role that it now has."""
-        parts = None if self._served is None else self._served.parts
+        parts = None if self._tenure is None else self._tenure.parts
         assert parts is not None, "it serves"
         self._registration.announce(Announced(parts.own, self._announced_addresses()[0]))
 
@@ -295,10 +295,10 @@ class Broker:
 
     async def _end_tenures(self) -> None:
         self._is_ending = True
-        if self._base.elector is not None and self._served is not None:
+        if self._base.elector is not None and self._tenure is not None:
             await self._base.elector.leave()
-        if self._served is not None:
-            self._served.end()
+        if self._tenure is not None:
+            self._tenure.end()
 
     async def _start_election(self, nursery: trio.Nursery) -> None:
         """Campaign, if the configuration names an engine; the caller may have given an elector too."""
@@ -313,14 +313,14 @@ class Broker:
             nursery.start_soon(base.elector.run)
 
     def _own_log(self) -> OwnLog | None:
-        storage = None if self._served is None else self._served.storage
+        storage = None if self._tenure is None else self._tenure.storage
         return None if storage is None else OwnLog.of(self.config, storage.store, storage.epochs.entries)
 
     async def _watch_fitness(self, elector: Elector) -> None:
         """Have another member be the master while the log of this one is not open or cannot be written."""
         while True:
-            served = self._served
-            if served is None or served.parts is None:
+            tenure = self._tenure
+            if tenure is None or tenure.parts is None:
                 await elector.set_unfit(NOT_OPEN, may_lead=False)
             else:
                 await elector.set_unfit(self.store.unfit_reason)
@@ -390,7 +390,7 @@ class Broker:
 
     def _local_requests(self) -> LocalRequests | None:
         """Return what makes requests to the present tenure."""
-        parts = None if self._served is None else self._served.parts
+        parts = None if self._tenure is None else self._tenure.parts
         return None if parts is None else parts.server.local
 
     def _own_names(self) -> tuple[str, ...]:
@@ -426,7 +426,7 @@ class Broker:
         )
 
     def _status(self) -> dict[str, Any]:
-        base, served = self._base, self._served
+        base, tenure = self._base, self._tenure
         return {
             "address": self.address,
             "http": self.http_address,
@@ -438,7 +438,7 @@ class Broker:
             "flush": self.config.store.flush,
             "name_servers": self._registration.status(),
             **({} if base.elector is None else {"election": base.elector.status()}),
-            **({} if served is None else served.status()),
+            **({} if tenure is None else tenure.status()),
         }
 
 

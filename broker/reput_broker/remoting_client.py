@@ -12,7 +12,7 @@ import trio
 
 from reput_broker.access.tls import TlsFilesUnusable, outgoing_context
 from reput_broker.config.sections import TlsConfig
-from reput_broker.config.units import checked_address
+from reput_broker.config.value_types import checked_address
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of

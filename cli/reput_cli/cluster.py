@@ -42,7 +42,7 @@ def status(settings: Settings) -> int:
                 member.cluster,
                 member.broker_name,
                 member.broker_id,
-                member.member,
+                member.number,
                 "master" if member.is_master else "slave",
                 member.address,
                 member.epoch,

@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from reput_cli import profiles
+from reput_cli import context_file
 from reput_cli.completion import CONTEXT
 from reput_cli.failures import CommandFailed
 from reput_cli.options import ServerType, Settings, output_options
 from reput_cli.output import Printer
 from reput_cli.tls import tls_of, tls_options
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.units import parse_duration
+from reput_protocol.quantities import parse_duration
 
 
 @click.group()
@@ -68,11 +68,11 @@ def add(
             values[key] = (
                 "on" if value is True else value if key == "tls_server_name" else os.path.abspath(value)
             )
-    known = profiles.load()
+    known = context_file.load()
     known.contexts[name] = values
     if len(known.contexts) == 1:
         known.current = name
-    profiles.save(known)
+    context_file.save(known)
     Printer(settings).note(f"context {name}: {server}" + (", in use" if known.current == name else ""))
     return ExitCode.DONE
 
@@ -82,10 +82,10 @@ def add(
 @output_options
 def use(settings: Settings, name: str) -> int:
     """Use the context NAME from now on."""
-    known = profiles.load()
+    known = context_file.load()
     server = known.get(name).get("server", "")
     known.current = name
-    profiles.save(known)
+    context_file.save(known)
     Printer(settings).note(f"context {name} is in use: {server}")
     return ExitCode.DONE
 
@@ -94,7 +94,7 @@ def use(settings: Settings, name: str) -> int:
 @output_options
 def list_contexts(settings: Settings) -> int:
     """List the contexts."""
-    known = profiles.load()
+    known = context_file.load()
     Printer(settings).rows(
         ["context", "in_use", "server", "timeout", "user"],
         [
@@ -110,7 +110,7 @@ def list_contexts(settings: Settings) -> int:
 @output_options
 def show(settings: Settings, name: str | None) -> int:
     """Show one context; without NAME, the one in use."""
-    known = profiles.load()
+    known = context_file.load()
     chosen = name or known.current
     if chosen is None:
         raise CommandFailed("no context is in use", remedy="reput context use NAME", code=ExitCode.NOT_FOUND)
@@ -123,13 +123,13 @@ def show(settings: Settings, name: str | None) -> int:
 @output_options
 def remove(settings: Settings, name: str) -> int:
     """Remove the context NAME; removing one that does not exist changes nothing."""
-    known = profiles.load()
+    known = context_file.load()
     printer = Printer(settings)
     if known.contexts.pop(name, None) is None:
         printer.note(f"there is no context {name}")
         return ExitCode.DONE
     if known.current == name:
         known.current = None
-    profiles.save(known)
+    context_file.save(known)
     printer.note(f"context {name} removed")
     return ExitCode.DONE

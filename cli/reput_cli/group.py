@@ -15,8 +15,8 @@ from reput_cli.group_offsets import clone, reset, skip
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, duration_text, write_line
 from reput_client.blocking import Admin
-from reput_protocol.commands.admin import GroupDescription, GroupSummary
 from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.commands.group_description import GroupDescription, GroupSummary
 from reput_protocol.errors import GroupNotFound, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import dlq_topic, is_system_group, retry_topic

@@ -12,7 +12,7 @@ from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import Position, RangeType
 from reput_client.blocking import Admin
-from reput_protocol.commands.admin import GroupDescription
+from reput_protocol.commands.group_description import GroupDescription
 from reput_protocol.errors import GroupNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted

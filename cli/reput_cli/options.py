@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from reput_cli.completion import CONTEXT
-from reput_cli.profiles import DEFAULT_SERVER, TLS_KEYS, chosen_server
+from reput_cli.context_file import DEFAULT_SERVER, TLS_KEYS, chosen_server
 from reput_cli.tls import tls_of, tls_options
 from reput_protocol.printable import printable
-from reput_protocol.units import parse_duration, parse_size
+from reput_protocol.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from reput_cli.profiles import TLS_KEYS
+from reput_cli.context_file import TLS_KEYS
 
 if TYPE_CHECKING:
     from reput_client.tls import TLS
@@ -16,7 +16,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def tls_options(command: _Command) -> _Command:
-    """Add the options; the command receives them as arguments with the names of `profiles.TLS_KEYS`."""
+    """Add the options; the command receives them as arguments with the names of `context_file.TLS_KEYS`."""
     options = [
         click.option("--tls", is_flag=True, help="Connect with TLS; implied by the other options of TLS."),
         click.option(

@@ -1,4 +1,4 @@
-"""The admin client: brokers and delayed messages. Its other methods are in `admin_topics.py`, `dead_letters.py`,
+"""The admin client: brokers and delayed messages. Its other methods are in `admin_topics.py`, `admin_dead_letters.py`,
 `admin_groups.py` and `admin_users.py`."""
 
 from __future__ import annotations
@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from reput_client.admin_dead_letters import DeadLetterAdmin
 from reput_client.admin_groups import GroupAdmin
 from reput_client.admin_users import UserAdmin
 from reput_client.cluster_members import ClusterMember, cluster_members
-from reput_client.dead_letters import DeadLetterAdmin
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import (

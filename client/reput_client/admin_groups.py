@@ -7,16 +7,9 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from reput_client.admin_brokers import BrokersAdmin
+from reput_client.admin_requests import AdminRequests
 from reput_client.consume.offsets import timestamp_ms
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.admin import (
-    DescribeGroupHeader,
-    GroupDescription,
-    GroupMember,
-    GroupSummaries,
-    GroupSummary,
-)
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,
     ConsumeDirectlyResult,
@@ -35,6 +28,13 @@ from reput_protocol.commands.group import (
     SubscriptionGroupHeader,
     SubscriptionGroupTable,
     TopicConsumersHeader,
+)
+from reput_protocol.commands.group_description import (
+    DescribeGroupHeader,
+    GroupDescription,
+    GroupMember,
+    GroupSummaries,
+    GroupSummary,
 )
 from reput_protocol.commands.offset import (
     CloneGroupOffsetHeader,
@@ -55,7 +55,7 @@ _FORWARDED_GRACE_S = 11.0
 """The broker waits 10 s for a member's answer."""
 
 
-class GroupAdmin(BrokersAdmin):
+class GroupAdmin(AdminRequests):
     """The methods of `Admin` for consumer groups; errors as there.
 
     The members of a group are known to every broker of its topics, its progress to the broker of each queue.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from reput_client.admin_brokers import BrokersAdmin
+from reput_client.admin_requests import AdminRequests
 from reput_client.consume.offsets import timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
 from reput_client.received import ReceivedMessage
@@ -46,7 +46,7 @@ class FetchedMessages(NamedTuple):
     max_offset: int
 
 
-class TopicAdmin(BrokersAdmin):
+class TopicAdmin(AdminRequests):
     """The methods of `Admin` for topics, queues and messages; errors as there."""
 
     async def create_topic(

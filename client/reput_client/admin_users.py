@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from reput_client.admin_brokers import BrokersAdmin
+from reput_client.admin_requests import AdminRequests
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.transport.address import Address
 from reput_client.transport.routing import MASTER_ID
@@ -28,7 +28,7 @@ from reput_protocol.wire.header import Value
 _NO_USERS: Final = (RequestNotSupported,)
 
 
-class UserAdmin(BrokersAdmin):
+class UserAdmin(AdminRequests):
     """The methods of `Admin` for users and rules, which administrators may call; errors as there.
 
     Every broker has users of its own, slaves too, and so has a name server that is not a broker. Changes are made at

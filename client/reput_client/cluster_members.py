@@ -31,7 +31,7 @@ class ClusterMember:
     broker_id: int
     """The announced id: 0 is the master."""
     address: str
-    member: int | None = None
+    number: int | None = None
     """Its number in a group that elects its master: `broker_id` of its configuration, which `promote_broker` takes."""
     takes_messages: bool | None = None
     """Whether it says that it is a master."""
@@ -90,7 +90,7 @@ async def _reported(session: Session, member: ClusterMember) -> ClusterMember:
     except (ReputError, ValueError) as error:
         session.check_open()
         return replace(member, error=str(error))
-    member = replace(member, member=number, takes_messages=copies.master)
+    member = replace(member, number=number, takes_messages=copies.master)
     if copies.master:
         return replace(
             member,

@@ -12,7 +12,7 @@ import pytest
 
 from reput_client import Message
 from reput_client.errors import BrokerNotFound, ConnectFailed, SendOutcomeUnknown
-from reput_client.transport import connection
+from reput_client.transport import connecting
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from support.faces import FACES, Face, scenario
@@ -29,7 +29,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture(autouse=True)
 def _short_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_TRY_S", 0.1)
+    monkeypatch.setattr(connecting, "_TRY_S", 0.1)
     monkeypatch.setattr("reput_client.transport.session.SILENCE_S", 0.1)
     monkeypatch.setattr("reput_client.consume.group.membership._SEVERAL_ADDRESSES_S", 0.1)
 

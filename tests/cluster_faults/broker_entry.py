@@ -62,10 +62,10 @@ def _settable_clock(path: Path) -> None:
 
 def _note_tenures(recorder: Recorder) -> None:
     """Write down what the broker becomes, before it serves anything as that, and the ends of leases."""
-    from reput_broker.compose.served_tenure import ServedTenure
+    from reput_broker.compose.running_tenure import RunningTenure
     from reput_broker.ha.election.mastership import Mastership
 
-    start, end = ServedTenure._start_parts, Mastership.end
+    start, end = RunningTenure._start_parts, Mastership.end
 
     address = f"{os.environ['REPUT_HOST']}:{os.environ['REPUT_PORT']}"
 
@@ -81,7 +81,7 @@ def _note_tenures(recorder: Recorder) -> None:
             recorder.note("led", of=address)
         end(self, reason, is_wanted=is_wanted)
 
-    ServedTenure._start_parts = noted  # type: ignore[method-assign]
+    RunningTenure._start_parts = noted  # type: ignore[method-assign]
     Mastership.end = ended  # type: ignore[method-assign]
 
 

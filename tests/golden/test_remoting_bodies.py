@@ -8,13 +8,6 @@ from typing import Any
 import pytest
 
 from reput_protocol.codes import ConsumeResult
-from reput_protocol.commands.admin import (
-    ClientConnection,
-    ConsumerConnection,
-    ProducerConnection,
-    ProducerInfo,
-    ProducerTable,
-)
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyResult,
     ConsumerRunningInfo,
@@ -38,6 +31,13 @@ from reput_protocol.commands.group import (
     SubscriptionData,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
+)
+from reput_protocol.commands.group_description import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
 )
 from reput_protocol.commands.offset import ConsumerStatusBody, ResetOffsetBody, ResetOffsetList
 from reput_protocol.record.message import MessageQueue

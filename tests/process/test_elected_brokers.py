@@ -14,8 +14,8 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha import synchronize
 from reput_broker.ha.client import HAClient
+from reput_broker.ha import slave_synchronize
 from reput_broker.ha.election import table_copies
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader, Terms
@@ -23,7 +23,7 @@ from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.received_log import ReceivedLog
-from reput_broker.ha.synchronize import SlaveSynchronize
+from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Refusal, Response
 from reput_broker.roles import Role
@@ -487,8 +487,8 @@ async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_chang
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, name, longest in (
-        (synchronize, "_WAIT_MS", 60_000),
-        (synchronize, "_TIMEOUT_S", 60.0),
+        (slave_synchronize, "_WAIT_MS", 60_000),
+        (slave_synchronize, "_TIMEOUT_S", 60.0),
         (table_copies, "_HELD_S", 60.0),
     ):
         monkeypatch.setattr(module, name, longest)
@@ -742,8 +742,8 @@ async def test_routes_of_other_brokers_stay_when_the_role_changes(
         with monkeypatch.context() as patch:
             patch.setattr(Server, "drain", drain_slowly)
             await elector.give_up(1, "a test")
-            await until(lambda: master._served is not None and not master._served.tenure.is_master)
-            await until(lambda: master._served is not None and master._served.parts is not None)
+            await until(lambda: master._tenure is not None and not master._tenure.tenure.is_master)
+            await until(lambda: master._tenure is not None and master._tenure.parts is not None)
         route = RouteHeader("theirs").to_ext(HeaderType.MSGPACK)
         answer = await between_tenures(lambda: ask(master, RequestCode.GET_ROUTEINFO_BY_TOPIC, route))
         assert b"127.0.0.1:9" in answer.body

@@ -12,13 +12,6 @@ import pytest
 
 from reput_client.blocking import Admin, Message, MessageQueue, Producer
 from reput_protocol.codes import ConsumeResult, LanguageCode, MessageModel, RequestCode, ResponseCode
-from reput_protocol.commands.admin import (
-    ConsumerConnection,
-    ConsumerConnectionHeader,
-    ProducerConnection,
-    ProducerConnectionHeader,
-    ProducerTable,
-)
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,
     ConsumeDirectlyResult,
@@ -41,6 +34,13 @@ from reput_protocol.commands.group import (
     SubscriptionGroupTable,
     SubscriptionGroupTableHeader,
     TopicConsumersHeader,
+)
+from reput_protocol.commands.group_description import (
+    ConsumerConnection,
+    ConsumerConnectionHeader,
+    ProducerConnection,
+    ProducerConnectionHeader,
+    ProducerTable,
 )
 from reput_protocol.commands.offset import CloneGroupOffsetHeader, ResetOffsetBody, ResetOffsetHeader
 from reput_protocol.commands.topic import TopicList

@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha import client, synchronize
+from reput_broker.ha import client, slave_synchronize
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_broker.roles import Master, Role, Tenure
@@ -87,7 +87,7 @@ def pull(offset: int, *, wait_ms: int = 0, queue_id: int = 0) -> dict[str, Any]:
 async def test_a_promoted_slave_has_offsets_topics_groups_and_delayed_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(synchronize, "_TIMER_S", 0.2)
+    monkeypatch.setattr(slave_synchronize, "_TIMER_S", 0.2)
     async with pair(tmp_path) as both:
         async with Admin(both.master.address) as admin:
             await admin.create_topic("T", queues=2)

@@ -11,13 +11,6 @@ from hypothesis import strategies as st
 from msgspec import UNSET, structs
 
 from reput_protocol.codes import ConsumeFromWhere, ConsumeResult, ConsumeType, MessageModel
-from reput_protocol.commands.admin import (
-    ClientConnection,
-    ConsumerConnection,
-    ProducerConnection,
-    ProducerInfo,
-    ProducerTable,
-)
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyResult,
     ConsumerRunningInfo,
@@ -50,6 +43,13 @@ from reput_protocol.commands.group import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
+)
+from reput_protocol.commands.group_description import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
 )
 from reput_protocol.commands.header import I32 as INTEGER
 from reput_protocol.commands.header import I64 as LONG

@@ -174,10 +174,10 @@ class BrokerMachine(Machine):
         open.
         """
         elector = None if self.broker is None else self.broker._base.elector
-        served = None if self.broker is None else self.broker._served
-        if elector is None or served is None or served.storage is None:
+        tenure = None if self.broker is None else self.broker._tenure
+        if elector is None or tenure is None or tenure.storage is None:
             return None
-        storage, end = served.storage, served.storage.store.max_physical_offset
+        storage, end = tenure.storage, tenure.storage.store.max_physical_offset
         return elector.confirmed(storage.epochs.entries, end), end
 
     @property
@@ -197,12 +197,12 @@ class BrokerMachine(Machine):
         assert process is not None
 
         async def ask() -> None:
-            elector, served = broker._base.elector, broker._served
+            elector, tenure = broker._base.elector, broker._tenure
             assert elector is not None
-            if served is None or served.storage is None:
+            if tenure is None or tenure.storage is None:
                 return  # between two tenures it takes no request
             try:
-                made = await elector.hand_over(member, served.storage.store.max_physical_offset, force=force)
+                made = await elector.hand_over(member, tenure.storage.store.max_physical_offset, force=force)
                 self._world.history.note("handed-over", member=member, end=made.end, kept=made.kept)
             except ReputError as error:
                 self._world.history.note("not-handed-over", member=member, error=str(error))

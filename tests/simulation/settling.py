@@ -168,13 +168,13 @@ async def compare_logs(world: World) -> None:
 
 def _end_of(broker: BrokerMachine) -> int:
     """Return the end of a broker's log; -1 while it has none open."""
-    served = None if broker.broker is None else broker.broker._served
-    return -1 if served is None or served.storage is None else served.storage.store.max_physical_offset
+    tenure = None if broker.broker is None else broker.broker._tenure
+    return -1 if tenure is None or tenure.storage is None else tenure.storage.store.max_physical_offset
 
 
 def _topics_of(broker: BrokerMachine) -> set[str]:
-    served = None if broker.broker is None else broker.broker._served
-    return set() if served is None or served.storage is None else set(served.storage.tables.topics.all())
+    tenure = None if broker.broker is None else broker.broker._tenure
+    return set() if tenure is None or tenure.storage is None else set(tenure.storage.tables.topics.all())
 
 
 async def _read_all(endpoints: str, found: list[dict[str, Any]]) -> None:

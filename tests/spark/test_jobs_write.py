@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reput_broker.background import BackgroundBroker
+from reput_client.admin_dead_letters import DeadLetter
 from reput_client.blocking import Admin
-from reput_client.dead_letters import DeadLetter
 from reput_pipeline.archives.read import read_archive
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record

@@ -27,9 +27,9 @@ def parts_of(broker: Broker) -> MasterParts:
 
 def slave_parts_of(broker: Broker) -> SlaveParts:
     """What serves requests in a slave."""
-    assert broker._served is not None
-    assert isinstance(broker._served.parts, SlaveParts)
-    return broker._served.parts
+    assert broker._tenure is not None
+    assert isinstance(broker._tenure.parts, SlaveParts)
+    return broker._tenure.parts
 
 
 def committer_of(broker: Broker) -> Committer:

@@ -23,8 +23,8 @@ from reput_broker.config.options import (
     section_of,
     written,
 )
-from reput_broker.config.units import is_duration, is_size
-from reput_protocol.units import format_duration, format_size
+from reput_broker.config.value_types import is_duration, is_size
+from reput_protocol.quantities import format_duration, format_size
 
 CONF: Final = Path(__file__).resolve().parents[2] / "conf"
 

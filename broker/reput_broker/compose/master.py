@@ -17,13 +17,13 @@ from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
-from reput_broker.ha.connection import ServedLog
+from reput_broker.ha.connection import OfferedLog
 from reput_broker.ha.copies import Copies, GroupCopies
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
-from reput_broker.ha.progress import ReplicationProgress
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
+from reput_broker.ha.replication_lag import ReplicationProgress
 from reput_broker.ha.role_refusals import fenced, once_confirmed
 from reput_broker.ha.service import HAService
 from reput_broker.ha.table_sync import TableSyncProcessor
@@ -213,7 +213,7 @@ class MasterParts(RoleParts):
         core, leadership = self._core, self._leadership
         progress = core.puts.progress
         admit = None if self._admission is None else self._admission.admit
-        service = HAService(ServedLog(core.store, core.config.ha, progress, self._epoch, admit))
+        service = HAService(OfferedLog(core.store, core.config.ha, progress, self._epoch, admit))
         if leadership is None:
             progress.serve(Copies(service, progress, core.config))
             return service

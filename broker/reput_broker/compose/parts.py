@@ -9,6 +9,7 @@ import trio
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.users import UsersProcessor
+from reput_broker.clean_service import CleanFilesService
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
@@ -43,7 +44,6 @@ from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
 from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.listener import Server
 from reput_broker.tables.topic_access import TopicAccess
-from reput_broker.upkeep.clean_service import CleanFilesService
 
 _LOOK_S = 1.0
 
@@ -63,7 +63,7 @@ class HasTasks(Protocol):
 
 
 class RoleParts(RoleDuties):
-    """What serves requests in one role. `ServedTenure` starts its tasks and calls the rest, in the order of this class.
+    """What serves requests in one role. `RunningTenure` starts its tasks and calls the rest in the order of this class.
 
     A role overrides what it needs.
     """

@@ -15,10 +15,10 @@ from reput_broker.compose.storage import Storage
 from reput_broker.ha.client import HAClient
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.master_proof import MasterClient, proving
-from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
+from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.ha.role_refusals import SlaveRefusals
-from reput_broker.ha.synchronize import SlaveSynchronize
+from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures
 from reput_broker.put.fence import Fence

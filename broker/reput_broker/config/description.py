@@ -18,7 +18,7 @@ from reput_broker.config.options import (
     shown,
     written,
 )
-from reput_broker.config.units import is_duration, is_size
+from reput_broker.config.value_types import is_duration, is_size
 from reput_protocol.commands.operation import ConfigOption
 
 _UNITS = {"duration": "s", "size": "B"}

@@ -36,7 +36,7 @@ from reput_broker.config.options import (
     shown,
     written,
 )
-from reput_broker.config.units import is_duration, is_size
+from reput_broker.config.value_types import is_duration, is_size
 
 _VALUE_FILE_BYTES_MAX = 65536
 _KEY = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")

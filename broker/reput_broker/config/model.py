@@ -51,7 +51,7 @@ from reput_broker.config.sections import (
     TransactionsConfig,
     option,
 )
-from reput_broker.config.units import (
+from reput_broker.config.value_types import (
     Addresses,
     DataPath,
     Duration,
@@ -63,7 +63,7 @@ from reput_broker.config.units import (
 )
 from reput_protocol.errors import InvalidName
 from reput_protocol.names import check_topic
-from reput_protocol.units import format_duration, format_size
+from reput_protocol.quantities import format_duration, format_size
 
 DEFAULT_PORT = 10911
 _OTHER_PORTS = {"name_port": -1035, "fast_port": -2, "ha_port": 1, "http_port": 2}

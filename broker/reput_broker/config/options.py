@@ -15,8 +15,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from reput_broker.config.units import is_duration, is_size, public_url
-from reput_protocol.units import format_duration, format_size
+from reput_broker.config.value_types import is_duration, is_size, public_url
+from reput_protocol.quantities import format_duration, format_size
 
 
 def shown(field: FieldInfo, value: Any) -> str:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.options import option_fields, option_value, rocketmq_name, shown
-from reput_broker.config.units import is_duration, is_size
+from reput_broker.config.value_types import is_duration, is_size
 from reput_protocol.names import TRACE_TOPIC
 
 _ORIGIN: Final = "update of the configuration"

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
-from reput_broker.config.units import Address, Directories, Duration, HoursOfDay, Size, Url, Urls
+from reput_broker.config.value_types import Address, Directories, Duration, HoursOfDay, Size, Url, Urls
 from reput_broker.store.memory_limit import memory_limit_bytes
 from reput_protocol.signature import Credentials, check_secret, check_user_name
 

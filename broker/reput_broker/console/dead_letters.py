@@ -180,7 +180,7 @@ class _Replay:
 
     async def _send(self, message: ReceivedMessage, *, sends_again: bool) -> str | None:
         """Send one to the topic that it came from; return None, or why that topic takes none."""
-        from reput_client.dead_letters import DeadLetter, Replayed
+        from reput_client.admin_dead_letters import DeadLetter, Replayed
 
         try:
             letter = DeadLetter(message)

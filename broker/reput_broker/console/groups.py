@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from reput_broker.console.source import ROWS_MAX, Query, Source
-from reput_protocol.commands.admin import GroupQueue
+from reput_protocol.commands.group_description import GroupQueue
 from reput_protocol.names import is_system_group
 
 

@@ -26,8 +26,8 @@ from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
 from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
-from reput_broker.ha.progress import MasterLog
 from reput_broker.ha.received_log import ReceivedLog
+from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.remoting_client import RemoteUnreachable, dial
 from reput_broker.roles import Master
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -280,7 +280,7 @@ class HAClient:
             await trio.to_thread.run_sync(self._store.begin_replica_at, offset)
         except ValueError as error:
             await self._reopen(None, str(error))
-        self._progress.begin()
+        self._progress.read_store()
 
     async def _adopt_epochs(self, state: ReplicaState | None) -> None:
         self._master_epochs = [] if state is None else [Epoch(*entry) for entry in state.epochs]

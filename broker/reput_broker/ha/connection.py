@@ -21,8 +21,8 @@ _HEADER_BYTES: Final = HEADER.size
 
 
 @dataclass(frozen=True, slots=True)
-class ServedLog:
-    """The log of a master in one tenure, as its slaves are served it.
+class OfferedLog:
+    """The log of a master in one tenure, as its slaves copy it.
 
     Attributes:
         epoch: of the tenure, which a Reput slave must name.
@@ -48,7 +48,7 @@ class HAConnection:
         self,
         stream: trio.abc.Stream,
         peer: str,
-        served: ServedLog,
+        offered: OfferedLog,
         on_hello: Callable[[HAConnection], None],
     ) -> None:
         self.peer = peer
@@ -59,10 +59,10 @@ class HAConnection:
         self.next_offset = 0
         """The log has been sent up to here."""
         self._stream = stream
-        self._served = served
-        self._store = served.store
-        self._config = served.config
-        self._progress = served.progress
+        self._offered = offered
+        self._store = offered.store
+        self._config = offered.config
+        self._progress = offered.progress
         self._on_hello = on_hello
         self._scope = trio.CancelScope()
         self._end_reason = ""
@@ -82,8 +82,8 @@ class HAConnection:
         """
         with self._scope:
             async with self._stream, trio.open_nursery() as nursery:
-                if self._served.admit is not None:
-                    await self._served.admit(self._stream)
+                if self._offered.admit is not None:
+                    await self._offered.admit(self._stream)
                 reports = ReportReader()
                 await self._begin(reports)
                 nursery.start_soon(self._transfer)
@@ -139,7 +139,7 @@ class HAConnection:
 
     def _check_hello(self, hello: Hello, offset: int) -> None:
         """Check the identity that only a Reput slave sends."""
-        epoch = self._served.epoch
+        epoch = self._offered.epoch
         if hello.epoch != epoch:
             raise HAProtocolError(
                 f"it has compared its history with epoch {hello.epoch}, and this is epoch {epoch}; it asks again"

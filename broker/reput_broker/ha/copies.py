@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
-from reput_broker.ha.progress import copies_among
+from reput_broker.ha.replication_lag import copies_among
 from reput_broker.ha.service import HAService
 from reput_broker.put.progress import LogProgress, Replica, Replicas
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 import trio
 
-from reput_broker.ha.connection import HAConnection, ServedLog
+from reput_broker.ha.connection import HAConnection, OfferedLog
 from reput_protocol.errors import ReputError, leaves
 
 log = structlog.get_logger(__name__)
@@ -17,8 +17,8 @@ _SLAVES_MAX = 64
 class HAService:
     """Sends the log to every slave that connects, and receives each one's acknowledged offset."""
 
-    def __init__(self, served: ServedLog) -> None:
-        self._served = served
+    def __init__(self, offered: OfferedLog) -> None:
+        self._offered = offered
         self._slaves: list[HAConnection] = []
         self._waiting_for_hello: list[HAConnection] = []
 
@@ -48,7 +48,7 @@ class HAService:
             )
             await trio.aclose_forcefully(stream)
             return
-        connection = HAConnection(stream, peer, self._served, self._begun)
+        connection = HAConnection(stream, peer, self._offered, self._begun)
         silent.append(connection)
         reason = ""
         try:
@@ -62,7 +62,7 @@ class HAService:
                 silent.remove(connection)
             if connection in self._slaves:
                 self._slaves.remove(connection)
-                self._served.progress.replicas.gone(connection)
+                self._offered.progress.replicas.gone(connection)
             if reason:  # else this broker stops
                 log.warning(
                     "slave_gone",
@@ -88,5 +88,5 @@ class HAService:
             peer=connection.peer,
             member=connection.member,
             offset=connection.next_offset,
-            behind_b=self._served.store.max_physical_offset - connection.next_offset,
+            behind_b=self._offered.store.max_physical_offset - connection.next_offset,
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from reput_broker.config.units import checked_address
+from reput_broker.config.value_types import checked_address
 from reput_protocol.commands.replica import GroupMember
 
 FORGOTTEN_AFTER_S: Final = 24 * 3600.0

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from reput_broker.config.units import checked_address
+from reput_broker.config.value_types import checked_address
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit, has_unit_subscription
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.config_file import DataVersion

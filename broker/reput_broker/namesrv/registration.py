@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.config.units import is_address
+from reput_broker.config.value_types import is_address
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.observe.counters import Counters, NameServerTraffic
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient

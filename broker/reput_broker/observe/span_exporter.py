@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 from msgspec import Struct
 
-from reput_broker.config.units import public_url
+from reput_broker.config.value_types import public_url
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
+from reput_broker.clean_service import CleanFilesService
 from reput_broker.core import Core, RoleDuties
 from reput_broker.observe.counters import Histogram, merged
 from reput_broker.observe.metrics import broker_version
@@ -18,7 +19,6 @@ from reput_broker.observe.rocketmq_catalogue import waiting_requests
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
-from reput_broker.upkeep.clean_service import CleanFilesService
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.commands.body import encode_json

@@ -17,7 +17,14 @@ from reput_broker.request import (
     write_in_turns,
 )
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.admin import (
+from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
+from reput_protocol.commands.group import (
+    ConsumerSubscriptionHeader,
+    GroupList,
+    QuerySubscriptionBody,
+    TopicConsumersHeader,
+)
+from reput_protocol.commands.group_description import (
     ClientConnection,
     ConsumerConnection,
     ConsumerConnectionHeader,
@@ -25,13 +32,6 @@ from reput_protocol.commands.admin import (
     ProducerConnectionHeader,
     ProducerInfo,
     ProducerTable,
-)
-from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
-from reput_protocol.commands.group import (
-    ConsumerSubscriptionHeader,
-    GroupList,
-    QuerySubscriptionBody,
-    TopicConsumersHeader,
 )
 from reput_protocol.commands.header import CommandHeader
 from reput_protocol.errors import ErrorCode, InvalidMessage

@@ -12,7 +12,7 @@ from reput_broker.groups.consumer_groups import ConsumerGroup
 from reput_broker.groups.group_access import no_group
 from reput_broker.request import Handler, Request, Response, write_in_turns
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.admin import (
+from reput_protocol.commands.group_description import (
     DescribeGroupHeader,
     GroupDescription,
     GroupMember,

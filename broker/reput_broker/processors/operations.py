@@ -73,8 +73,8 @@ class Settings(Protocol):
         """Set live options. Raises ConfigError."""
 
 
-class ServedRole(Protocol):
-    """What the broker serves with, until its role changes."""
+class OperatedTenure(Protocol):
+    """A tenure, as the requests of operators see it."""
 
     def connections(self) -> Iterable[Connected]:
         """Return the open connections."""
@@ -113,14 +113,14 @@ class OperationsProcessor(Permission):
         self._settings = settings
         self._status = status
         self._intake = Intake.OPEN
-        self._served: ServedRole | None = None
+        self._tenure: OperatedTenure | None = None
         self._properties = PropertiesProcessor(Properties(config), settings, clock_ms, permission=self)
 
-    def attach(self, served: ServedRole) -> None:
+    def attach(self, tenure: OperatedTenure) -> None:
         """Answer the requests of a role that begins, and refuse what was refused in the one before."""
-        self._served = served
-        served.serve({**self.handlers(), **self._properties.handlers()})
-        served.refuse(_NEW_MESSAGES, _REFUSALS.get(self._intake))
+        self._tenure = tenure
+        tenure.serve({**self.handlers(), **self._properties.handlers()})
+        tenure.refuse(_NEW_MESSAGES, _REFUSALS.get(self._intake))
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -135,9 +135,9 @@ class OperationsProcessor(Permission):
         }
 
     @property
-    def _role(self) -> ServedRole:
-        assert self._served is not None, "requests come after `attach`"
-        return self._served
+    def _attached(self) -> OperatedTenure:
+        assert self._tenure is not None, "requests come after `attach`"
+        return self._tenure
 
     def describe_broker(self, _request: Request) -> Response:
         """Answer with the state of the broker and its checks."""
@@ -147,14 +147,14 @@ class OperationsProcessor(Permission):
         """Answer with all connections, this one included."""
         now = trio.current_time()
         found = []
-        for position, connection in enumerate(self._role.connections()):
+        for position, connection in enumerate(self._attached.connections()):
             if position % _CLIENTS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             found.append(self._described(connection, now))
         return Response(0, body=await write_in_turns(ClientDescriptions(found)))
 
     def _described(self, connection: Connected, now: float) -> ClientDescription:
-        channel = self._role.clients().get(connection)
+        channel = self._attached.clients().get(connection)
         return ClientDescription(
             connection.peer,
             connection.role,
@@ -209,7 +209,7 @@ class OperationsProcessor(Permission):
     def _set_intake(self, intake: Intake, peer: str) -> Intake:
         """Take or refuse messages of producers; return what was before."""
         was, self._intake = self._intake, intake
-        self._role.refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
+        self._attached.refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
         is_draining = intake is Intake.DRAINING
         detail = "" if intake is Intake.OPEN else f"{intake}, set by an operator"
         self._health.set("intake", intake is Intake.OPEN, detail, gates=is_draining)
@@ -222,4 +222,4 @@ class OperationsProcessor(Permission):
         return await self._flushed(self._intake)
 
     async def _flushed(self, was: Intake) -> Response:
-        return Response(0, body=FlushedBody(await self._role.flushed(), was).to_json())
+        return Response(0, body=FlushedBody(await self._attached.flushed(), was).to_json())

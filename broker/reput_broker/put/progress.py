@@ -194,11 +194,11 @@ class LogProgress:
         self._store = store
         self._config = config
         self._waiting = trio.Event()
-        self.begin()
+        self.read_store()
         store.when_appended(self.appended.advance)
 
-    def begin(self) -> None:
-        """Begin where the log is, such as after the empty log of a slave was given its beginning."""
+    def read_store(self) -> None:
+        """Take the positions from the store: at first, and after the empty log of a slave was given its beginning."""
         store = self._store
         self.appended.offset = store.wrote_offset
         self.committed.offset = self.offered.offset = store.committed_offset

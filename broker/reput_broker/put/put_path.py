@@ -20,7 +20,7 @@ from reput_broker.put.own_puts import OwnPuts
 from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
-from reput_broker.put.store_upkeep import StoreUpkeep
+from reput_broker.put.store_tasks import StoreTasks
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -51,7 +51,7 @@ class PutPath:
         self.reput = ReputMessageService(store, progress.dispatched)
         self.flush = FlushCommitLogService(store, config.store, counters, progress, on_failure)
         self.commit: CommitRealTimeService | None = None
-        self.upkeep = StoreUpkeep(store, config.store, counters)
+        self.store_tasks = StoreTasks(store, config.store, counters)
         progress.dispatched.follow(hold.answer_ready)
         is_sync = config.store.flush == "sync"
         self.wrote: Callable[[], None] = self.flush.want if is_sync else self.reput.wake
@@ -89,10 +89,10 @@ class PutPath:
             self.progress.expire,
             self.allocate.run,
             self.allocate.unlock_full_files,
-            self.upkeep.flush_queues,
-            self.upkeep.complete_index,
-            self.upkeep.write_checkpoints,
-            self.upkeep.watch_directories,
+            self.store_tasks.flush_queues,
+            self.store_tasks.complete_index,
+            self.store_tasks.write_checkpoints,
+            self.store_tasks.watch_directories,
         )
 
     def default_ack(self) -> AckLevel:

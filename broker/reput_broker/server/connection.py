@@ -18,9 +18,7 @@ from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
 from reput_broker.request import (
     ClientAnswer,
-    ClientBusy,
     ClientGone,
-    ClientSilent,
     Handled,
     Principal,
     Put,
@@ -28,13 +26,16 @@ from reput_broker.request import (
     Request,
     Response,
 )
+from reput_broker.server.client_calls import ClientCalls
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
+from reput_broker.server.frame_permit import FramePermit
+from reput_broker.server.frame_progress import FrameProgress
 from reput_broker.server.memory import HeldBytes
-from reput_broker.server.outbox import LEAST_BYTES_A_S, Outbox
+from reput_broker.server.outbox import Outbox
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
 from reput_broker.server.transport import Transport
-from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
+from reput_protocol.codes import ROCKETMQ_VERSION
 from reput_protocol.commands.request import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import (
@@ -45,7 +46,6 @@ from reput_protocol.errors import (
     refusal_remark,
 )
 from reput_protocol.signature import SignatureChecker
-from reput_protocol.wire.channel import Channel, Waiter
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
 from reput_protocol.wire.tls import FIRST_BYTE
@@ -58,14 +58,7 @@ _BYTES_A_TURN = 1 << 20  # after so many bytes of answers other tasks run
 _HANDLING_S = 0.002  # likewise
 DEFERRED_REQUEST_BYTES = 512  # approximate memory of a request that is not answered
 _ANSWERED_LOOK_S = 0.01
-# A permit to receive a frame beyond the share lasts as long as the received bytes take at this rate, at most _PERMIT_S,
-# and ends at a pause of _PERMIT_PAUSE_S. It starts with what has already arrived, so a slow peer has it for a moment
-# only.
-_PERMIT_BYTES_A_S = 1 << 22
-_PERMIT_S = 0.25
-_PERMIT_PAUSE_S = 0.005
 _HEADER_FACTOR = 8  # memory of a decoded header per encoded byte, approximately
-_BRISK_BYTES_A_S = 1 << 20  # a slower sender holds memory that other connections could use better
 _NO_BODY = memoryview(b"")
 # By who sends a request, the role that a connection has from then on; others may come from any peer.
 _ROLES = {
@@ -74,8 +67,6 @@ _ROLES = {
     Sender.OPERATOR: "admin",
     Sender.BROKER: "broker",
 }
-_OPAQUE_MIN = 1 << 30  # of requests to clients: high, so that a capture shows which side numbered a request
-_CALLS_MAX = 64
 
 
 class Addresses(NamedTuple):
@@ -100,54 +91,6 @@ class Shared(NamedTuple):
     refusals: RefusalLog
     strangers: Strangers[Connection] | None = None
     """Limits of connections before their first request of a user; None without access control."""
-
-
-class _FrameProgress:
-    """How fast an unfinished frame arrives, without the time in which the broker does not read.
-
-    It is compared with two rates. A fast part of a frame does not make up for a slow one.
-    """
-
-    __slots__ = ("_brisk_at", "_least_at", "_paused_at")
-
-    def __init__(self) -> None:
-        # Until when the peer has sent at each rate, on trio's clock.
-        self._least_at = self._brisk_at = 0.0
-        self._paused_at: float | None = None
-
-    @property
-    def is_paused(self) -> bool:
-        return self._paused_at is not None
-
-    def begin(self, now: float) -> None:
-        self._least_at = self._brisk_at = now
-        self._paused_at = None
-
-    def received(self, size: int, now: float) -> None:
-        self._least_at = min(now, self._least_at + size / LEAST_BYTES_A_S)
-        self._brisk_at = min(now, self._brisk_at + size / _BRISK_BYTES_A_S)
-
-    def pause(self, now: float) -> None:
-        """Note that the broker does not read until `resume`, or until a frame begins."""
-        self._paused_at = now
-
-    def resume(self) -> None:
-        if self._paused_at is not None:
-            paused_s = trio.current_time() - self._paused_at
-            self._least_at += paused_s
-            self._brisk_at += paused_s
-            self._paused_at = None
-
-    def slow_s(self, now: float) -> float:
-        """Return for how long the peer has sent slower than the least rate."""
-        return self._until(now) - self._least_at
-
-    def stuck_s(self, now: float) -> float:
-        """Return for how long the peer has sent slower than 1 MiB a second."""
-        return self._until(now) - self._brisk_at
-
-    def _until(self, now: float) -> float:
-        return now if self._paused_at is None else self._paused_at
 
 
 class Connection:
@@ -200,13 +143,10 @@ class Connection:
         self._close_reason: str | None = None
         self._deferred: dict[Request, int] = {}  # with the bytes that each is counted with
         self._deferred_bytes = 0
-        self._channel: Channel | None = None  # for requests to the client
         self._read_noted = 0  # bytes of frames that are unfinished, or whose handling waits
         self._read_size = 0
-        self._progress = _FrameProgress()
-        self._has_permit = False
-        self._permit_began_at = 0.0
-        self._received_by_permit = 0
+        self._progress = FrameProgress()
+        self._permit = FramePermit()
         self._scope = trio.CancelScope()
         self._reader = FrameReader(self._limits.frame_size, self._limits.header_size)
         self._has_put = False
@@ -221,6 +161,7 @@ class Connection:
             note_sent=self._count_sent,
             start_drain=lambda: nursery.start_soon(self._drain),
         )
+        self._calls = ClientCalls(self.outbox, self._send_now)
 
     # What processors use
 
@@ -341,46 +282,17 @@ class Connection:
         """See `Client`."""
         if self._close_reason is not None or self.outbox.is_crowded:
             return False
-        opaque = self._requests.next_opaque()
-        return self._sent(self._request(opaque, code, ext, body, ONEWAY_FLAG))
+        return self._calls.send_oneway(self.header_type, code, ext, body)
 
     async def call(
         self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
     ) -> ClientAnswer:
-        """See `Client`. RocketMQ's clients may not answer, so the number of open calls is bounded."""
+        """See `Client`."""
         if self._close_reason is not None:
             raise ClientGone("the client's connection has ended")
-        channel, answered, waiter = self._requests, trio.Event(), Waiter()
-        if channel.pending >= _CALLS_MAX:
-            raise ClientBusy(
-                f"{_CALLS_MAX} requests to this client wait for its answer already; ask again later"
-            )
-        waiter.wake = answered.set
-        call = channel.new_call(waiter)
-        try:
-            frame = self._request(call.opaque, code, ext, body)
-            if self.outbox.is_crowded or not self._sent(frame):
-                raise ClientGone("the client's connection takes nothing any more")
-            with trio.move_on_after(timeout_s):
-                await answered.wait()
-        finally:
-            channel.abandon(call)
-        if not call.done:
-            raise ClientSilent(f"the client has not answered within {timeout_s:g} s")
-        return ClientAnswer.of(call)
+        return await self._calls.call(self.header_type, code, ext, body, timeout_s)
 
-    @property
-    def _requests(self) -> Channel:
-        if self._channel is None:
-            self._channel = Channel(opaque_min=_OPAQUE_MIN)  # most clients never receive a request
-        return self._channel
-
-    def _request(self, opaque: int, code: int, ext: Mapping[str, Value], body: bytes, flag: int = 0) -> bytes:
-        version = PROTOCOL_VERSION if self.header_type == HeaderType.MSGPACK else ROCKETMQ_VERSION
-        header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON.value, version)
-        return encode_frame(header, self.header_type, body)
-
-    def _sent(self, frame: bytes) -> bool:
+    def _send_now(self, frame: bytes) -> bool:
         self.outbox.write(frame)
         self.flush()
         return self._close_reason is None
@@ -399,7 +311,7 @@ class Connection:
             self.close("error")
         finally:
             self.close("shutdown" if self._scope.cancel_called else "peer")
-            self._release_permit()  # it may have begun after `close`
+            self._permit.release()  # it may have begun after `close`
             self._on_close(self)
 
     async def finish(self) -> None:
@@ -431,13 +343,12 @@ class Connection:
         self._memory.change(self, "read", -self._read_noted - self._deferred_bytes)
         self._read_noted = self._deferred_bytes = 0
         self._reader.close()  # frees its memory; the connection may be collected much later
-        self._release_permit()
+        self._permit.release()
         for request in self._deferred:
             request.is_answered = True
             request.traffic.abandoned()
         self._deferred.clear()
-        if self._channel is not None:
-            self._channel.end(ClientGone("the client's connection ended before it answered"))
+        self._calls.end()
         self.outbox.close()
         self._transport.close()
         self._scope.cancel()
@@ -466,8 +377,8 @@ class Connection:
             try:
                 frames = reader.receive_data(data)
                 if frames:
-                    if self._has_permit:
-                        self._release_permit()
+                    if self._permit.is_held:
+                        self._permit.release()
                     self._read_size = self._read_noted + len(data)
                     progress.pause(now)
                     self._is_handling = True
@@ -528,39 +439,22 @@ class Connection:
 
     async def _receive_more(self) -> bytes:
         """Receive more of an unfinished frame. One beyond the share of the connection needs the permit."""
-        transport, data = self._transport, None
-        if self._has_permit:
-            permit_s = min(_PERMIT_S, self._received_by_permit / _PERMIT_BYTES_A_S)
-            permitted_until = min(self._permit_began_at + permit_s, trio.current_time() + _PERMIT_PAUSE_S)
-            with trio.move_on_at(permitted_until):
-                data = await transport.receive()
-            if data is None:
-                self._release_permit()
+        transport, permit, data = self._transport, self._permit, None
+        if permit.is_held:
+            data = await permit.receive(transport)
         if data is None:
             if self._exceeds_share:
                 await transport.arrived()  # so that a peer that sends nothing takes no permit
             if self._exceeds_share:
-                await self._acquire_permit()
+                with self._held_back("memory"):
+                    await permit.acquire(self._memory)
             data = await transport.receive()
-        self._received_by_permit += len(data)
+        permit.received_bytes += len(data)
         return data
 
     @property
     def _exceeds_share(self) -> bool:
         return self._memory.held_for(self) > self._memory.share
-
-    async def _acquire_permit(self) -> None:
-        with self._held_back("memory"):
-            self._memory.make_room_for_large_frames()
-            await self._memory.permit.acquire()
-        self._has_permit = True
-        self._received_by_permit = 0
-        self._permit_began_at = trio.current_time()
-
-    def _release_permit(self) -> None:
-        if self._has_permit:
-            self._has_permit = False
-            self._memory.permit.release()
 
     def _note_read(self, size: int) -> None:
         if self._close_reason is None:
@@ -587,7 +481,7 @@ class Connection:
         return self._deferred_bytes > 0 and self._deferred_bytes > self._limits.connection_buffer
 
     async def _wait_for_room(self) -> None:
-        self._release_permit()
+        self._permit.release()
         if self.outbox.is_crowded:
             with self._held_back("write_queue"):
                 await self.outbox.drained()
@@ -657,10 +551,7 @@ class Connection:
         if self._close_reason is not None:
             return None
         if header.flag & RESPONSE_FLAG:
-            call = None if self._channel is None else self._channel.take(header.opaque)
-            if call is not None:
-                call.finish(header, body)
-            elif self.is_stranger:
+            if not self._calls.answered(header, body) and self.is_stranger:
                 self.unauthenticated += 1  # it was asked nothing
             return None
         traffic = self._counters.request(header_type, header.code)

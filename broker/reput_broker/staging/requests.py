@@ -103,7 +103,7 @@ log = structlog.get_logger(__name__)
 QUERY_ID_MAX: Final = 200
 _FILES_AT_ONCE: Final = 2
 _COMMITS_WAITING_MAX: Final = 256
-_UPKEEP_INTERVAL_MAX_S: Final = 60.0
+_EXPIRY_INTERVAL_MAX_S: Final = 60.0
 
 
 class _Waiting(NamedTuple):
@@ -376,12 +376,12 @@ class StagingProcessor:
             )
         return Response(0, result.to_ext(request.header_type))
 
-    # -- upkeep ------------------------------------------------------------------------------------------------
+    # -- expiry ------------------------------------------------------------------------------------------------
 
     async def expire_idle(self) -> None:
         """Drop stagings of idle queries, and forget old queries, until cancelled."""
         while True:
-            await trio.sleep(min(_UPKEEP_INTERVAL_MAX_S, self._config.staging_timeout / 4))
+            await trio.sleep(min(_EXPIRY_INTERVAL_MAX_S, self._config.staging_timeout / 4))
             idle = [
                 file
                 for file in self._staging.idle(self._config.staging_timeout)

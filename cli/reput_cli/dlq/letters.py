@@ -10,8 +10,8 @@ import click
 
 from reput_cli.failures import CommandFailed
 from reput_cli.positions import Position
+from reput_client.admin_dead_letters import DeadLetter, DeadLetters
 from reput_client.blocking import Admin
-from reput_client.dead_letters import DeadLetter, DeadLetters
 from reput_protocol import properties as names
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode

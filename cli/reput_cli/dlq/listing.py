@@ -17,8 +17,8 @@ from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
 from reput_cli.positions import Position, RangeType
 from reput_cli.rendering import rfc3339
+from reput_client.admin_dead_letters import DeadLetter
 from reput_client.blocking import Admin
-from reput_client.dead_letters import DeadLetter
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
 from reput_protocol.printable import printable, printable_json

@@ -26,8 +26,8 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import Position, RangeType
+from reput_client.admin_dead_letters import DeadLetter, Replayed, replay_group
 from reput_client.blocking import Admin
-from reput_client.dead_letters import DeadLetter, Replayed, replay_group
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import check_send_topic

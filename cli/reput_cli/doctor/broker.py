@@ -21,7 +21,7 @@ from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin
-    from reput_protocol.commands.admin import GroupSummary
+    from reput_protocol.commands.group_description import GroupSummary
 
 CLOCK_S = 2.0
 """Clocks that differ by more are a fault: delays, retention and @TIME follow the broker's."""

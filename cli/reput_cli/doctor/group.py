@@ -18,7 +18,7 @@ from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
-    from reput_protocol.commands.admin import GroupDescription, GroupQueue
+    from reput_protocol.commands.group_description import GroupDescription, GroupQueue
 
 STUCK_S = 60.0
 """A queue is stuck if its oldest message and the group's last commit in it are older."""

@@ -1,18 +1,16 @@
-"""One connection to a broker: connecting, identifying the broker, writing, reading, losing it."""
+"""One connection to a broker: identifying the broker, writing, reading, losing it. `connecting` makes its sockets."""
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
 from reput_client.transport.address import Address
+from reput_client.transport.broker_identity import BrokerIdentity
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.channel import (
     ClientChannel,
@@ -22,6 +20,7 @@ from reput_client.transport.channel import (
     ShareableCall,
     UnsignedHead,
 )
+from reput_client.transport.connecting import connect, secure, try_until
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
@@ -38,7 +37,6 @@ from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
 
 if TYPE_CHECKING:
-    from reput_client.tls import TLS
     from reput_client.transport.tls_socket import TlsSocket
 
 # The system maps a larger read buffer each time, which costs more than a small read. So it is large only after a read
@@ -54,26 +52,6 @@ _JOIN_BYTES_MAX: Final = 256 * 1024
 _HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
 _IOV_MAX: Final = 64
 _TLS_REQUIRED: Final = f"{ErrorCode.TLS_REQUIRED.name}: "
-_TRY_S: Final = 1.0
-"""How long one of several addresses may take to connect, and then to answer."""
-
-
-class BrokerIdentity(NamedTuple):
-    """The broker at an address; `start_id`, if known, changes with every start."""
-
-    name: str
-    start_id: str | None
-
-    def difference_from(self, expected: BrokerIdentity) -> str | None:
-        """Return how it differs from `expected`, or None."""
-        if self.name != expected.name:
-            return f"broker {self.name!r} answers there, not {expected.name!r}"
-        if expected.start_id is not None and self.start_id not in (None, expected.start_id):
-            return (
-                f"another broker of the name {self.name!r} answers there "
-                f"(its start id is {self.start_id}, not {expected.start_id})"
-            )
-        return None
 
 
 class BrokerConnection:
@@ -205,7 +183,7 @@ class BrokerConnection:
             refused: list[TlsRefused] = []
             for left in range(len(self._places), 0, -1):
                 place = self._places[0]
-                until = deadline if not self.address.others else self._share(deadline, left)
+                until = deadline if not self.address.others else self._try_until(deadline, left)
                 try:
                     await self._connect_to(place, until, deadline)
                 except OSError as error:
@@ -243,15 +221,10 @@ class BrokerConnection:
             str(self.address), self._last_failure, None if expected is None else expected.name
         )
 
-    def _share(self, deadline: float, left: int) -> float:
-        """Return until when to try the next of `left` addresses."""
-        now = self._runtime.now()
-        return now + min(_TRY_S, max(0.0, deadline - now) / left)
-
     async def _connect_to(self, place: Address, until: float, deadline: float) -> None:
         """Connect to one address by `until` and, if the broker is in doubt, make it identify itself."""
-        sock = await self._connect(place, until)
-        secured = None if self._tls is None else await self._secure(sock, self._tls, place, until)
+        sock = await connect(self._runtime, place, until)
+        secured = None if self._tls is None else await secure(self._runtime, sock, self._tls, place, until)
         if self._closed:
             sock.close()
             raise ClientClosed
@@ -334,8 +307,8 @@ class BrokerConnection:
         self._unsure = False
         self._on_met(self)
 
-    def _try_until(self, deadline: float) -> float:
-        return min(deadline, self._runtime.now() + _TRY_S)
+    def _try_until(self, deadline: float, left: int = 1) -> float:
+        return try_until(self._runtime.now(), deadline, left)
 
     async def _agree_on_signatures(self, credentials: Credentials, until: float) -> None:
         """Ask the server for a challenge, and sign the requests as its answer says; see `signer_of`.
@@ -371,79 +344,6 @@ class BrokerConnection:
         if call.error is not None:
             raise call.error
         return call
-
-    # -- sockets -----------------------------------------------------------------------------------------------
-
-    async def _connect(self, place: Address, deadline: float) -> socket.socket:
-        failure: OSError = OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
-        found = await self._resolve(place)
-        for left, (family, where) in zip(range(len(found), 0, -1), found, strict=True):
-            until = deadline if left == 1 else self._share(deadline, left)
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                sock.setblocking(False)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                code = sock.connect_ex(where)
-                if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):  # EWOULDBLOCK: Windows
-                    await self._runtime.wait_writable(sock, until - self._runtime.now())
-                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    if code == 0 and not _is_connected(sock):
-                        code = errno.ETIMEDOUT
-                if code == 0 and sock.getsockname() == sock.getpeername():
-                    # If the port is unused on this machine, the socket may get that very port and connect to itself.
-                    code = errno.ECONNREFUSED
-            except BaseException:
-                sock.close()
-                raise
-            if code == 0:
-                return sock
-            sock.close()
-            failure = OSError(code, os.strerror(code))
-        raise failure
-
-    async def _secure(self, sock: socket.socket, tls: TLS, place: Address, until: float) -> TlsSocket:
-        """Make the TLS handshake on a connected socket; close the socket if that fails.
-
-        Raises:
-            TlsRefused: one side does not accept the other.
-            OSError: the connection has ended, or `until` has passed.
-        """
-        from reput_client.transport.tls_socket import TlsSocket  # not at the top: it loads OpenSSL
-
-        try:
-            context = await self._runtime.in_thread(tls.context)
-            wire = TlsSocket(sock, context, tls.server_name or place.host, str(place))
-            while not wire.handshake():
-                left_s = until - self._runtime.now()
-                if left_s <= 0:
-                    raise TimeoutError(errno.ETIMEDOUT, "it has not answered the TLS handshake in time")
-                if wire.has_unsent:
-                    await self._runtime.wait_writable(sock, left_s)
-                else:
-                    await self._runtime.wait_arrival(sock, left_s)
-        except BaseException as error:
-            sock.close()
-            if isinstance(error, TlsFailed):
-                raise TlsRefused(str(place), f"TLS: {error.cause}", error.remedy) from error
-            if isinstance(error, ValueError):  # of a file, or of a name that no certificate has
-                raise TlsRefused(str(place), f"TLS: {error}", "correct the options of TLS") from error
-            if isinstance(error, EOFError):
-                reason = "it has closed the connection during the TLS handshake"
-                raise ConnectionResetError(errno.ECONNRESET, reason) from None
-            raise
-        return wire
-
-    async def _resolve(self, place: Address) -> list[tuple[int, Any]]:
-        host, port = place.host, place.port
-        try:
-            # A numeric host needs no name server, so this does not block.
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        except socket.gaierror:
-            found = await self._runtime.in_thread(
-                lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            )
-        return [(int(family), where) for family, _, _, _, where in found]
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -811,13 +711,6 @@ class BrokerConnection:
         for call in dropped:
             if isinstance(call, OnewayCall):
                 call.fail(error)
-
-
-def _is_connected(sock: socket.socket) -> bool:
-    with suppress(OSError):
-        sock.getpeername()
-        return True
-    return False
 
 
 def _skip(pieces: list[Buffer], count: int) -> list[Buffer]:

@@ -20,9 +20,10 @@ from reput_client.errors import (
 )
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
+from reput_client.transport.broker_identity import BrokerIdentity
 from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.connection import BrokerConnection, BrokerIdentity
+from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reput_client.admin_dead_letters import DeadLetter, Replayed
 from reput_client.blocking import Admin
-from reput_client.dead_letters import DeadLetter, Replayed
 from reput_client.errors import BrokerNotFound, TopicNotFound
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS

@@ -34,7 +34,7 @@ from reput_pipeline.spark.option_reader import (
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import is_system_topic
-from reput_protocol.units import parse_duration
+from reput_protocol.quantities import parse_duration
 
 _LIVE_ONLY: Final = (
     "user",

@@ -5,7 +5,7 @@ Each family ends with the rows of its requests, which `table` joins; `request` h
 
 Producers: `send`, `transaction`, `reply`, `delay`; `stage` for Spark's sink. Consumers: `pull`, `pop`, `offset`;
 `group` has what members send and the settings of a group, `consumers` the progress of groups and the state of one
-member, `admin` the lists of groups, members and producers. `topic` and `query` are about topics and single messages,
-`operation` about one broker, `statistics` about rates, `users` about access control. Brokers and name servers:
-`namesrv`, and between a master and its slaves `ha`, `replica`, `election` and `table_sync`.
+member, `group_description` the lists of groups, members and producers. `topic` and `query` are about topics and single
+messages, `operation` about one broker, `statistics` about rates, `users` about access control. Brokers and name
+servers: `namesrv`, and between a master and its slaves `ha`, `replica`, `election` and `table_sync`.
 """

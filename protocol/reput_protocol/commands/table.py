@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Final
 
 from reput_protocol.commands import (
-    admin,
     consumers,
     delay,
     election,
     group,
+    group_description,
     ha,
     namesrv,
     offset,
@@ -32,8 +32,8 @@ from reput_protocol.commands import (
 from reput_protocol.commands.request import NotServed, RequestType
 
 _FAMILIES: Final = (
-    send, pull, query, delay, stage, transaction, reply, group, offset, pop, consumers, admin, topic, statistics,
-    operation, users, namesrv, ha, election, replica, table_sync,
+    send, pull, query, delay, stage, transaction, reply, group, offset, pop, consumers, group_description, topic,
+    statistics, operation, users, namesrv, ha, election, replica, table_sync,
 )  # fmt: skip
 
 REQUESTS: Final[Mapping[int, RequestType]] = {

@@ -42,6 +42,7 @@ async def test_a_change_of_role_opens_the_store_again_over_the_same_sockets(tmp_
             host, _, port = broker.address.partition(":")
             async with await trio.open_tcp_stream(host, int(port)) as stream:
                 tenures.set(SECOND)
+                assert b"DRAINING" in await stream.receive_some()
                 assert await stream.receive_some() == b"", "clients connect again and see the new role"
             await until(lambda: broker.health.ready and broker.store is not store)
             assert (broker.address, broker.http_address) == addresses

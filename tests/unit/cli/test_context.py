@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_cli import profiles
+from reput_cli import context_file
+from reput_cli.context_file import chosen_server
 from reput_cli.failures import CommandFailed
-from reput_cli.profiles import chosen_server
 from reput_cli.root import root
 from reput_cli.tls import tls_of
 from reput_client import TLS
@@ -19,7 +19,7 @@ from reput_protocol.exit_codes import ExitCode
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the profiles are."""
+    """Where the contexts are."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for name in ("REPUT_SERVER", "REPUT_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
@@ -30,7 +30,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(root, ["context", *arguments], catch_exceptions=False)
 
 
-def test_profiles_are_added_used_shown_and_removed(file: Path) -> None:
+def test_contexts_are_added_used_shown_and_removed(file: Path) -> None:
     assert json.loads(run("list", "-O", "json").output) == []
     assert "in use" in run("add", "prod", "--server", "a:1,b:2", "--timeout", "10s").stderr
     assert "in use" not in run("add", "a b\n'", "--server", "c").stderr
@@ -61,7 +61,7 @@ def test_profiles_are_added_used_shown_and_removed(file: Path) -> None:
         (["add", "x"], "--server"),
     ],
 )
-def test_a_profile_that_cannot_work_is_not_added(file: Path, arguments: list[str], says: str) -> None:
+def test_a_context_that_cannot_work_is_not_added(file: Path, arguments: list[str], says: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert says in result.stderr
@@ -99,7 +99,7 @@ def test_a_file_with_a_mistake_is_refused_with_the_reason(file: Path, text: str,
     file.write_bytes(text.encode("latin-1"))
     file.chmod(0o600)
     with pytest.raises(CommandFailed, match="is not valid") as refused:
-        profiles.load()
+        context_file.load()
     assert says in (refused.value.reason or "")
 
 

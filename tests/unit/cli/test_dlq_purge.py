@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from reput_cli.dlq.purge import purge
 from reput_cli.failures import CommandFailed
-from reput_client.dead_letters import DeadLetters
+from reput_client.admin_dead_letters import DeadLetters
 
 
 class Broker:

@@ -27,7 +27,7 @@ from reput_client.blocking import Admin, Consumer, Message, Producer, PullConsum
 from reput_client.cluster_members import ClusterMember
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import RequestTimeout
-from reput_protocol.commands.admin import GroupDescription, GroupMember, GroupQueue, GroupSummary
+from reput_protocol.commands.group_description import GroupDescription, GroupMember, GroupQueue, GroupSummary
 from reput_protocol.record.message import MessageQueue
 from support.waiting import wait_until
 

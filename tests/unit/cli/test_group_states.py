@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reput_cli.group import _state
-from reput_protocol.commands.admin import GroupSummary
+from reput_protocol.commands.group_description import GroupSummary
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from reput_cli.group import command as group_command
 from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_client.received import ReceivedMessage
-from reput_protocol.commands.admin import GroupDescription, GroupMember, GroupSummary
 from reput_protocol.commands.group import SubscriptionData
+from reput_protocol.commands.group_description import GroupDescription, GroupMember, GroupSummary
 from reput_protocol.printable import printable_lines
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record, encode_record

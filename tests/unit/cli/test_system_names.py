@@ -13,7 +13,7 @@ from reput_cli.broker import command as broker_command
 from reput_cli.failures import CommandFailed, worded
 from reput_cli.group import command as group_command
 from reput_cli.topic import command as topic_command
-from reput_protocol.commands.admin import GroupSummary
+from reput_protocol.commands.group_description import GroupSummary
 from reput_protocol.errors import ErrorCode, RequestNotSupported, TopicNotFound
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reput_client.dead_letters import DeadLetter, Replayed
+from reput_client.admin_dead_letters import DeadLetter, Replayed
 from reput_client.errors import ConnectFailed, ErrorCode, TopicNotFound
 from reput_pipeline.jobs.dlq import _replay
 from reput_pipeline.jobs.outcomes import JobFailed

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from reput_protocol.codes import AckLevel, ConsumeFromWhere, ConsumeType, MessageModel, TransactionState
-from reput_protocol.commands.admin import ConsumerConnectionHeader, ProducerConnectionHeader
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,
     ConsumerRunningInfoHeader,
@@ -32,6 +31,7 @@ from reput_protocol.commands.group import (
     TopicConsumersHeader,
     UnregisterClientHeader,
 )
+from reput_protocol.commands.group_description import ConsumerConnectionHeader, ProducerConnectionHeader
 from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import (
     CloneGroupOffsetHeader,

@@ -8,7 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from reput_protocol.commands import body as bodies
-from reput_protocol.commands.admin import (
+from reput_protocol.commands.body import PART_BYTES, PART_VALUES, LargeBody
+from reput_protocol.commands.consumers import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
+from reput_protocol.commands.group import LockBatchResult, SubscriptionGroupConfig, SubscriptionGroupTable
+from reput_protocol.commands.group_description import (
     GroupDescription,
     GroupQueue,
     GroupSummaries,
@@ -16,9 +19,6 @@ from reput_protocol.commands.admin import (
     ProducerInfo,
     ProducerTable,
 )
-from reput_protocol.commands.body import PART_BYTES, PART_VALUES, LargeBody
-from reput_protocol.commands.consumers import ConsumeStats, ConsumeTimeSpan, OffsetWrapper, QueueTimeSpan
-from reput_protocol.commands.group import LockBatchResult, SubscriptionGroupConfig, SubscriptionGroupTable
 from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetList
 from reput_protocol.commands.pull import QueueBounds, QueueBoundsTable
 from reput_protocol.commands.topic import QueueStats, TopicConfig, TopicConfigTable, TopicStats

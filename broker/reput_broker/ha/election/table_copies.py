@@ -1,5 +1,5 @@
 """The tables of an elected master, and which members have them: offsets, topics, groups and the others that a slave
-takes over (`ha/synchronize.py`).
+takes over (`ha/slave_synchronize.py`).
 
 With `ha.in_sync_replicas` of 2 or more, a change of a table is answered once every member of the in-sync set has taken
 it over, so that no failover takes it back. For that
@@ -80,8 +80,7 @@ class TableCopies:
         self._taken: dict[int, int] = {}
         self._silent: set[int] = set()
         self._changes: deque[_Change] = deque()
-        self._changed = trio.Event()
-        self._waiting = 0
+        self._changed: trio.Event | None = None  # while a member waits
         self._is_stopping = False
         in_sync.tables = self
         progress.confirmed.follow(self.wake)
@@ -111,7 +110,8 @@ class TableCopies:
     async def _answer_later(self, request: Request, header: AwaitTableChangesHeader) -> None:
         with trio.move_on_after(min(header.wait_ms / 1000, _HELD_S)):
             while not (self._is_stopping or request.client.is_closed or self._has_news(header)):
-                self._waiting += 1
+                if self._changed is None:
+                    self._changed = trio.Event()
                 with trio.move_on_after(_LOOK_S):
                     await self._changed.wait()
         request.reply(self._state(request))
@@ -135,10 +135,9 @@ class TableCopies:
 
     def wake(self) -> None:
         """Note that a table has changed, or the confirm offset has moved."""
-        if self._waiting:
-            self._waiting = 0
+        if self._changed is not None:
             self._changed.set()
-            self._changed = trio.Event()
+            self._changed = None
 
     def stop(self) -> None:
         """Answer at once what waits, because the server hears no member any more: it waits for the answers."""

@@ -15,10 +15,10 @@ import trio
 import trio.testing
 
 from reput_broker.config.sections import HAConfig, StoreConfig
-from reput_broker.ha.connection import ServedLog
+from reput_broker.ha.connection import OfferedLog
 from reput_broker.ha.copies import Copies
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
-from reput_broker.ha.progress import ReplicationProgress
+from reput_broker.ha.replication_lag import ReplicationProgress
 from reput_broker.ha.service import HAService
 from reput_broker.observe.counters import Counters
 from reput_broker.put.progress import LogProgress
@@ -51,7 +51,7 @@ class Bench:
         self.config = HAConfig(**options)
         config: Any = SimpleNamespace(store=StoreConfig(flush=flush), ha=self.config)  # type: ignore[arg-type]
         self.progress = LogProgress(store, config, Counters())
-        self.service = HAService(ServedLog(store, self.config, self.progress, EPOCH))
+        self.service = HAService(OfferedLog(store, self.config, self.progress, EPOCH))
         self.copies = Copies(self.service, self.progress, config)
         self.progress.serve(self.copies)
         self.acks: list[tuple[str, int]] = []

@@ -18,8 +18,8 @@ from typing_extensions import override
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import table_sync
-from reput_broker.ha.progress import MasterLog
-from reput_broker.ha.synchronize import SlaveSynchronize
+from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Request, Response
 from reput_broker.roles import Master

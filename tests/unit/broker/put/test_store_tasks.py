@@ -10,7 +10,7 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.store_upkeep import StoreUpkeep
+from reput_broker.put.store_tasks import StoreTasks
 from reput_broker.store.errors import StoreReadOnly
 from support.tasks import running
 
@@ -49,8 +49,8 @@ class FakeStore:
             raise StoreReadOnly("the disk is gone")
 
 
-def upkeep(store: Any, **options: Any) -> StoreUpkeep:
-    return StoreUpkeep(store, StoreConfig(**{"consume_queue_flush_least_pages": 2, **options}), Counters())
+def tasks_of(store: Any, **options: Any) -> StoreTasks:
+    return StoreTasks(store, StoreConfig(**{"consume_queue_flush_least_pages": 2, **options}), Counters())
 
 
 @pytest.mark.trio
@@ -59,7 +59,7 @@ async def test_queues_are_synced_by_pages_and_thoroughly_once_a_minute(
 ) -> None:
     """(RocketMQ: FlushConsumeQueueService, with its figures.)"""
     store = FakeStore()
-    async with running(upkeep(store).flush_queues):
+    async with running(tasks_of(store).flush_queues):
         await trio.sleep(5.5)
         assert store.flushes == [], "with nothing dispatched nothing is asked of the disk"
         store.put(100, pages=2)
@@ -79,7 +79,7 @@ async def test_queues_are_synced_by_pages_and_thoroughly_once_a_minute(
 @pytest.mark.trio
 async def test_the_checkpoint_follows_the_log_and_the_queues(by_the_clock: trio.testing.MockClock) -> None:
     store = FakeStore()
-    service = upkeep(store, consume_queue_flush_interval="10s", checkpoint_interval="1s")
+    service = tasks_of(store, consume_queue_flush_interval="10s", checkpoint_interval="1s")
     async with running(service.flush_queues, service.write_checkpoints):
         await trio.sleep(1.5)
         store.put(100, pages=2)
@@ -96,7 +96,7 @@ async def test_the_checkpoint_follows_the_log_and_the_queues(by_the_clock: trio.
 @pytest.mark.trio
 async def test_failures_are_counted_and_tried_again(by_the_clock: trio.testing.MockClock) -> None:
     store = FakeStore()
-    service = upkeep(store, consume_queue_flush_thorough_interval="2s")
+    service = tasks_of(store, consume_queue_flush_thorough_interval="2s")
     store.failing = True
     async with running(service.flush_queues):
         await trio.sleep(0.5)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic.fields import FieldInfo
 
-from reput_protocol.units import parse_duration, parse_size
+from reput_protocol.quantities import parse_duration, parse_size
 
 
 def _to_duration(value: object) -> float:

@@ -1,6 +1,6 @@
 import pytest
 
-from reput_protocol.units import format_duration, format_size, parse_duration, parse_size
+from reput_protocol.quantities import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

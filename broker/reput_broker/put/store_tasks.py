@@ -21,7 +21,7 @@ _INDEX_STEP_BYTES = 256 * 1024
 _INDEX_PAUSE_S = 0.0005  # lets other tasks run and still indexes some hundred MiB a second
 
 
-class StoreUpkeep:
+class StoreTasks:
     """The tasks, each of which works only if there is something new.
 
     A queue is synced once `consume_queue_flush_least_pages` of it are unsynced or a file of it is full; every

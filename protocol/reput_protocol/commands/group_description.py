@@ -1,4 +1,4 @@
-"""Administrators' questions about groups: connections, members, progress and lag.
+"""Descriptions of groups: summary, members, progress and lag, connections.
 
 The lists of connections are RocketMQ's, those of groups Reput's.
 """

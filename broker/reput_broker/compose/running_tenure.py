@@ -40,8 +40,8 @@ _CHANGE_GRACE_S = 0.5
 client, which asks the new master."""
 
 
-class _ServedRole:
-    """What the requests of operators see of this tenure (`processors.operations.ServedRole`)."""
+class _OperatedTenure:
+    """What the requests of operators see of this tenure (`processors.operations.OperatedTenure`)."""
 
     def __init__(self, parts: MasterParts | SlaveParts, store: MessageStore) -> None:
         self._parts = parts
@@ -60,7 +60,7 @@ class _ServedRole:
         return self._store.flushed_offset
 
 
-class ServedTenure:
+class RunningTenure:
     """One tenure: `run` opens the store, builds the parts and serves; `end` ends it."""
 
     def __init__(self, base: BrokerBase) -> None:
@@ -108,7 +108,7 @@ class ServedTenure:
                     await self._until_ended(parts.complete)
                     # Again: it lifts the refusals above, and what an operator has refused stays refused.
                     if parts.begun is None:
-                        base.operations.attach(_ServedRole(parts, self._opened.store))
+                        base.operations.attach(_OperatedTenure(parts, self._opened.store))
                     if not self._end.is_set():
                         is_read_only = self._opened.store.read_only_reason is not None
                         base.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
@@ -212,7 +212,9 @@ class ServedTenure:
             )
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
-        base.operations.attach(_ServedRole(parts, storage.store))  # adds the handlers of operators' requests
+        base.operations.attach(
+            _OperatedTenure(parts, storage.store)
+        )  # adds the handlers of operators' requests
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(

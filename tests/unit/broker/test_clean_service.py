@@ -14,6 +14,7 @@ import structlog
 import trio
 import trio.testing
 
+from reput_broker.clean_service import CleanFilesService, rules_of
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
@@ -22,7 +23,6 @@ from reput_broker.observe.figures import DiskFigures
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent
 from reput_broker.store.retention import DiskLevel, RetentionRules
-from reput_broker.upkeep.clean_service import CleanFilesService, rules_of
 from support.cores import NoDuties, core_of
 from support.retention import RESERVED_MS, FakeMachine, fill, store_files
 from support.stores import opened, small_options

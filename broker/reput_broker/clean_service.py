@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.config.sections import StoreConfig
-from reput_broker.config.units import hours_of_day
+from reput_broker.config.value_types import hours_of_day
 from reput_broker.core import Core, RoleDuties
 from reput_broker.store.errors import FlushFailed
 from reput_broker.store.log.clean import DeletedFile

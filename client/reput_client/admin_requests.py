@@ -24,8 +24,8 @@ T = TypeVar("T")
 NO_FAILURES: Final[Mapping[str, ReputError]] = {}
 
 
-class BrokersAdmin(QueueBounds):
-    """The part of `Admin` that asks every broker."""
+class AdminRequests(QueueBounds):
+    """The base of all parts of `Admin`: asks every broker, or one."""
 
     async def _ask(self, code: RequestCode, ext: Mapping[str, Value], what: str, body: bytes = b"") -> Call:
         """Ask the client's own address, a broker or a name server."""

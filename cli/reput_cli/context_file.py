@@ -1,4 +1,4 @@
-"""Which server a command connects to, and the file of named connection profiles.
+"""Which server a command connects to, and the file of contexts, which are named connection profiles.
 
 The file is `reput/contexts.toml` in the user's configuration directory:
 
@@ -33,14 +33,14 @@ _KEYS = ("server", "timeout", "user", "secret_file", *TLS_KEYS)
 
 
 @dataclass(slots=True)
-class Profiles:
-    """The profiles by name, and the one that is used without --context."""
+class Contexts:
+    """The contexts by name, and the one that is used without --context."""
 
     current: str | None = None
     contexts: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def get(self, name: str) -> dict[str, str]:
-        """Return a profile; an unknown name is refused with the nearest one."""
+        """Return a context; an unknown name is refused with the nearest one."""
         found = self.contexts.get(name)
         if found is not None:
             return found
@@ -84,8 +84,8 @@ def path() -> Path:
     return Path(home) / "reput" / "contexts.toml"
 
 
-def load() -> Profiles:
-    """Read the file; without one there are no profiles.
+def load() -> Contexts:
+    """Read the file; without one there are no contexts.
 
     Raises:
         CommandFailed: other users may read or write it, it is not TOML, or it has an unknown key.
@@ -96,21 +96,21 @@ def load() -> Profiles:
             _check_rights(place, os.fstat(file.fileno()))
             text = file.read()
     except FileNotFoundError:
-        return Profiles()
+        return Contexts()
     except OSError as error:
         raise CommandFailed(f"cannot read {place}", reason=error.strerror, code=ExitCode.USAGE) from error
     import tomllib
 
     try:
-        return _profiles(tomllib.loads(text.decode()))
+        return _contexts(tomllib.loads(text.decode()))
     except ValueError as error:  # also of TOML and UTF-8
         raise CommandFailed(f"{place} is not valid", reason=str(error), code=ExitCode.USAGE) from error
 
 
-def save(profiles: Profiles) -> None:
+def save(known: Contexts) -> None:
     """Write the file whole, readable by its owner only."""
-    lines = [] if profiles.current is None else [f"current = {_quoted(profiles.current)}"]
-    for name, values in sorted(profiles.contexts.items()):
+    lines = [] if known.current is None else [f"current = {_quoted(known.current)}"]
+    for name, values in sorted(known.contexts.items()):
         lines += ["", f"[contexts.{_quoted(name)}]"]
         lines += [f"{key} = {_quoted(values[key])}" for key in _KEYS if key in values]
     place = path()
@@ -141,7 +141,7 @@ def _check_rights(place: Path, status: os.stat_result) -> None:
     )
 
 
-def _profiles(tables: dict[str, Any]) -> Profiles:
+def _contexts(tables: dict[str, Any]) -> Contexts:
     contexts = tables.pop("contexts", {})
     current = tables.pop("current", None)
     if tables:
@@ -162,7 +162,7 @@ def _profiles(tables: dict[str, Any]) -> Profiles:
                 raise ValueError(f"context {name!r} has the unknown key {key!r}{hint}")
             if not isinstance(value, str):
                 raise ValueError(f"{key} of context {name!r} is a text in quotes")
-    return Profiles(current, contexts)
+    return Contexts(current, contexts)
 
 
 def _quoted(text: str) -> str:
