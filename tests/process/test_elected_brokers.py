@@ -14,8 +14,8 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.client import HAClient
 from reput_broker.ha import slave_synchronize
+from reput_broker.ha.client import HAClient
 from reput_broker.ha.election import table_copies
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader, Terms

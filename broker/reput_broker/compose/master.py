@@ -98,10 +98,8 @@ class MasterParts(RoleParts):
         )
         core.sources.replication = self._figures
         replica = ReplicaStateProcessor(
-            core.config,
-            core.store,
+            core,
             storage.epochs,
-            core.routes.members,
             epoch=epoch,
             ha_port=ha_port,
             elector=base.elector,

@@ -79,15 +79,7 @@ class SlaveParts(RoleParts):
             handlers_of(
                 (
                     *common.processors,
-                    ReplicaStateProcessor(
-                        config,
-                        core.store,
-                        self._epochs,
-                        core.routes.members,
-                        epoch=0,
-                        ha_port=None,
-                        elector=base.elector,
-                    ),
+                    ReplicaStateProcessor(core, self._epochs, epoch=0, ha_port=None, elector=base.elector),
                     HAStatusProcessor(self._ha_status, core.store.set_master_flushed_offset),
                 )
             )

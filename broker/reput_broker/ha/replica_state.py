@@ -7,13 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from zlib import crc32
 
-from reput_broker.config.model import BrokerConfig
+from reput_broker.core import Core
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.namesrv.members import GroupMembers
 from reput_broker.request import Handler, Request, Response
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HARuntimeInfo, ResetMasterFlushOffsetHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
@@ -32,10 +30,8 @@ class ReplicaStateProcessor:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        store: MessageStore,
+        core: Core,
         epochs: EpochFile,
-        members: GroupMembers,
         *,
         epoch: int,
         ha_port: int | None,
@@ -43,10 +39,10 @@ class ReplicaStateProcessor:
         admission: SlaveAdmission | None = None,
         on_member: Callable[[QueryReplicaStateHeader], None] = lambda _header: None,
     ) -> None:
-        self._config = config
-        self._store = store
+        self._config = core.config
+        self._store = core.store
         self._epochs = epochs
-        self._members = members
+        self._members = core.routes.members
         self._epoch = epoch
         self._ha_port = ha_port
         self._elector = elector
