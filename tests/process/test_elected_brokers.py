@@ -450,7 +450,7 @@ async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
         await held.wait()
         await append(self, received)
 
-    async with group.member(0) as first, group.member(1):
+    async with group.member(0, in_sync_timeout_s=60.0) as first, group.member(1):
         await group.in_sync(0, 1)
         assert (await put(first, b"one")).code == 0
         await until(lambda: readable(first) == 1)
