@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         OffsetStoreInUse,
         PartlySent,
         PermissionDenied,
+        PostsFailed,
         ProtocolError,
         RecordMalformed,
         ReplyTimeout,
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
         UnsupportedCompression,
     )
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
-    from reput_client.produce.posted_block import Posted, PostsFailed
+    from reput_client.produce.posted_block import Posted
     from reput_client.produce.producer import Producer
     from reput_client.produce.receipts import SendReceipt, TransactionReceipt
     from reput_client.produce.transactions import TransactionProducer
@@ -181,7 +182,6 @@ _MODULES = {
     "MessageQueue": "reput_protocol.record.message",
     "OnFailure": "reput_client.consume.group.failures",
     "Posted": "reput_client.produce.posted_block",
-    "PostsFailed": "reput_client.produce.posted_block",
     "Producer": "reput_client.produce.producer",
     "PullConsumer": "reput_client.consume.pull_consumer",
     "PullResult": "reput_client.consume.pull",

@@ -1,4 +1,4 @@
-"""The errors that the client raises; `reput_client` exports them too, and `PostsFailed`, which has posts as handles.
+"""All errors that the client raises; `reput_client` exports them too.
 
 Errors of messages, names and filters, and the broker's refusals (`BrokerError`), are shared with the broker.
 docs/client.md says for each whether the message may be stored.
@@ -7,7 +7,7 @@ docs/client.md says for each whether the message may be stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reput_protocol.errors import (
     BrokerBusy,
@@ -65,6 +65,7 @@ __all__ = [
     "OffsetStoreInUse",
     "PartlySent",
     "PermissionDenied",
+    "PostsFailed",
     "ProtocolError",
     "RecordMalformed",
     "ReplyTimeout",
@@ -228,6 +229,35 @@ class PartlySent(ReputError):
         )
         self.receipts = list(receipts)
         self.errors = dict(errors)
+
+
+class FailedPost(Protocol):
+    """The handle of a posted message that has failed: a `Posted`."""
+
+    @property
+    def error(self) -> ReputError | None:
+        """Why it has failed."""
+
+
+class PostsFailed(ReputError):
+    """Raised by `flush`: posted messages failed, and no callback or waiting caller has reported it.
+
+    `count` is their number; `failed` has their handles, each with its `error`, but only the last ones of very many. A
+    pickled copy has no handles.
+    """
+
+    def __init__(self, failed: Sequence[FailedPost], count: int) -> None:
+        first = failed[0].error if failed else None
+        super().__init__(
+            f"{counted(count, 'posted message')} failed{', one of them' if count > 1 else ''}: {first}"
+        )
+        self.failed = list(failed)
+        self.count = count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the handles, which cannot be pickled."""
+        rebuild, (kind, args, state) = super().__reduce__()
+        return rebuild, (kind, args, {**state, "failed": []})
 
 
 class BrokerNotFound(ReputError):

@@ -142,4 +142,4 @@ async def test_members_of_rocketmqs_kind_report_what_they_know(face: Face, clust
         assert (first.slaves, first.in_sync) == (1, 2)
         assert (second.error, second.takes_messages, second.end_offset) == (None, False, 400)
         assert (second.is_copying, second.lag_bytes) == (True, 100)
-        assert {first.member, first.epoch, second.member, second.epoch} == {None}
+        assert {first.number, first.epoch, second.number, second.epoch} == {None}

@@ -21,7 +21,6 @@ GROUPS = {
         "Producer",
         "SendReceipt",
         "Posted",
-        "PostsFailed",
         "TransactionProducer",
         "TransactionReceipt",
     ),

@@ -12,7 +12,6 @@ from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ReputError
-from reput_protocol.printable import counted
 from reput_protocol.record.message import Message, MessageQueue
 
 
@@ -220,24 +219,3 @@ class _Asking:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None and not self._is_known:
             self._block.asked.discard(self._number)
-
-
-class PostsFailed(ReputError):
-    """Raised by `flush`: posted messages failed, and no callback or waiting caller has reported it.
-
-    `count` is their number; `failed` has their handles, each with its `error`, but only the last ones of very many. A
-    pickled copy has no handles.
-    """
-
-    def __init__(self, failed: Sequence[Posted], count: int) -> None:
-        first = failed[0].error if failed else None
-        super().__init__(
-            f"{counted(count, 'posted message')} failed{', one of them' if count > 1 else ''}: {first}"
-        )
-        self.failed = list(failed)
-        self.count = count
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the handles, which cannot be pickled."""
-        rebuild, (kind, args, state) = super().__reduce__()
-        return rebuild, (kind, args, {**state, "failed": []})

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from reput_client.errors import ClientClosed, RequestTimeout
+from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
-from reput_client.produce.posted_block import Posted, PostedBlock, PostsFailed
+from reput_client.produce.posted_block import Posted, PostedBlock
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.routing import Route

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from reput_client.errors import AckNotReached, PartlySent
+from reput_client.errors import AckNotReached, PartlySent, PostsFailed
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.many import Limits, SendOfMany, block_of, groups_of, groups_of_bodies, texts_of
 from reput_client.produce.placement import Placement
-from reput_client.produce.posted_block import Posted, PostsFailed
+from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import (
