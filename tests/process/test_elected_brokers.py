@@ -15,14 +15,13 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import slave_synchronize
-from reput_broker.ha.client import HAClient
+from reput_broker.ha.copies import GroupCopies
 from reput_broker.ha.election import table_copies
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Refusal, Response
@@ -443,32 +442,25 @@ async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = Group(tmp_path, slave_timeout="60s")
-    held = trio.Event()
-    append = HAClient._append
-
-    async def append_later(self: HAClient, received: ReceivedLog) -> None:
-        await held.wait()
-        await append(self, received)
-
     async with group.member(0, in_sync_timeout_s=60.0) as first, group.member(1):
         await group.in_sync(0, 1)
         assert (await put(first, b"one")).code == 0
         await until(lambda: readable(first) == 1)
         assert (await give_back(first)).code == 0, "the retry topic exists now"
-        monkeypatch.setattr(HAClient, "_append", append_later)
         answers: dict[str, ClientAnswer] = {}
 
         async def note(name: str, work: Awaitable[ClientAnswer]) -> None:
             answers[name] = await work
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(note, "back", give_back(first))
-            nursery.start_soon(note, "sent", send_to_retry_topic(first))
-            nursery.start_soon(note, "put", put(first, b"two", AckLevel.FLUSHED))
-            await until(lambda: "put" in answers)
-            await trio.sleep(0.3)
-            assert set(answers) == {"put"}
-            held.set()
+            with monkeypatch.context() as patched:
+                patched.setattr(GroupCopies, "acknowledged", lambda *_: None)
+                nursery.start_soon(note, "back", give_back(first))
+                nursery.start_soon(note, "sent", send_to_retry_topic(first))
+                nursery.start_soon(note, "put", put(first, b"two", AckLevel.FLUSHED))
+                await until(lambda: "put" in answers)
+                await trio.sleep(0.3)
+                assert set(answers) == {"put"}
         assert {name: answer.code for name, answer in answers.items()} == {"put": 0, "back": 0, "sent": 0}
 
 
