@@ -262,7 +262,7 @@ async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> No
 
 @pytest.mark.trio
 async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) -> None:
-    """The engine forgets that member 2 has left the set, and elects it once it can ask nobody who knows of that."""
+    """The engine forgets that member 2 has left the set, and elects it once it can ask no member that knows of that."""
     group = Group(tmp_path)
     async with group.member(0) as first, group.member(1) as second:
         async with group.member(2):

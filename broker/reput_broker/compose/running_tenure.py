@@ -212,9 +212,8 @@ class RunningTenure:
             )
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
-        base.operations.attach(
-            _OperatedTenure(parts, storage.store)
-        )  # adds the handlers of operators' requests
+        # This adds the handlers of operators' requests.
+        base.operations.attach(_OperatedTenure(parts, storage.store))
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(

@@ -6,8 +6,8 @@ something.
 
 `config/election.seen.json` is what it has seen of its group: an engine that is restored from a copy may have the
 group's last epoch and an older in-sync set. So the version of the record is kept there, and the last confirm offset: a
-member never cuts its log below that, whoever is the master. So are the addresses of the other members, which a member
-asks before it campaigns.
+member never cuts its log below that, whichever member is the master. So are the addresses of the other members, which a
+member asks before it campaigns.
 """
 
 from __future__ import annotations

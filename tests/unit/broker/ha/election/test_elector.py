@@ -378,7 +378,7 @@ async def test_a_member_that_saw_a_later_set_does_not_campaign_in_a_restored_eng
 
 
 async def test_a_member_does_not_campaign_that_lacks_what_another_knows_to_be_confirmed(group: Group) -> None:
-    """The engine was restored from a copy, and nobody who is left saw the later record; or a power cut took it."""
+    """The engine was restored from a copy, and no member that is left saw the later record; or a power cut took it."""
     group.start()
     await trio.sleep(1)
     for member in group.members.values():
