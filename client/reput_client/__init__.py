@@ -2,6 +2,7 @@
 
 - `produce`: producers, transactions, requests, the batch writer
 - `consume`: group consumers, pull consumers, bulk readers
+- `pop`: consumers without queues of their own, which acknowledge each message
 - `admin`, `admin_groups`, `admin_users`: administration of brokers
 - `transport`: connections, routes, requests
 - `tls`, `received`, `users`, `offset_store`, `errors`
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         FilterSyntaxError,
         GroupNotFound,
         InflatedTooLarge,
+        InvalidHandle,
         InvalidMessage,
         InvalidName,
         MessageRefused,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
         OffsetOutOfRange,
         OffsetStoreDamaged,
         OffsetStoreInUse,
+        PartlyAcknowledged,
         PartlySent,
         PermissionDenied,
         PostsFailed,
@@ -82,6 +85,8 @@ if TYPE_CHECKING:
         UnsupportedCompression,
     )
     from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
+    from reput_client.pop.consumer import PopConsumer
+    from reput_client.pop.popped import PoppedMessage
     from reput_client.produce.posted_block import Posted
     from reput_client.produce.producer import Producer
     from reput_client.produce.receipts import SendReceipt, TransactionReceipt
@@ -115,6 +120,7 @@ __all__ = [
     "GiveBack",
     "GroupNotFound",
     "InflatedTooLarge",
+    "InvalidHandle",
     "InvalidMessage",
     "InvalidName",
     "LocalFileOffsetStore",
@@ -130,8 +136,11 @@ __all__ = [
     "OffsetStoreDamaged",
     "OffsetStoreInUse",
     "OnFailure",
+    "PartlyAcknowledged",
     "PartlySent",
     "PermissionDenied",
+    "PopConsumer",
+    "PoppedMessage",
     "Posted",
     "PostsFailed",
     "Producer",
@@ -181,6 +190,8 @@ _MODULES = {
     "MessageColumns": "reput_client.consume.columns",
     "MessageQueue": "reput_protocol.record.message",
     "OnFailure": "reput_client.consume.group.failures",
+    "PopConsumer": "reput_client.pop.consumer",
+    "PoppedMessage": "reput_client.pop.popped",
     "Posted": "reput_client.produce.posted_block",
     "Producer": "reput_client.produce.producer",
     "PullConsumer": "reput_client.consume.pull_consumer",

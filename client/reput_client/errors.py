@@ -53,6 +53,7 @@ __all__ = [
     "FilterSyntaxError",
     "GroupNotFound",
     "InflatedTooLarge",
+    "InvalidHandle",
     "InvalidMessage",
     "InvalidName",
     "MessageRefused",
@@ -63,6 +64,7 @@ __all__ = [
     "OffsetOutOfRange",
     "OffsetStoreDamaged",
     "OffsetStoreInUse",
+    "PartlyAcknowledged",
     "PartlySent",
     "PermissionDenied",
     "PostsFailed",
@@ -352,6 +354,40 @@ class UnsupportedCompression(ReputError):
         )
         self.method = method
         self.queue_offset = queue_offset
+
+
+class InvalidHandle(ReputError):
+    """A popped message cannot be acknowledged or given another invisible time by its handle any more; nothing changed.
+
+    Usually its invisible time has ended, and the group receives it again.
+    """
+
+    def __init__(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
+        super().__init__(
+            f"the handle of popped message {topic}/{queue_id} at offset {queue_offset} is not valid any more: {reason}"
+            "; unless it was acknowledged it is redelivered: handle it then, and extend its time earlier or pop with a "
+            "longer invisible_s"
+        )
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.reason = reason
+
+
+class PartlyAcknowledged(ReputError):
+    """Of `count` popped messages some are not acknowledged: `errors` maps their indices to the reasons.
+
+    The others are. Those with an `InvalidHandle` are redelivered; the others can be acknowledged again.
+    """
+
+    def __init__(self, count: int, errors: Mapping[int, ReputError]) -> None:
+        first = min(errors)
+        super().__init__(
+            f"{count - len(errors)} of {counted(count, 'message')} acknowledged; message {first} failed: "
+            f"{errors[first]}"
+        )
+        self.count = count
+        self.errors = dict(errors)
 
 
 class OffsetStoreInUse(ReputError):

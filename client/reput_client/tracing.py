@@ -15,7 +15,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 
 from reput_client.errors import DamagedMessage, PartlySent
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
-from reput_client.received import ReceivedMessage
+from reput_client.received import R, ReceivedMessage
 from reput_protocol.properties import DELAY, TIMER_DELIVER_MS
 from reput_protocol.record.message import Message
 
@@ -93,22 +93,20 @@ class Tracing:
     # -- consumers -------------------------------------------------------------------------------------------------
 
     def handler(
-        self, handler: Callable[[ReceivedMessage], Awaitable[object]], group: str
-    ) -> Callable[[ReceivedMessage], Awaitable[object]]:
+        self, handler: Callable[[R], Awaitable[object]], group: str
+    ) -> Callable[[R], Awaitable[object]]:
         """Return a coroutine function that calls `handler` within a span."""
 
-        async def handle(message: ReceivedMessage) -> None:
+        async def handle(message: R) -> None:
             with self.processing(message, group):
                 await handler(message)
 
         return handle
 
-    def plain_handler(
-        self, handler: Callable[[ReceivedMessage], object], group: str
-    ) -> Callable[[ReceivedMessage], object]:
+    def plain_handler(self, handler: Callable[[R], object], group: str) -> Callable[[R], object]:
         """Return a function that calls `handler` within a span."""
 
-        def handle(message: ReceivedMessage) -> None:
+        def handle(message: R) -> None:
             with self.processing(message, group):
                 handler(message)
 

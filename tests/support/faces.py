@@ -33,12 +33,14 @@ class Face:
             self.Producer: Any = _wrapped(reput_client.blocking.Producer)
             self.Consumer: Any = _wrapped(reput_client.blocking.Consumer)
             self.PullConsumer: Any = _wrapped(reput_client.blocking.PullConsumer)
+            self.PopConsumer: Any = _WrappedPops
             self.Admin: Any = _wrapped(reput_client.blocking.Admin)
             self.TransactionProducer: Any = _WrappedTransactions
         else:
             self.Producer = reput_client.Producer
             self.Consumer = reput_client.Consumer
             self.PullConsumer = reput_client.PullConsumer
+            self.PopConsumer = reput_client.PopConsumer
             self.Admin = reput_client.Admin
             self.TransactionProducer = reput_client.TransactionProducer
 
@@ -162,10 +164,8 @@ class _Wrapped:
 
         return call
 
-    async def _run(
-        self, handler: Callable[[Any], Coroutine[Any, Any, None]], *, concurrency: int = 1
-    ) -> None:
-        self._client.run(lambda message: _finish(handler(message)), concurrency=concurrency)
+    async def _run(self, handler: Callable[[Any], Coroutine[Any, Any, None]], **options: Any) -> None:
+        self._client.run(lambda message: _finish(handler(message)), **options)
 
     async def __aenter__(self) -> _Wrapped:
         self._client.__enter__()
@@ -182,6 +182,22 @@ class _Wrapped:
             return next(self._client)
         except StopIteration:
             raise StopAsyncIteration from None
+
+
+class _WrappedPops(_Wrapped):
+    """A blocking POP consumer, whose messages have awaitable methods as those of its async twin."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(reput_client.blocking.PopConsumer(*args, **options))
+
+    async def receive(self, *args: Any, **options: Any) -> list[_Wrapped]:
+        return [_Wrapped(message) for message in self._client.receive(*args, **options)]
+
+    async def ack(self, messages: list[_Wrapped]) -> None:
+        self._client.ack([message._client for message in messages])
+
+    async def _run(self, handler: Callable[[Any], Coroutine[Any, Any, None]], **options: Any) -> None:
+        self._client.run(lambda message: _finish(handler(_Wrapped(message))), **options)
 
 
 class _WrappedTransactions(_Wrapped):

@@ -255,7 +255,8 @@ class PopProcessor:
         if not found:
             return self._hold(pop, key, selection)
         if selection.rest > 0:
-            self._state.polling.wake(key)
+            for is_notification in (False, True):
+                self._state.polling.wake(key._replace(is_notification=is_notification))
         self._count(found)
         result = PopMessageResult(
             pop_time,

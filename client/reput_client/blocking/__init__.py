@@ -1,8 +1,8 @@
 """The synchronous API: the same classes with blocking methods, without an event loop.
 
 Each method runs the coroutine of `reput_client` in the calling thread (see `runtime.py`). There is no background thread
-except for a group member, a transaction producer, or a producer that has sent a request. Threads may share a client. A
-forked child may continue to use one: it reconnects.
+except for a group member, `PopConsumer.run`, a transaction producer, or a producer that has sent a request. Threads may
+share a client. A forked child may continue to use one: it reconnects.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from reput_client.blocking.consumer import Consumer as Consumer
     from reput_client.blocking.offset_store import LocalFileOffsetStore as LocalFileOffsetStore
     from reput_client.blocking.offset_store import RemoteOffsetStore as RemoteOffsetStore
+    from reput_client.blocking.pop_consumer import PopConsumer as PopConsumer
+    from reput_client.blocking.pop_consumer import PoppedMessage as PoppedMessage
     from reput_client.blocking.producer import Producer as Producer
     from reput_client.blocking.producer import TransactionProducer as TransactionProducer
     from reput_client.blocking.pull_consumer import PullConsumer as PullConsumer
@@ -45,6 +47,8 @@ __all__ = [
     "Message",
     "MessageQueue",
     "OnFailure",
+    "PopConsumer",
+    "PoppedMessage",
     "Posted",
     "Producer",
     "PullConsumer",
@@ -70,6 +74,8 @@ _MODULES = {
     "Message": "reput_protocol.record.message",
     "MessageQueue": "reput_protocol.record.message",
     "OnFailure": "reput_client.consume.group.failures",
+    "PopConsumer": "reput_client.blocking.pop_consumer",
+    "PoppedMessage": "reput_client.blocking.pop_consumer",
     "Posted": "reput_client.produce.posted_block",
     "Producer": "reput_client.blocking.producer",
     "PullConsumer": "reput_client.blocking.pull_consumer",

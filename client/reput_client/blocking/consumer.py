@@ -12,9 +12,8 @@ from reput_client.blocking.client import BlockingClient, blocking, locked, on_bl
 from reput_client.blocking.offset_store import BlockingOffsetStore
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.overdue import Handlers
 from reput_client.errors import ClientClosed
-from reput_client.received import ReceivedMessage
+from reput_client.received import R, ReceivedMessage
 from reput_client.transport.options import takes
 from reput_protocol.record.message import MessageQueue
 
@@ -134,7 +133,10 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
                         self._runtime.run(self._client.failed(message, error))
             else:
                 run_in_threads(
-                    self.take, lambda: self._client.stopped, lambda m: self._handle(m, handler), handlers
+                    self.take,
+                    lambda: self._client.stopped,
+                    lambda m: self._handle(m, handler),
+                    handlers.slots,
                 )
         finally:
             handlers.end()
@@ -151,15 +153,15 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
 
 def run_in_threads(
-    take: Callable[[float], ReceivedMessage | None],
+    take: Callable[[float], R | None],
     is_over: Callable[[], bool],
-    handle: Callable[[ReceivedMessage], None],
-    handlers: Handlers,
+    handle: Callable[[R], None],
+    slots: list[R | None],
 ) -> None:
-    """Take and handle messages, in a thread for each handler, until it is over or `handle` raises.
+    """Take and handle messages, in a thread for each slot, until it is over or `handle` raises.
 
-    Each thread takes one message at a time, so a slow handler delays no other message while a thread is free. Returns
-    when all threads have ended.
+    Each thread takes one message at a time, which its slot has, so a slow handler delays no other message while a
+    thread is free. Returns when all threads have ended.
 
     Raises:
         BaseException: the first exception of `handle` or `take`, or what interrupted the calling thread.
@@ -168,7 +170,6 @@ def run_in_threads(
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        slots = handlers.slots
         try:
             while True:
                 with gate:
@@ -184,9 +185,7 @@ def run_in_threads(
         except BaseException as error:
             failures.append(error)
 
-    started = [
-        threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(handlers.count)
-    ]
+    started = [threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(len(slots))]
     try:
         for thread in started:
             thread.start()

@@ -381,7 +381,10 @@ REQUESTS: Final = (
     RequestType(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTableHeader, cluster=Right.DESCRIBE
     ),
-    RequestType(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupHeader, groups=Right.DESCRIBE),
+    RequestType(
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupHeader, sender=Sender.CLIENT,
+        groups=Right.DESCRIBE,
+    ),
     RequestType(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicConsumersHeader, topics=Right.DESCRIBE),
     RequestType(RequestCode.QUERY_TOPICS_BY_CONSUMER, ConsumerTopicsHeader, groups=Right.DESCRIBE),
     RequestType(

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from reput_client.blocking.consumer import run_in_threads
-from reput_client.consume.group.assigned_queue import Iteration
-from reput_client.consume.group.overdue import Handlers
 from reput_client.received import ReceivedMessage
 
 
@@ -37,8 +35,7 @@ def test_a_signal_that_another_thread_got_is_handled(over: threading.Event) -> N
         over.wait(0.05)
         return None
 
-    handlers = Handlers(Iteration())
-    handlers.begin(2)
-    run_in_threads(take, lambda: over.is_set() or time.monotonic() > deadline, lambda _: None, handlers)
+    slots: list[ReceivedMessage | None] = [None, None]
+    run_in_threads(take, lambda: over.is_set() or time.monotonic() > deadline, lambda _: None, slots)
     assert over.is_set()
     assert time.monotonic() < deadline

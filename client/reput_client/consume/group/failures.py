@@ -39,6 +39,18 @@ class Failure:
         attempt = self.message.reconsume_times + self.attempts
         return f"group {self.group}: {place} was not handled (attempt {attempt}): {self.error!r}"
 
+    async def give_back(self, session: Session, delay_level: int, attempts_max: int | None) -> None:
+        """Give the message back to the broker, as `GiveBack` describes. Raises `ReputError` if it does not take it."""
+        await send_back(
+            session,
+            self.message,
+            group=self.group,
+            queue=self.message.queue,
+            delay_level=delay_level,
+            max_reconsume_times=attempts_max,
+            reason=reason_of(self.error),
+        )
+
 
 class Verdict(Enum):
     """A decision that takes effect immediately."""
@@ -144,17 +156,9 @@ class GiveBack(OnFailure):
                 return Again(self._after_s)
             delay_level = DEAD_LETTER
         try:
-            await send_back(
-                session,
-                failure.message,
-                group=failure.group,
-                queue=failure.message.queue,
-                delay_level=delay_level,
-                max_reconsume_times=self._attempts_max,
-                reason=reason_of(failure.error),
-            )
+            await failure.give_back(session, delay_level, self._attempts_max)
         except ReputError as error:
-            after_s = _delay_s(failure) if is_unsupported(error) else _KEPT_S
+            after_s = default_delay_s(failure) if is_unsupported(error) else _KEPT_S
             log.warning(
                 "%s; not given back, redelivered here in %.3g s: %s",
                 failure,
@@ -167,7 +171,7 @@ class GiveBack(OnFailure):
         return Verdict.HANDLED
 
 
-def _delay_s(failure: Failure) -> float:
-    """Return a broker's delay, for brokers that cannot take messages back."""
+def default_delay_s(failure: Failure) -> float:
+    """Return how long a broker delays a message that is given back."""
     level = _FIRST_LEVEL + failure.message.reconsume_times + failure.attempts - 1
     return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1] / 1000

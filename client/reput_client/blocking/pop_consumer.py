@@ -1,0 +1,141 @@
+"""The synchronous POP consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from reput_client.blocking.client import BlockingClient, blocking, constructor
+from reput_client.blocking.consumer import run_in_threads
+from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.errors import ClientClosed
+from reput_client.pop import consumer as asynchronous
+from reput_client.pop import popped
+from reput_client.pop.handling import Run
+from reput_protocol.commands.pop import POP_MESSAGES_MAX
+
+
+class PoppedMessage(popped.Popped):
+    """A message of a `PopConsumer`. See `reput_client.PoppedMessage`."""
+
+    __slots__ = ()
+
+    @property
+    def _client(self) -> PoppedMessage:
+        return self
+
+    @property
+    def _runtime(self) -> BlockingRuntime:
+        runtime = self.settling.session.runtime
+        assert isinstance(runtime, BlockingRuntime), "it was received by a synchronous client"
+        return runtime
+
+    ack = blocking(popped.PoppedMessage.ack)
+    nack = blocking(popped.PoppedMessage.nack)
+    extend = blocking(popped.PoppedMessage.extend)
+    reject = blocking(popped.PoppedMessage.reject)
+
+
+class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
+    """Receives messages that no other member of the group has meanwhile; a context manager.
+
+    Arguments and errors are those of `reput_client.PopConsumer`. Threads may share one. While `run` is active, a daemon
+    thread acknowledges handled messages and extends the invisible times of the others.
+    """
+
+    @constructor(asynchronous.PopConsumer)
+    def __init__(self, client: asynchronous.PopConsumer) -> None:
+        super().__init__(client)
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._client.group
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The consumed topics."""
+        return self._client.topics
+
+    @property
+    def topic(self) -> str:
+        """The topic, or the first of several."""
+        return self._client.topic
+
+    @property
+    def orderly(self) -> bool:
+        """Whether messages are received in order; known once the consumer is entered."""
+        return self._client.orderly
+
+    @property
+    def connected(self) -> bool:
+        """Whether any connection is open."""
+        return self._client.connected
+
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer was closed."""
+        return self._client.closed
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it receives no more messages, because it was stopped or closed."""
+        return self._client.stopped
+
+    ack = blocking(asynchronous.PopConsumer.ack)
+
+    def receive(
+        self, max_messages: int = POP_MESSAGES_MAX, *, invisible_s: float = 60.0, wait_s: float = 15.0
+    ) -> list[PoppedMessage]:
+        """Return up to `max_messages` messages, at most 32; waits up to `wait_s` seconds if there are none.
+
+        See `reput_client.PopConsumer.receive`.
+        """
+        return self._runtime.run(self._client.receive_as(PoppedMessage, max_messages, invisible_s, wait_s))
+
+    def stop(self) -> None:
+        """Receive no more messages: `receive` returns, and `run` does when its handlers are done.
+
+        Never waits; any thread or signal handler may call it.
+        """
+        self._runtime.call_soon(self._client.stop)
+
+    def run(
+        self,
+        handler: Callable[[PoppedMessage], object],
+        *,
+        concurrency: int = 1,
+        invisible_s: float = 60.0,
+    ) -> None:
+        """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
+
+        With `concurrency=1` it runs in the calling thread. If `on_failure` ends `run`, the first exception is raised
+        once the handlers in progress are done. Otherwise as `reput_client.PopConsumer.run`.
+        """
+        runtime, client = self._runtime, self._client
+        if client.tracing is not None:
+            handler = client.tracing.plain_handler(handler, self.group)
+        run: Run[PoppedMessage] = runtime.call(
+            lambda: client.begin_run(PoppedMessage, concurrency, invisible_s)
+        )
+
+        def handle(message: PoppedMessage) -> None:
+            try:
+                handler(message)
+            except Exception as error:
+                runtime.run(run.failed(message, error))
+            else:
+                runtime.call(lambda: run.handled(message))
+
+        def take(timeout_s: float) -> PoppedMessage | None:
+            return runtime.run(run.take(timeout_s))
+
+        try:
+            if concurrency == 1:
+                while (message := runtime.run(run.take())) is not None:
+                    handle(message)
+            else:
+                run_in_threads(take, lambda: run.stopped or client.closed, handle, [None] * concurrency)
+        finally:
+            with suppress(ClientClosed):  # from an interrupt
+                runtime.run(client.end_run(run))

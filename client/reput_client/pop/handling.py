@@ -1,0 +1,340 @@
+"""Calling the application's handler with popped messages (`PopConsumer.run`).
+
+A background task, or a thread in the synchronous API, acknowledges handled messages and extends the invisible times of
+those in hand. Messages come in *lanes*: of a lane, one is handled at a time. In order, a lane has the messages that a
+pop took from one queue; otherwise each message is in a lane of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from reput_client.consume.group.failures import Failure, OnFailure, Verdict, default_delay_s
+from reput_client.consume.send_back import DEAD_LETTER, reason_of
+from reput_client.errors import InvalidHandle
+from reput_client.pop.popped import Popped
+from reput_client.pop.popping import Popping, Wait
+from reput_client.pop.settling import Settling
+from reput_client.transport.background import Background
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.session import Session
+from reput_protocol.commands.pop import POP_MESSAGES_MAX
+from reput_protocol.errors import BrokerError, ReputError
+from reput_protocol.record.delays import DELAY_LEVELS_MS
+
+M = TypeVar("M", bound=Popped)
+Handler: TypeAlias = Callable[[M], Awaitable[object]]
+_Lane: TypeAlias = deque[M]
+
+_MARGIN: Final = 1 / 3
+"""The part of the invisible time that is left when it is extended."""
+_RETRY_S: Final = 1.0
+"""When a request that failed is sent again."""
+_HELD_S: Final = 0.1
+"""Messages for so long are popped at once: one that waits here would wait for no other member."""
+
+log = logging.getLogger("reput_client")
+
+
+@dataclass(frozen=True, slots=True)
+class PopFailure(Failure):
+    """A handler raised for a popped message."""
+
+    async def give_back(self, session: Session, delay_level: int, attempts_max: int | None) -> None:
+        """See `Failure`. The broker counts attempts and makes dead letters by the group's setting."""
+        del session
+        message = self.message
+        assert isinstance(message, Popped), "`Run` makes these failures"
+        is_last = attempts_max is not None and message.reconsume_times >= attempts_max
+        if delay_level == DEAD_LETTER or is_last:
+            await message.settling.reject(message, reason_of(self.error))
+        else:
+            delay_s = DELAY_LEVELS_MS[delay_level - 1] / 1000 if delay_level else default_delay_s(self)
+            await message.settling.nack(message, delay_s)
+
+
+class Run(Generic[M]):
+    """One `run` of a consumer: what is in hand, and who handles it. Also the chore of its background."""
+
+    def __init__(
+        self,
+        kind: type[M],
+        session: Session,
+        popping: Popping,
+        settling: Settling,
+        on_failure: OnFailure,
+        *,
+        invisible_s: float,
+        concurrency: int,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        if invisible_s <= 0:
+            raise ValueError(f"invisible_s must be more than 0, not {invisible_s}")
+        self._kind = kind
+        self._session = session
+        self._popping = popping
+        self._settling = settling
+        self._on_failure = on_failure
+        self._invisible_s = invisible_s
+        self._concurrency = concurrency
+        self._ready: deque[_Lane[M]] = deque()
+        self._running: dict[M, _Lane[M]] = {}
+        self._again: list[tuple[float, int, _Lane[M]]] = []
+        self._numbers = count()
+        self._handled: list[M] = []  # to be acknowledged
+        self._unwanted: list[M] = []  # to be given back
+        self._failures: dict[M, int] = {}
+        self._requests_from = -math.inf  # when requests may be sent again, after failed ones
+        self._wait = Wait()
+        self._pauses = Backoff()
+        self._popped_at = -math.inf
+        self._popped = 0
+        self._background = Background(session, [self], on_failure=self.stop)
+        self.stopped = False
+
+    # -- taking ------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the background."""
+        self._background.start()
+
+    def stop(self) -> None:
+        """Take no more messages. Never waits."""
+        self.stopped = True
+        self._popping.interrupt(self._wait)
+
+    async def take(self, timeout_s: float = math.inf) -> M | None:
+        """Return a message to handle, for one caller at a time; None after `timeout_s`, or when stopped or closed.
+
+        Raises:
+            BrokerError: a permanent refusal.
+        """
+        session = self._session
+        until = session.runtime.now() + timeout_s
+        while not (self.stopped or session.closed):
+            self._wait.clear()
+            message = self._next()
+            if message is not None:
+                return message
+            if session.runtime.now() >= until:
+                return None
+            wake_at = min(until, self._again[0][0]) if self._again else until
+            try:
+                found = await self._popping.receive(
+                    self._kind, self._wanted(), self._invisible_s, wake_at, self._wait
+                )
+            except ReputError as error:
+                if session.closed:
+                    break
+                if isinstance(error, BrokerError) and not error.retryable:
+                    raise
+                log.warning("group %s: nothing is popped: %s", self._settling.group, error)
+                await session.pump.wait(self._wait, session.runtime.now() + self._pauses.next_delay_s())
+            else:
+                self._pauses.reset()
+                self._add(found)
+        if self._background.failure is not None:
+            raise self._background.failure
+        return None
+
+    def _wanted(self) -> int:
+        """Return how many messages to pop: no more than are handled soon, so that other members have the rest."""
+        took_s = self._session.runtime.now() - self._popped_at
+        soon = int(self._popped * _HELD_S / took_s) if took_s > 0 else 0
+        return max(1, self._concurrency - len(self._running), min(POP_MESSAGES_MAX, soon))
+
+    def _add(self, messages: list[M]) -> None:
+        self._popped, self._popped_at = len(messages), self._session.runtime.now()
+        if not self._popping.orderly:
+            self._ready.extend(deque([message]) for message in messages)
+        else:
+            lanes: dict[int, _Lane[M]] = {}
+            for message in messages:
+                lanes.setdefault(message.queue_id, deque()).append(message)
+            self._ready.extend(lanes.values())
+        self._background.wake()
+
+    def _next(self) -> M | None:
+        now = self._session.runtime.now()
+        while self._again and self._again[0][0] <= now:
+            self._ready.append(heapq.heappop(self._again)[2])
+        while self._ready:
+            lane = self._ready.popleft()
+            if lane[0].invisible_until > now:
+                self._running[lane[0]] = lane
+                return lane[0]
+            log.warning(
+                "group %s: %r waited longer than its invisible time, and is redelivered",
+                self._settling.group,
+                lane[0],
+            )
+            self._drop(lane)
+        return None
+
+    def _drop(self, lane: _Lane[M]) -> None:
+        """Give back what follows a message that is not handled here."""
+        self._failures.pop(lane.popleft(), None)
+        self._unwanted.extend(lane)
+
+    # -- handling ----------------------------------------------------------------------------------------------
+
+    async def run_one_by_one(self, handler: Handler[M]) -> None:
+        """Call `handler` with one message after the other until delivery ends."""
+        while (message := await self.take()) is not None:
+            await self.handle(message, handler)
+
+    async def run_concurrently(self, handler: Handler[M]) -> None:
+        """Call `handler` with several messages at a time until delivery ends or a handler ends it."""
+        import anyio  # not at the top: the synchronous API imports no event loop
+
+        gate = anyio.Lock(fast_acquire=True)
+
+        async def work() -> None:
+            while True:
+                async with gate:
+                    message = await self.take()
+                if message is None:
+                    return
+                await self.handle(message, handler)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(self._concurrency):
+                tasks.start_soon(work)
+
+    async def handle(self, message: M, handler: Handler[M]) -> None:
+        """Call `handler`, and settle the message; raises the handler's exception if it ends the run."""
+        try:
+            await handler(message)
+        except Exception as error:
+            await self.failed(message, error)
+        else:
+            self.handled(message)
+
+    def handled(self, message: M) -> None:
+        """Note that a message is handled; it is acknowledged soon, unless the handler has settled it itself."""
+        lane = self._running.pop(message, None)
+        if lane is None:
+            return  # the run has ended, and has given it back
+        if message.is_given_back:
+            self._drop(lane)
+        else:
+            self._failures.pop(lane.popleft(), None)
+            if not message.is_acknowledged:
+                self._handled.append(message)
+            if lane:
+                self._ready.append(lane)
+                self._popping.interrupt(self._wait)
+        self._background.wake()
+
+    async def failed(self, message: M, error: Exception) -> None:
+        """Apply `on_failure` to a message whose handler raised `error`; raises that if it ends the run."""
+        attempts = self._failures[message] = self._failures.get(message, 0) + 1
+        failure = PopFailure(message, error, attempts, self._settling.group, self._popping.orderly)
+        decision = await self._on_failure.decide(failure, self._session)
+        if decision is Verdict.RAISE:
+            raise error
+        if decision is Verdict.HANDLED:
+            self.handled(message)
+            return
+        lane = self._running.pop(message, None)
+        if lane is not None:
+            due = self._session.runtime.now() + decision.after_s
+            heapq.heappush(self._again, (due, next(self._numbers), lane))
+            self._popping.interrupt(self._wait)
+
+    # -- the background ----------------------------------------------------------------------------------------
+
+    def next_due(self) -> float:
+        """See `Chore`."""
+        if self._handled or self._unwanted:
+            due = -math.inf
+        else:
+            due = min(map(self._extend_at, self._in_hand()), default=math.inf)
+        return max(due, self._requests_from)
+
+    async def do(self) -> None:
+        """See `Chore`: acknowledge what is handled, and extend the invisible times of the rest."""
+        await self._acknowledge()
+        unwanted, self._unwanted = self._unwanted, []
+        await self._each(unwanted, self._give_back)
+        now = self._session.runtime.now()
+        await self._each(
+            [message for message in self._in_hand() if self._extend_at(message) <= now], self._extend
+        )
+
+    def _in_hand(self) -> Iterator[M]:
+        """Yield the messages that are handled or wait for that, and are invisible."""
+        now = self._session.runtime.now()
+        for lane in (*self._running.values(), *self._ready, *(lane for _, _, lane in self._again)):
+            for message in lane:
+                if message.invisible_until > now and not (message.is_acknowledged or message.is_given_back):
+                    yield message
+
+    def _extend_at(self, message: M) -> float:
+        return message.invisible_until - _MARGIN * self._invisible_s
+
+    async def _acknowledge(self) -> None:
+        messages, self._handled = self._handled, []
+        if not messages:
+            return
+        kept = []
+        for index, error in (await self._settling.ack(messages)).items():
+            if isinstance(error, InvalidHandle):
+                log.warning("group %s: a handled message is redelivered: %s", self._settling.group, error)
+            else:
+                kept.append(messages[index])
+                self._failed_request(error)
+        self._handled = kept + self._handled
+
+    async def _extend(self, message: M) -> None:
+        await self._settling.change(message, self._invisible_s)
+
+    async def _give_back(self, message: M) -> None:
+        await self._settling.nack(message, 0.0)
+
+    async def _each(self, messages: Iterable[M], work: Callable[[M], Awaitable[None]]) -> None:
+        """Do something for each message, but no more at a broker where it has failed."""
+        failed = set()
+        for message in messages:
+            if message.broker_name in failed:
+                continue
+            try:
+                await work(message)
+            except InvalidHandle as error:
+                if not message.is_acknowledged:
+                    message.invisible_until = min(message.invisible_until, self._session.runtime.now())
+                    log.warning("group %s: %s", self._settling.group, error)
+            except ReputError as error:
+                failed.add(message.broker_name)
+                self._failed_request(error)
+
+    def _failed_request(self, error: ReputError) -> None:
+        self._session.check_open()
+        self._requests_from = self._session.runtime.now() + min(_RETRY_S, self._invisible_s * _MARGIN / 4)
+        log.warning(
+            "group %s: popped messages not settled, this is tried again: %s", self._settling.group, error
+        )
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    async def finish(self) -> None:
+        """Acknowledge what is handled, and give back the rest, so that it is redelivered at once."""
+        self.stop()
+        await self._background.stop(math.inf)
+        if self._session.closed:
+            return
+        rest = [*self._unwanted, *self._in_hand()]
+        self._ready.clear()
+        self._running.clear()
+        self._again.clear()
+        self._unwanted.clear()
+        await self._acknowledge()
+        await self._each(rest, self._give_back)

@@ -1,0 +1,184 @@
+"""Popped messages, and how the answer to a pop becomes messages.
+
+(RocketMQ: MQClientAPIImpl.processPopResponse.)
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from reput_client.consume.pull import read_records
+from reput_client.received import PulledRecords, ReceivedMessage
+from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
+from reput_protocol.properties import POP_CK, decode_properties
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.row import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
+from reput_protocol.wire.channel import Call
+
+if TYPE_CHECKING:
+    from reput_client.pop.settling import Settling
+
+M = TypeVar("M", bound="Popped")
+
+_SPAN_MAX: Final = 1 << 20
+"""How many offsets a pop goes over at most, most of them of messages that do not fit its filter."""
+
+log = logging.getLogger("reput_client")
+
+
+class Popped(ReceivedMessage):
+    """A message that the group does not receive again before its invisible time ends.
+
+    Attributes:
+        handle: identifies this delivery at its broker; another invisible time gives another handle.
+        invisible_until: when the invisible time ends, on the clock of the client's runtime.
+        is_acknowledged: whether the group is done with it.
+        is_given_back: whether its invisible time was ended, or changed, by `nack`.
+    """
+
+    __slots__ = (
+        "handle",
+        "invisible_until",
+        "is_acknowledged",
+        "is_given_back",
+        "popped_before",
+        "settling",
+    )
+
+    def __init__(
+        self,
+        records: PulledRecords,
+        at: int,
+        settling: Settling,
+        handle: PopHandle,
+        invisible_until: float,
+        popped_before: int | None,
+    ) -> None:
+        """`popped_before`: how often, of a message that was popped in order; in its record it is of any other."""
+        super().__init__(records, at)
+        self.settling = settling
+        self.handle = handle
+        self.invisible_until = invisible_until
+        self.popped_before = popped_before
+        self.is_acknowledged = False
+        self.is_given_back = False
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often the message was delivered to the group before."""
+        return super().reconsume_times if self.popped_before is None else self.popped_before
+
+    @property
+    def delivery_attempt(self) -> int:
+        """The number of this delivery, from 1."""
+        return self.reconsume_times + 1
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was popped from; of a redelivered message, a queue of the group's retry topic."""
+        topic = marked_topic(self.topic, self.settling.group, self.handle.mark)
+        return MessageQueue(topic, self.broker_name, self.handle.queue_id)
+
+
+class PoppedMessage(Popped):
+    """A message of a `PopConsumer`, which has to be acknowledged before its invisible time ends.
+
+    Its methods raise `InvalidHandle` once that has ended. Requests go to the broker from which the message came; while
+    that cannot be reached they raise `ConnectFailed` or `RequestTimeout` and can be repeated.
+    """
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        """Acknowledge the message: the group is done with it. Acknowledging it again has no effect.
+
+        On return the acknowledgement is as safe as a message that is sent with the broker's default level.
+
+        Raises:
+            InvalidHandle: its invisible time has ended; it is redelivered.
+            BrokerError, RequestTimeout, ConnectFailed: not acknowledged, or unknown; repeating is safe.
+        """
+        await self.settling.ack_one(self)
+
+    async def nack(self, delay_s: float = 0.0) -> None:
+        """Give the message back: the group receives it again after `delay_s` seconds, with one more attempt.
+
+        Raises:
+            InvalidHandle: its invisible time has ended already, or it is acknowledged.
+            BrokerError, RequestTimeout, ConnectFailed: not given back, or unknown.
+        """
+        await self.settling.nack(self, delay_s)
+
+    async def extend(self, invisible_s: float) -> None:
+        """Keep the message for `invisible_s` seconds from now.
+
+        Raises:
+            InvalidHandle: its invisible time has ended already, or it is acknowledged.
+            BrokerError, RequestTimeout, ConnectFailed: not extended, or unknown.
+        """
+        await self.settling.change(self, invisible_s)
+
+    async def reject(self, reason: str | None = None) -> None:
+        """Make the message a dead letter of the group, and acknowledge it. `reason` is stored with it, for people.
+
+        If this raises, the message may be a dead letter and is redelivered too.
+
+        Raises:
+            InvalidHandle: its invisible time has ended already, or it is acknowledged.
+            BrokerError, RequestTimeout, ConnectFailed: not rejected, or unknown.
+        """
+        await self.settling.reject(self, reason)
+
+
+def popped_messages(
+    kind: type[M],
+    settling: Settling,
+    source: MessageQueue,
+    call: Call,
+    invisible_until: float,
+) -> list[M]:
+    """Return the messages of an answered pop. A message that fails its checksum raises when its content is accessed.
+
+    Raises:
+        RecordMalformed: the answer does not consist of records.
+    """
+    result = PopMessageResult.from_ext(call.answer.ext)
+    starts = _parsed(result.start_offset_info)
+    counts = _parsed(result.order_count_info)
+    data = bytes(call.body)
+    records = PulledRecords(source.topic, source.broker_name, data, read_records(data))
+    mark = retry_mark(source.topic)
+    found: list[M] = []
+    for at in range(0, len(records.table), WIDTH):
+        queue_id, queue_offset = records.table[at + QUEUE_ID], records.table[at + QUEUE_OFFSET]
+        start, size = records.table[at + PROPERTIES : at + PROPERTIES + 2]
+        # Only redelivered messages have their handle.
+        text = decode_properties(data[start : start + size]).get(POP_CK)
+        try:
+            if text is not None:
+                handle = PopHandle.parse(text)
+                handle = handle._replace(queue_offset=queue_offset)
+            else:
+                handle = PopHandle(
+                    int(starts[mark, str(queue_id)]), result.pop_time, result.invisible_time, result.revive_qid, mark,
+                    source.broker_name, queue_id, queue_offset,
+                )  # fmt: skip
+            if not 0 <= queue_offset - handle.start_offset < _SPAN_MAX:
+                raise ValueError(f"offset {queue_offset} of a pop from {handle.start_offset}")
+            count = counts.get((mark, f"qo{queue_id}%{queue_offset}"), counts.get((mark, str(queue_id)), "0"))
+            popped_before = int(count) if handle.is_ordered else None
+        except (ValueError, KeyError) as error:
+            log.warning(
+                "popped message %s/%d at offset %d is damaged, and is redelivered: %s",
+                source.topic, queue_id, queue_offset, error,
+            )  # fmt: skip
+            continue
+        found.append(kind(records, at, settling, handle, invisible_until, popped_before))
+    return found
+
+
+def _parsed(text: str | None) -> dict[tuple[str, str], str]:
+    """Read one of the texts of an answer: by topic's mark and queue, see `reput_protocol.commands.pop`."""
+    parts = [part.split(" ") for part in (text or "").split(";")]
+    return {(part[0], part[1]): part[2] for part in parts if len(part) == 3}

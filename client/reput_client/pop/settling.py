@@ -1,0 +1,246 @@
+"""Acknowledging popped messages, and changing their invisible times, at the broker from which each came.
+
+(RocketMQ: ackMessage, batchAckMessage, changePopInvisibleTime.)
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from reput_client.consume.send_back import DEAD_LETTER, send_back
+from reput_client.errors import InvalidHandle, PartlyAcknowledged
+from reput_client.pop.popped import Popped
+from reput_client.transport.runtime import Event
+from reput_client.transport.session import Session
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.pop import (
+    AckMessageHeader,
+    BatchAck,
+    BatchAckBody,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResult,
+    PopHandle,
+)
+from reput_protocol.errors import BrokerError, ReputError
+from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call
+from reput_protocol.wire.header import HeaderType
+
+_NOT_IN_HAND = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)
+"""How brokers refuse a handle."""
+
+
+class Settling:
+    """Settles the messages of one consumer, one request for a message at a time."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self.session = session
+        self.group = group
+        self._busy: dict[Popped, Event] = {}
+
+    async def ack_one(self, message: Popped) -> None:
+        """Acknowledge a message; raises like `PoppedMessage.ack`."""
+        for error in (await self.ack([message])).values():
+            raise error
+
+    async def ack_all(self, messages: Iterable[Popped]) -> None:
+        """Acknowledge messages; raises `PartlyAcknowledged` unless all are."""
+        messages = list(messages)
+        errors = await self.ack(messages)
+        if errors:
+            raise PartlyAcknowledged(len(messages), errors)
+
+    async def ack(self, messages: Sequence[Popped]) -> dict[int, ReputError]:
+        """Acknowledge messages with one request for each broker; return the errors by index."""
+        errors: dict[int, ReputError] = {}
+        async with self._only(messages):
+            by_broker: dict[str, list[int]] = {}
+            for index, message in enumerate(messages):
+                if message.is_acknowledged:
+                    continue
+                try:
+                    self._check(message)
+                except InvalidHandle as error:
+                    errors[index] = error
+                else:
+                    by_broker.setdefault(message.broker_name, []).append(index)
+            for indices in by_broker.values():
+                await self._ack_at(messages, indices, errors)
+        return errors
+
+    async def _ack_at(
+        self, messages: Sequence[Popped], indices: list[int], errors: dict[int, ReputError]
+    ) -> None:
+        """Acknowledge messages of one broker."""
+        if len(indices) > 1:
+            wanted = [messages[index] for index in indices]
+            try:
+                await self._ask(
+                    RequestCode.BATCH_ACK_MESSAGE,
+                    None,
+                    wanted[0],
+                    f"acknowledging {len(wanted)} messages",
+                    BatchAckBody(wanted[0].handle.broker_name, _batch_acks(self.group, wanted)).to_json(),
+                )
+            except BrokerError as error:
+                if error.retryable:
+                    errors.update(dict.fromkeys(indices, error))
+                    return
+                # Which of them is the reason? Or the broker knows no batches.
+            except ReputError as error:
+                errors.update(dict.fromkeys(indices, error))
+                return
+            else:
+                for message in wanted:
+                    message.is_acknowledged = True
+                return
+        for number, index in enumerate(indices):
+            message = messages[index]
+            try:
+                await self._ask(
+                    RequestCode.ACK_MESSAGE,
+                    AckMessageHeader(
+                        self.group,
+                        message.queue.topic,
+                        message.handle.queue_id,
+                        str(message.handle),
+                        message.handle.queue_offset,
+                    ),
+                    message,
+                    f"acknowledging {message!r}",
+                )
+            except (BrokerError, InvalidHandle) as error:
+                errors[index] = error
+            except ReputError as error:
+                self.session.check_open()
+                errors.update(dict.fromkeys(indices[number:], error))  # of the others it would be the same
+                return
+            else:
+                message.is_acknowledged = True
+
+    async def change(self, message: Popped, invisible_s: float) -> None:
+        """Set another invisible time from now; raises like `PoppedMessage.extend`."""
+        if not 0 <= invisible_s < math.inf:
+            raise ValueError(f"a message can be invisible for 0 seconds or more, not {invisible_s}")
+        async with self._only([message]):
+            self._check(message)
+            handle = message.handle
+            header = ChangeInvisibleTimeHeader(
+                self.group,
+                message.queue.topic,
+                handle.queue_id,
+                str(handle),
+                handle.queue_offset,
+                round(invisible_s * 1000),
+            )
+            call = await self._ask(
+                RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+                header,
+                message,
+                f"changing the invisible time of {message!r}",
+            )
+            result = ChangeInvisibleTimeResult.from_ext(call.answer.ext)
+            if not result.pop_time:
+                raise _invalid(message, "the group has acknowledged it")
+            message.handle = handle._replace(
+                start_offset=handle.queue_offset,
+                pop_time=result.pop_time,
+                invisible_time=result.invisible_time,
+                revive_queue_id=result.revive_qid,
+            )
+            message.invisible_until = self.session.runtime.now() + invisible_s
+
+    async def nack(self, message: Popped, delay_s: float) -> None:
+        """Give a message back; raises like `PoppedMessage.nack`."""
+        await self.change(message, delay_s)
+        message.is_given_back = True
+
+    async def reject(self, message: Popped, reason: str | None) -> None:
+        """Make a message a dead letter; raises like `PoppedMessage.reject`."""
+        self._check(message)
+        # First: what follows may fail, and the message would be lost.
+        await send_back(
+            self.session,
+            message,
+            group=self.group,
+            queue=_asked_for(message),
+            delay_level=DEAD_LETTER,
+            reason=reason,
+        )
+        await self.ack_one(message)
+
+    # -- common ------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _only(self, messages: Sequence[Popped]) -> AsyncGenerator[None]:
+        """Wait until no other request for one of the messages is under way: each may change the handle."""
+        while busy := next((self._busy[message] for message in messages if message in self._busy), None):
+            await busy.wait(math.inf)
+        done = self.session.runtime.event()
+        self._busy.update(dict.fromkeys(messages, done))
+        try:
+            yield
+        finally:
+            for message in messages:
+                self._busy.pop(message, None)
+            done.set()
+
+    def _check(self, message: Popped) -> None:
+        if message.is_acknowledged:
+            raise _invalid(message, "it is acknowledged")
+        late_s = self.session.runtime.now() - message.invisible_until
+        if late_s >= 0:
+            raise _invalid(message, f"its invisible time ended {late_s:.3g} s ago")
+
+    async def _ask(
+        self,
+        code: RequestCode,
+        header: AckMessageHeader | ChangeInvisibleTimeHeader | None,
+        message: Popped,
+        what: str,
+        body: bytes = b"",
+    ) -> Call:
+        """Send a request to the master of a message's broker."""
+        ext = {} if header is None else header.to_ext(HeaderType.MSGPACK)
+        try:
+            return await self.session.ask_ok(code, ext, what=what, queue=_asked_for(message), body=body)
+        except BrokerError as error:
+            if error.response_code in _NOT_IN_HAND and header is not None:
+                raise _invalid(message, f"the broker refuses it: {error}") from error
+            raise
+
+
+def _asked_for(message: Popped) -> MessageQueue:
+    """Return the message's queue under the consumed topic, whose route is known."""
+    return MessageQueue(message.topic, message.broker_name, message.handle.queue_id)
+
+
+def _invalid(message: Popped, reason: str) -> InvalidHandle:
+    topic, _, queue_id = message.queue
+    return InvalidHandle(topic, queue_id, message.handle.queue_offset, reason)
+
+
+def _batch_acks(group: str, messages: Sequence[Popped]) -> list[BatchAck]:
+    """Return the acknowledgements of messages of one broker, one for each check point."""
+    bits: dict[tuple[str, PopHandle], int] = {}
+    for message in messages:
+        handle = message.handle
+        point = message.topic, handle._replace(queue_offset=0)
+        bits[point] = bits.get(point, 0) | 1 << (handle.queue_offset - handle.start_offset)
+    return [
+        BatchAck(
+            consumer_group=group,
+            topic=topic,
+            mark=handle.mark,
+            start_offset=handle.start_offset,
+            queue_id=handle.queue_id,
+            revive_queue_id=handle.revive_queue_id,
+            pop_time=handle.pop_time,
+            invisible_time=handle.invisible_time,
+            bits=base64.b64encode(number.to_bytes((number.bit_length() + 7) // 8, "little")).decode(),
+        )
+        for (topic, handle), number in bits.items()
+    ]

@@ -1,0 +1,529 @@
+"""The POP consumer against a real broker: the same scenarios under trio, asyncio and the blocking API."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from reput_broker import BrokerConfig
+from reput_broker.background import BackgroundBroker
+from reput_client import (
+    GiveBack,
+    InvalidHandle,
+    Message,
+    PartlyAcknowledged,
+    RetryHere,
+    StopRunning,
+    TopicNotFound,
+)
+from reput_client.errors import ClientClosed
+from reput_protocol.commands.group import SubscriptionGroupConfig
+from support.faces import FACES, Face, scenario
+
+LONG_S = 60.0
+SHORT_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
+    store = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
+    config = BrokerConfig.model_validate(
+        {"data_dir": tmp_path_factory.mktemp("broker"), "port": 0, "http_port": None, "store": store}
+    )
+    with BackgroundBroker(config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def address(broker: BackgroundBroker) -> str:
+    return broker.address
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own; its group has the same name."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:]
+
+
+async def fill(face: Face, address: str, topic: str, *bodies: bytes, queues: int = 1, **more: Any) -> None:
+    """Create a topic, and store messages in its first queue."""
+    async with face.Admin(address) as admin:
+        await admin.create_topic(topic, queues=queues)
+    async with face.Producer(address) as producer:
+        for body in bodies:
+            await producer.send(Message(topic, body, **more), queue_id=0)
+
+
+async def receive(consumer: Any, count: int, **options: Any) -> list[Any]:
+    """Receive until there are so many messages."""
+    found: list[Any] = []
+    deadline = time.monotonic() + 20.0
+    while len(found) < count and time.monotonic() < deadline:
+        found += await consumer.receive(**{"wait_s": 5.0, **options})
+    assert len(found) == count
+    return found
+
+
+async def run(face: Face, consumer: Any, handle: Any, until: Callable[[], bool], **options: Any) -> None:
+    """Run a handler until `until` holds."""
+
+    async def work() -> None:
+        await consumer.run(handle, **options)
+
+    async def stop() -> None:
+        await face.until(until)
+        consumer.stop()
+
+    await face.together(work, stop)
+
+
+# -- receiving and settling --------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_an_acknowledged_message_does_not_come_again(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"a", b"b", tag="paid", keys=["k"])
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        first, second = await consumer.receive(invisible_s=SHORT_S)
+        assert (first.body, second.body) == (b"a", b"b")
+        assert (first.topic, first.queue_id, first.queue_offset, first.tag) == (topic, 0, 0, "paid")
+        assert first.delivery_attempt == 1
+        await first.ack()
+        await first.ack()
+        (again,) = await receive(consumer, 1)
+        assert (again.body, again.topic, again.delivery_attempt) == (b"b", topic, 2)
+        assert again.queue.topic == f"%RETRY%{topic}_{topic}"
+        await again.ack()
+        assert await consumer.receive(wait_s=0.0) == []
+
+
+@scenario
+async def test_members_of_one_queue_get_different_messages(face: Face, address: str, topic: str) -> None:
+    bodies = [b"%d" % number for number in range(60)]
+    await fill(face, address, topic, *bodies)
+    got: list[bytes] = []
+
+    async def member() -> None:
+        async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+            while messages := await consumer.receive(7, invisible_s=LONG_S, wait_s=0.2):
+                got.extend(message.body for message in messages)
+                await consumer.ack(messages)
+
+    await face.together(*[member] * 5)
+    assert sorted(got) == sorted(bodies)
+
+
+@scenario
+async def test_a_message_given_back_comes_again_at_once_or_after_a_delay(
+    face: Face, address: str, topic: str
+) -> None:
+    await fill(face, address, topic, b"a")
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        (message,) = await receive(consumer, 1, invisible_s=LONG_S)
+        await message.nack()
+        (message,) = await receive(consumer, 1, invisible_s=LONG_S)
+        assert message.delivery_attempt == 2
+        given_back_at = time.monotonic()
+        await message.nack(1.0)
+        (message,) = await receive(consumer, 1, invisible_s=LONG_S)
+        assert message.delivery_attempt == 3
+        assert time.monotonic() - given_back_at > 0.9
+        await message.ack()
+
+
+@scenario
+async def test_an_extended_message_stays_away_and_its_new_handle_settles_it(
+    face: Face, address: str, topic: str
+) -> None:
+    await fill(face, address, topic, b"a")
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        (message,) = await consumer.receive(invisible_s=1.0)
+        before = message.handle
+        await message.extend(LONG_S)
+        assert message.handle != before
+        assert await consumer.receive(wait_s=2.0) == []
+        await message.extend(SHORT_S)
+        await message.ack()
+        assert await consumer.receive(wait_s=1.5) == []
+
+
+@scenario
+async def test_after_its_time_a_message_cannot_be_settled(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"a", b"b")
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        first, second = await consumer.receive(invisible_s=SHORT_S)
+        await second.extend(LONG_S)
+        await face.sleep(SHORT_S)
+        for settle in (first.ack, first.nack, first.reject, lambda: first.extend(1.0)):
+            with pytest.raises(
+                InvalidHandle, match=r"time ended .* it is redelivered: handle it then"
+            ) as caught:
+                await settle()
+        assert (caught.value.topic, caught.value.queue_id, caught.value.queue_offset) == (topic, 0, 0)
+        with pytest.raises(
+            PartlyAcknowledged, match="1 of 2 messages acknowledged; message 0 failed"
+        ) as some:
+            await consumer.ack([first, second])
+        assert list(some.value.errors) == [0]
+        (again,) = await receive(consumer, 1)
+        assert again.body == b"a"
+        await again.ack()
+        with pytest.raises(InvalidHandle, match="it is acknowledged"):
+            await again.nack()
+
+
+@scenario
+async def test_a_rejected_message_is_a_dead_letter(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"a", keys=["k"])
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        (message,) = await consumer.receive(invisible_s=SHORT_S)
+        await message.nack()
+        (message,) = await receive(consumer, 1, invisible_s=SHORT_S)
+        await message.reject("no such order")
+        assert await consumer.receive(wait_s=1.5) == []
+    async with face.PopConsumer(address, group=f"{topic}-2", topic=f"%DLQ%{topic}") as consumer:
+        (dead,) = await receive(consumer, 1)
+        assert (dead.body, dead.keys) == (b"a", ("k",))
+        assert dead.properties["RETRY_REASON"] == "no such order"
+        await dead.ack()
+
+
+@scenario
+async def test_a_batch_says_which_messages_are_not_acknowledged(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"a", b"b", b"c")
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        messages = await consumer.receive(invisible_s=LONG_S)
+        messages[1].handle = messages[1].handle._replace(revive_queue_id=77)
+        if face.is_blocking:
+            messages[1]._client.handle = messages[1].handle
+        with pytest.raises(PartlyAcknowledged) as caught:
+            await consumer.ack(messages)
+        (error,) = caught.value.errors.items()
+        assert error[0] == 1
+        assert isinstance(error[1], InvalidHandle)
+        assert "revive queue 77" in str(error[1])
+
+
+# -- topics, filters, waiting ------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_a_wait_ends_with_a_message_of_any_topic(face: Face, address: str, topic: str) -> None:
+    topics = [f"{topic}-{number}" for number in range(3)]
+    for each in topics:
+        await fill(face, address, each)
+    got: list[Any] = []
+
+    async def wait() -> None:
+        async with face.PopConsumer(address, group=topic, topics=topics) as consumer:
+            for _ in topics:
+                got.extend(await consumer.receive(wait_s=20.0))
+            await consumer.ack(got)
+
+    async def send() -> None:
+        for number, each in enumerate(topics):
+            async with face.Producer(address) as producer:
+                await producer.send(Message(each, b"x"))
+            await face.until(lambda number=number: len(got) > number)  # type: ignore[misc]
+
+    started_at = time.monotonic()
+    await face.together(wait, send)
+    assert [message.topic for message in got] == topics
+    assert time.monotonic() - started_at < 3.0
+
+
+@pytest.mark.parametrize(
+    "filters", [{"tags": "paid || refunded"}, {"sql": "TAGS = 'paid' OR TAGS = 'refunded'"}]
+)
+@scenario
+async def test_filters(face: Face, address: str, topic: str, filters: dict[str, str]) -> None:
+    await fill(face, address, topic)
+    async with face.Producer(address) as producer:
+        for tag in ("paid", "open", "refunded", None):
+            await producer.send(Message(topic, (tag or "none").encode(), tag=tag), queue_id=0)
+    async with face.PopConsumer(address, group=topic, topic=topic, **filters) as consumer:
+        messages = await receive(consumer, 2)
+        assert [message.body for message in messages] == [b"paid", b"refunded"]
+        await consumer.ack(messages)
+
+
+@scenario
+async def test_tags_with_the_same_hash_are_told_apart(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic)
+    async with face.Producer(address) as producer:
+        for tag in ("BB", "Aa"):
+            await producer.send(Message(topic, tag.encode(), tag=tag), queue_id=0)
+    async with face.PopConsumer(address, group=topic, topic=topic, tags="Aa") as consumer:
+        (message,) = await consumer.receive(invisible_s=SHORT_S)
+        assert message.body == b"Aa"
+        await message.ack()
+        assert await consumer.receive(wait_s=1.5) == [], "the other one is acknowledged"
+
+
+@scenario
+async def test_a_missing_topic_is_waited_for(face: Face, address: str, topic: str) -> None:
+    async with face.PopConsumer(address, group=topic, topic=topic, wait_for_topic=False) as consumer:
+        with pytest.raises(TopicNotFound):
+            await consumer.receive(wait_s=1.0)
+
+    async def wait() -> None:
+        async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+            assert await consumer.receive(wait_s=0.1) == []
+            (message,) = await consumer.receive(wait_s=10.0)
+            await message.ack()
+
+    async def create() -> None:
+        await face.sleep(0.3)
+        await fill(face, address, topic, b"a")
+
+    await face.together(wait, create)
+
+
+@scenario
+async def test_a_late_group_begins_where_it_asks_to(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"a")
+    async with (
+        face.PopConsumer(address, group=f"{topic}-e", topic=topic) as earliest,
+        face.PopConsumer(address, group=f"{topic}-l", topic=topic, start="latest") as latest,
+    ):
+        assert await latest.receive(wait_s=0.0) == []
+        async with face.Producer(address) as producer:
+            await producer.send(Message(topic, b"b"), queue_id=0)
+        assert [message.body for message in await latest.receive()] == [b"b"]
+        assert [message.body for message in await earliest.receive()] == [b"a", b"b"]
+
+
+@scenario
+async def test_stop_ends_a_wait(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic)
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+
+        async def wait() -> None:
+            assert await consumer.receive(wait_s=60.0) == []
+
+        async def stop() -> None:
+            await face.sleep(0.3)
+            consumer.stop()
+
+        await face.together(wait, stop)
+        assert consumer.stopped
+        assert await consumer.receive(wait_s=60.0) == []
+    assert consumer.closed
+    with pytest.raises(ClientClosed):
+        await consumer.receive()
+
+
+def test_wrong_arguments(face: Face, address: str) -> None:
+    for arguments in ({}, {"topic": "t", "topics": ["t"]}, {"topic": "t", "start": "now"}, {"topic": "a b"}):
+        with pytest.raises(ValueError, match=r"topic|start"):
+            face.PopConsumer(address, group="g", **arguments)
+
+
+# -- in order ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_setting", [False, True])
+@scenario
+async def test_in_order_a_queue_waits_for_its_acknowledgements(
+    face: Face, address: str, topic: str, is_setting: bool
+) -> None:
+    await fill(face, address, topic, b"a", b"b", b"c")
+    if is_setting:
+        async with face.Admin(address) as admin:
+            await admin.put_group(SubscriptionGroupConfig(topic, consume_message_orderly=True))
+    orderly = None if is_setting else True
+    async with (
+        face.PopConsumer(address, group=topic, topic=topic, orderly=orderly) as one,
+        face.PopConsumer(address, group=topic, topic=topic, orderly=orderly) as other,
+    ):
+        assert one.orderly
+        first, second = await one.receive(2, invisible_s=LONG_S)
+        assert (first.body, second.body) == (b"a", b"b")
+        assert await other.receive(wait_s=0.2) == []
+        await first.ack()
+        assert await other.receive(wait_s=0.2) == []
+        await second.nack()
+        again = await other.receive(1, wait_s=5.0, invisible_s=SHORT_S)
+        assert [(m.body, m.delivery_attempt) for m in again] == [(b"b", 2)]
+        await again[0].extend(LONG_S)
+        assert await one.receive(wait_s=1.0) == []
+        await other.ack(again)
+        (last,) = await one.receive(wait_s=5.0)
+        assert last.body == b"c"
+        await last.ack()
+
+
+@scenario
+async def test_run_in_order_repeats_a_message_before_those_after_it(
+    face: Face, address: str, topic: str
+) -> None:
+    await fill(face, address, topic, b"0", b"1", b"2", b"3")
+    seen: list[bytes] = []
+
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        if message.body == b"1" and seen.count(b"1") < 3:
+            raise ValueError
+
+    policy = GiveBack(after_s=0.05)
+    async with face.PopConsumer(
+        address, group=topic, topic=topic, orderly=True, on_failure=policy
+    ) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 6, concurrency=3)
+    assert seen == [b"0", b"1", b"1", b"1", b"2", b"3"]
+    async with face.PopConsumer(address, group=topic, topic=topic, orderly=True) as consumer:
+        assert await consumer.receive(wait_s=0.2) == [], "all are acknowledged"
+
+
+# -- run ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@scenario
+async def test_run_acknowledges_what_its_handler_returns_from(
+    face: Face, address: str, topic: str, concurrency: int
+) -> None:
+    bodies = [b"%d" % number for number in range(100)]
+    await fill(face, address, topic, *bodies)
+    seen: list[bytes] = []
+
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        await run(
+            face, consumer, handle, lambda: len(seen) == 100, concurrency=concurrency, invisible_s=SHORT_S
+        )
+    assert sorted(seen) == sorted(bodies)
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        assert await consumer.receive(wait_s=1.5) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@scenario
+async def test_the_time_of_a_message_is_extended_while_its_handler_runs(
+    face: Face, address: str, topic: str, concurrency: int
+) -> None:
+    await fill(face, address, topic, b"a", b"b")
+    seen: list[tuple[bytes, int]] = []
+
+    async def handle(message: Any) -> None:
+        seen.append((message.body, message.delivery_attempt))
+        await face.sleep(2.0)
+
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        await run(
+            face, consumer, handle, lambda: len(seen) == 2, concurrency=concurrency, invisible_s=SHORT_S
+        )
+        assert sorted(seen) == [(b"a", 1), (b"b", 1)]
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        assert await consumer.receive(wait_s=1.5) == []
+
+
+@scenario
+async def test_a_message_whose_handler_raises_comes_again_after_a_delay(
+    face: Face, address: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "reput_client")
+    await fill(face, address, topic, b"bad", b"good")
+    seen: list[tuple[bytes, int, float]] = []
+
+    async def handle(message: Any) -> None:
+        seen.append((message.body, message.delivery_attempt, time.monotonic()))
+        if message.body == b"bad":
+            raise LookupError("no such order")
+
+    policy = GiveBack(delay_level=1, attempts_max=1)
+    async with face.PopConsumer(address, group=topic, topic=topic, on_failure=policy) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 3)
+    assert [one[:2] for one in seen] == [(b"bad", 1), (b"good", 1), (b"bad", 2)]
+    assert seen[2][2] - seen[0][2] > 0.9
+    assert "given back" in caplog.text
+    async with face.PopConsumer(address, group=f"{topic}-2", topic=f"%DLQ%{topic}") as consumer:
+        (dead,) = await receive(consumer, 1)
+        assert dead.properties["RETRY_REASON"] == "LookupError: no such order"
+
+
+@scenario
+async def test_a_message_can_be_repeated_here(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"a", b"b")
+    seen: list[tuple[bytes, int]] = []
+
+    async def handle(message: Any) -> None:
+        seen.append((message.body, message.delivery_attempt))
+        if seen.count((b"a", 1)) < 3 and message.body == b"a":
+            raise ValueError
+
+    policy = RetryHere(after_s=0.4)
+    async with face.PopConsumer(address, group=topic, topic=topic, on_failure=policy) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 4, invisible_s=SHORT_S)
+    assert seen == [(b"a", 1), (b"b", 1), (b"a", 1), (b"a", 1)]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@scenario
+async def test_what_run_has_in_hand_when_it_ends_comes_again_at_once(
+    face: Face, address: str, topic: str, concurrency: int
+) -> None:
+    await fill(face, address, topic, *[b"%d" % number for number in range(20)])
+    seen: list[bytes] = []
+
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        if len(seen) == 5:
+            raise KeyError("the end")
+
+    policy = StopRunning()
+    async with face.PopConsumer(address, group=topic, topic=topic, on_failure=policy) as consumer:
+        with pytest.raises((KeyError, ExceptionGroup)):
+            await consumer.run(handle, concurrency=concurrency)
+        rest = await receive(consumer, 20 - len(seen) + 1, wait_s=5.0)
+        assert seen[4] in {message.body for message in rest}
+
+
+@scenario
+async def test_a_handler_may_settle_its_message_itself(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"ack", b"nack", b"reject")
+    seen: list[tuple[bytes, int]] = []
+
+    async def handle(message: Any) -> None:
+        seen.append((message.body, message.delivery_attempt))
+        if message.delivery_attempt == 1:
+            await getattr(message, message.body.decode())()
+
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        await run(face, consumer, handle, lambda: len(seen) == 4)
+    assert seen == [(b"ack", 1), (b"nack", 1), (b"reject", 1), (b"nack", 2)]
+
+
+@scenario
+async def test_closing_ends_run_and_gives_back(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b"a")
+    started: list[bytes] = []
+    consumer = face.PopConsumer(address, group=topic, topic=topic)
+
+    async def work() -> None:
+        async def handle(message: Any) -> None:
+            started.append(message.body)
+            await face.sleep(1.0)
+
+        await consumer.run(handle)
+
+    async def close() -> None:
+        await face.until(lambda: bool(started))
+        await consumer.aclose()
+
+    async with consumer:
+        await face.together(work, close)
+    async with face.PopConsumer(address, group=topic, topic=topic) as other:
+        (message,) = await receive(other, 1)
+        assert message.delivery_attempt == 2
