@@ -182,7 +182,7 @@ def test_the_delay_here_is_the_one_that_a_broker_would_take() -> None:
     def delay_s(attempts: int, came_back: int = 0) -> float:
         message: Any = Seen()
         message.reconsume_times = came_back
-        return failures._delay_s(Failure(message, ValueError(), attempts, "g", False))
+        return failures.default_delay_s(Failure(message, ValueError(), attempts, "g", False))
 
     assert [delay_s(attempts) for attempts in (1, 2, 3)] == [10.0, 30.0, 60.0]
     assert delay_s(1, came_back=2) == 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -290,16 +291,23 @@ async def test_a_missing_topic_is_waited_for(face: Face, address: str, topic: st
 
 @scenario
 async def test_a_late_group_begins_where_it_asks_to(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b"a")
-    async with (
-        face.PopConsumer(address, group=f"{topic}-e", topic=topic) as earliest,
-        face.PopConsumer(address, group=f"{topic}-l", topic=topic, start="latest") as latest,
-    ):
-        assert await latest.receive(wait_s=0.0) == []
-        async with face.Producer(address) as producer:
-            await producer.send(Message(topic, b"b"), queue_id=0)
-        assert [message.body for message in await latest.receive()] == [b"b"]
-        assert [message.body for message in await earliest.receive()] == [b"a", b"b"]
+    await fill(face, address, topic, b"a", b"b")
+    starts: dict[str, Any] = {
+        "all": "earliest",
+        "offset": 1,
+        "time": datetime(2020, 1, 1, tzinfo=UTC),
+        "new": "latest",
+    }
+    found: dict[str, list[bytes]] = {}
+    for name, start in starts.items():
+        async with face.PopConsumer(address, group=f"{topic}-{name}", topic=topic, start=start) as consumer:
+            found[name] = [message.body for message in await consumer.receive(wait_s=0.0)]
+    assert found == {"all": [b"a", b"b"], "offset": [b"b"], "time": [b"a", b"b"], "new": []}
+    async with face.Producer(address) as producer:
+        await producer.send(Message(topic, b"c"), queue_id=0)
+    for name in starts:
+        async with face.PopConsumer(address, group=f"{topic}-{name}", topic=topic) as consumer:
+            assert [message.body for message in await consumer.receive()] == [b"c"], "the group has offsets"
 
 
 @scenario

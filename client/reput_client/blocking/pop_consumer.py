@@ -130,12 +130,13 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
         def take(timeout_s: float) -> PoppedMessage | None:
             return runtime.run(run.take(timeout_s))
 
+        slots: list[PoppedMessage | None] = [None] * concurrency
         try:
             if concurrency == 1:
                 while (message := runtime.run(run.take())) is not None:
                     handle(message)
             else:
-                run_in_threads(take, lambda: run.stopped or client.closed, handle, [None] * concurrency)
+                run_in_threads(take, lambda: run.stopped or client.closed, handle, slots)
         finally:
             with suppress(ClientClosed):  # from an interrupt
                 runtime.run(client.end_run(run))

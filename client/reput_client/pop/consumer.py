@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from reput_client.consume.group.failures import GiveBack, OnFailure
-from reput_client.consume.group.subscriptions import Subscriptions, parse_topics
+from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.pop.handling import Run
 from reput_client.pop.popped import M, Popped, PoppedMessage
 from reput_client.pop.popping import Popping, Wait
@@ -22,8 +22,6 @@ from reput_protocol.errors import GroupNotFound
 from reput_protocol.names import check_client_group
 from reput_protocol.wire.header import HeaderType
 
-_STARTS = ("earliest", "latest")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PopConsumerOptions(ClientOptions):
@@ -34,7 +32,7 @@ class PopConsumerOptions(ClientOptions):
     topics: Iterable[str] | Mapping[str, str] | None = None
     tags: str = "*"
     sql: str | None = None
-    start: str = "earliest"
+    start: Start = "earliest"
     orderly: bool | None = None
     on_failure: OnFailure | None = None
     wait_for_topic: bool = True
@@ -42,8 +40,7 @@ class PopConsumerOptions(ClientOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_client_group(self.group)
-        if self.start not in _STARTS:
-            raise ValueError(f"start is 'earliest' or 'latest', not {self.start!r}")
+        check_start(self.start)
 
     @cached_property
     def subscriptions(self) -> Subscriptions:
@@ -74,7 +71,7 @@ class PopConsumer(Client):
         topic, topics: one topic, several names, or a mapping from names to tags.
         tags: `*`, or tags joined by `||`, for every topic without its own.
         sql: instead of tags, a SQL92 expression over message properties, evaluated by the broker.
-        start: where a group without an offset begins in a queue: `earliest` or `latest`.
+        start: where to begin in a queue for which the group has no offset, as of `Consumer`.
         orderly: receive the messages of a queue in order: the next ones only when those before are acknowledged, or
             visible again. None: as the group's setting `consumeMessageOrderly` says.
         on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`.
@@ -95,7 +92,7 @@ class PopConsumer(Client):
             self._session,
             options.subscriptions,
             self._settling,
-            from_latest=options.start == "latest",
+            start=options.start,
             wait_for_topic=options.wait_for_topic,
         )
         self._runs: set[Run[Any]] = set()

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions
+from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue
 from reput_client.pop.popped import Popped, popped_messages
@@ -63,6 +64,7 @@ class _Source:
     """One topic at one broker.
 
     Attributes:
+        has_begun: whether it is known where the group begins.
         call: the notification that is under way, or was answered, and until when its answer is waited for.
         failure: why the last request failed, or None.
         ask_at: when to ask for a notification again, after a failure or one that was in vain.
@@ -71,6 +73,7 @@ class _Source:
 
     queue: MessageQueue
     wanted: MessageSelector
+    has_begun: bool = False
     call: Call | None = None
     connection: BrokerConnection | None = None
     call_until: float = math.inf
@@ -95,15 +98,16 @@ class Popping:
         subscriptions: Subscriptions,
         settling: Settling,
         *,
-        from_latest: bool,
+        start: Start,
         wait_for_topic: bool,
     ) -> None:
-        """`from_latest`: a group without an offset begins at the end of a queue, else at its beginning."""
         self.orderly = False
         self._session = session
         self._subscriptions = subscriptions
         self._settling = settling
-        self._init_mode = int(from_latest)
+        self._offsets = OffsetRequests(session)
+        # The brokers begin at the first message themselves.
+        self._starting = None if start == "earliest" else StartingPoints(self._offsets, start, None)
         self._wait_for_topic = wait_for_topic
         self._sources: dict[MessageQueue, _Source] = {}
         self._missing: dict[str, float] = {}  # when to look the topic up again
@@ -182,12 +186,15 @@ class Popping:
                 topic,
                 self._settling.group,
             )
+        if self._starting is not None:
+            self._starting.late_topics.add(topic)
         self._missing[topic] = self._session.runtime.now() + _MISSING_S
 
     def _failed(self, source: _Source, error: ReputError) -> None:
         self._session.check_open()
         if source.failure is None:
-            log.warning("nothing is popped from %s at %s: %s", *source.queue[:2], error)
+            queue = source.queue
+            log.warning("nothing is popped from %s at %s: %s", queue.topic, queue.broker_name, error)
         source.failure = error
         source.ask_at = self._session.runtime.now() + source.pauses.next_delay_s()
 
@@ -204,7 +211,6 @@ class Popping:
             invisible_time=max(1, round(invisible_s * 1000)),
             poll_time=0,
             born_time=wall_clock_ms(),
-            init_mode=self._init_mode,
             exp_type=source.wanted.expression_type.value,
             exp=source.wanted.expression,
             order=self.orderly,
@@ -215,6 +221,7 @@ class Popping:
             deadline = session.deadline(None)
             if len(self._sources) > 1:  # no other waits for a broker that is away
                 await session.open_for(queue, deadline, patient=False)
+            await self._begin(source)
             call = await session.ask(
                 RequestCode.POP_MESSAGE,
                 header.to_ext(HeaderType.MSGPACK),
@@ -245,6 +252,18 @@ class Popping:
         source.vain.reset()
         source.ask_at = -math.inf
         return await self._fitting(source.wanted, messages)
+
+    async def _begin(self, source: _Source) -> None:
+        """Before the first pop, commit where a group without offsets begins."""
+        if self._starting is None or source.has_begun:
+            return
+        topic, name, _ = source.queue
+        group = self._settling.group
+        for queue in (await self._session.route(topic, self._session.deadline(None))).readable:
+            if queue.broker_name == name and await self._offsets.committed(group, queue) is None:
+                first = await self._starting.first(queue)
+                await self._offsets.commit(group, queue, first, increase_only=True)
+        source.has_begun = True
 
     async def _fitting(self, wanted: MessageSelector, messages: list[M]) -> list[M]:
         """Return the messages with a wanted tag; acknowledge those that only share its hash."""

@@ -23,6 +23,8 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (reput_client.TransactionProducer, blocking.TransactionProducer),
     (reput_client.Consumer, blocking.Consumer),
     (reput_client.PullConsumer, blocking.PullConsumer),
+    (reput_client.PopConsumer, blocking.PopConsumer),
+    (reput_client.PoppedMessage, blocking.PoppedMessage),
     (reput_client.Admin, blocking.Admin),
     (BulkReader, BlockingBulkReader),
     (BatchWriter, BlockingBatchWriter),
@@ -31,16 +33,24 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
 OF_ASYNC_CLIENTS_ONLY = {
     "aclose",
     "after_fork",
+    "begin_run",
+    "end_run",
     "failed",
     "flush_at_exit",
     "handlers",
     "new_runtime",
+    "receive_as",
     "receive_nowait",
     "runtime",
     "report_interrupted",
 }
-OTHER_TYPES = {("Consumer", "run"), ("TransactionProducer", "send_in_transaction")}
-"""They take functions of the application, coroutine functions only in the async API."""
+OTHER_TYPES = {
+    ("Consumer", "run"),
+    ("PopConsumer", "receive"),
+    ("PopConsumer", "run"),
+    ("TransactionProducer", "send_in_transaction"),
+}
+"""They take functions of the application, coroutine functions only in the async API, or return other messages."""
 
 
 def public_methods() -> list[Any]:
