@@ -15,6 +15,7 @@ from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, UnregisterClientHeader
 from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
+from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
 from support.broker_bench import BenchClient, BrokerBench, broker_bench
@@ -667,6 +668,39 @@ async def test_peeks_notifications_and_the_number_of_waiting_pops(tmp_path: Path
         assert answer is not None
         assert [view.body for view in record_views(answer.body)] == [b"1"]
         assert bodies(await consumer.pop()) == [b"1"], "a peek takes nothing"
+
+
+async def test_a_pop_that_leaves_messages_wakes_the_next_notification(tmp_path: Path) -> None:
+    """Messages that are stored together wake one, whose member may take only some of them."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        await Consumer(bench).pop()
+        notify = {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "pollTime": "3000", "bornTime": "0",
+        }  # fmt: skip
+        began = trio.current_time()
+        woken_at: list[float] = []
+        taken: list[Popped] = []
+
+        async def member() -> None:
+            answer = await bench.client().ask(RequestCode.NOTIFICATION, notify)
+            assert answer is not None
+            assert answer.ext["hasMsg"] == "true"
+            woken_at.append(round(trio.current_time() - began, 1))
+            taken.extend(await Consumer(bench).pop(maxMsgNums=1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(member)
+            nursery.start_soon(member)
+            await trio.sleep(1)
+            client = bench.client()
+            batch = encode_batch([BatchItem(0, body, b"") for body in (b"1", b"2")])
+            ext = client.send_header(TOPIC, {}, batch=True, queue_id=0).to_ext_v2(HeaderType.JSON)
+            answer = await client.ask(RequestCode.SEND_BATCH_MESSAGE, ext, batch)
+            assert answer is not None
+            assert answer.code == 0, answer.remark
+        assert woken_at == [1.0, 1.0]
+        assert bodies(taken) == [b"1", b"2"]
 
 
 async def test_a_reset_moves_what_is_popped_next(tmp_path: Path) -> None:
