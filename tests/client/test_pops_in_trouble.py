@@ -40,6 +40,10 @@ def face(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
 
 
+def number(header: Header, name: str) -> int:
+    return int(str(header.ext[name]))
+
+
 class Pops:
     """A broker with one queue, of which each message is popped once; records the requests that settle messages."""
 
@@ -59,11 +63,9 @@ class Pops:
             broker.behave(code, lambda header, body, code=code: self.settle(code, header, body))  # type: ignore[misc]
 
     def pop(self, header: Header, body: memoryview) -> Answer:
-        bodies, self.waiting = (
-            self.waiting[: header.ext["maxMsgNums"]],
-            self.waiting[header.ext["maxMsgNums"] :],
-        )
-        result = PopMessageResult(POP_TIME, header.ext["invisibleTime"], 3)
+        count, invisible_ms = number(header, "maxMsgNums"), number(header, "invisibleTime")
+        bodies, self.waiting = self.waiting[:count], self.waiting[count:]
+        result = PopMessageResult(POP_TIME, invisible_ms, 3)
         if not bodies:
             return Answer(ResponseCode.POLLING_TIMEOUT, result.to_ext(HeaderType.MSGPACK))
         block = bytearray(encode_put_block([Message("t", each) for each in bodies], "t", 0, 0))
@@ -77,7 +79,7 @@ class Pops:
 
     def notify(self, header: Header, body: memoryview) -> Answer:
         # The fake answers one request of a connection after the other.
-        deadline = time.monotonic() + min(0.05, header.ext["pollTime"] / 1000)
+        deadline = time.monotonic() + min(0.05, number(header, "pollTime") / 1000)
         while not self.waiting and time.monotonic() < deadline:
             time.sleep(0.005)
         return Answer(ext=NotificationResult(bool(self.waiting)).to_ext(HeaderType.MSGPACK))
@@ -92,7 +94,7 @@ class Pops:
             self.settled.append((code, dict(header.ext) or BatchAckBody.from_json(body)))
             if code == CHANGE:
                 result = ChangeInvisibleTimeResult(
-                    POP_TIME + len(self.settled), header.ext["invisibleTime"], 3
+                    POP_TIME + len(self.settled), number(header, "invisibleTime"), 3
                 )
                 return Answer(ext=result.to_ext(HeaderType.MSGPACK))
         return answer

@@ -52,7 +52,7 @@ WITH_NAMES = {
     *(("docs/client.md", number) for number in range(4)),
     ("docs/delays.md", 0),
     *(("docs/frameworks.md", number) for number in range(3)),
-    *((f"docs/{name}.md", n) for name in ("request-reply", "tracing", "transactions") for n in (0, 1)),
+    *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
 }
 """Blocks that are no whole programs, or have no end: each has its own test below."""
 
@@ -152,6 +152,26 @@ def test_delays(broker: BackgroundBroker) -> None:
     trio.run(run, ("docs/delays.md", 0), broker.address)
     with blocking.Admin(broker.address) as admin:
         assert len(admin.list_delayed(topic="reminders")) == 3
+
+
+def test_pop(broker: BackgroundBroker) -> None:
+    handled: list[bytes] = []
+
+    async def main() -> None:
+        found = await run(("docs/pop.md", 0), broker.address)
+        assert found["message"].is_acknowledged
+        with blocking.Producer(broker.address) as producer:
+            producer.send(Message("orders", b"next"))
+
+        async def handle(message: Any) -> None:
+            handled.append(message.body)
+            ending()
+
+        with pytest.raises(BaseExceptionGroup):
+            await run(("docs/pop.md", 1), broker.address, handle=handle)
+
+    trio.run(main)
+    assert handled == [b"next"]
 
 
 def test_request_and_reply(broker: BackgroundBroker) -> None:

@@ -14,6 +14,8 @@ from reput_client import (
     LocalFileOffsetStore,
     Message,
     MessageQueue,
+    PopConsumer,
+    PoppedMessage,
     Posted,
     Producer,
     PullConsumer,
@@ -139,6 +141,25 @@ async def pull() -> None:
         assert_type(
             await store.read(MessageQueue("orders", "broker-a", 0), ReadOffsetType.READ_FROM_STORE), int
         )
+
+
+async def pop() -> None:
+    async with PopConsumer(ADDRESS, group="billing", topic="orders", tags="paid", orderly=False) as consumer:
+        messages = await consumer.receive(8, invisible_s=60.0, wait_s=1.0)
+        assert_type(messages, list[PoppedMessage])
+        assert_type(messages[0].delivery_attempt, int)
+        await messages[0].nack(10.0)
+        await messages[1].extend(invisible_s=60.0)
+        await consumer.ack(messages[2:])
+
+        async def handle(message: PoppedMessage) -> None:
+            await message.reject("no such order")
+
+        await consumer.run(handle, concurrency=8, invisible_s=30.0)
+    with blocking.PopConsumer(ADDRESS, group="billing", topics={"orders": "paid"}) as popping:
+        assert_type(popping.receive(), list[blocking.PoppedMessage])
+        popping.receive()[0].ack()
+        popping.run(lambda message: message.nack(), concurrency=2)
 
 
 async def administer() -> None:
