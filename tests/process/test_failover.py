@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_client.blocking import Consumer, Message, Producer, PullConsumer
+from reput_client.blocking import Consumer, Message, PopConsumer, Producer, PullConsumer
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
@@ -183,6 +183,34 @@ def test_a_new_master_redelivers_what_was_popped_and_not_acknowledged(group: Gro
                 acknowledge(client, "pops", "popped", one)
         assert pop(client, "pops", "popped", pollTime="500") == []
     assert [found[body] for body in bodies] == [[]] * 12 + [[1]] * 8 + [[0]] * 10
+    cluster.brokers[old].start()
+    cluster.brokers[old].wait_ready()
+
+
+def test_a_pop_consumer_settles_at_the_new_master_what_it_has_from_the_old_one(group: Group) -> None:
+    cluster, old = group.cluster, group.master()
+    bodies = [b"%d" % number for number in range(10)]
+    addresses = cluster.addresses
+    with Producer(addresses, ack="replicated", timeout_s=20.0) as producer:
+        producer.send_batch([Message("settled", body) for body in bodies])
+        with PopConsumer(addresses, group="workers", topic="settled", timeout_s=20.0) as consumer:
+            popped = consumer.receive(invisible_s=60.0)
+            assert [message.body for message in popped] == bodies
+            producer.send(Message("settled", b"behind"))  # the copies have all that is before it
+            cluster.brokers[old].kill()
+            consumer.ack(popped[:4])
+            popped[4].extend(60.0)
+            popped[4].ack()
+            for message in popped[5:]:
+                message.nack()
+            found: list[bytes] = []
+            deadline = time.monotonic() + 60
+            while len(found) < 6 and time.monotonic() < deadline:
+                messages = consumer.receive(wait_s=5.0)
+                found += [message.body for message in messages]
+                consumer.ack(messages)
+            assert sorted(found) == [*bodies[5:], b"behind"]
+            assert consumer.receive(wait_s=2.0) == []
     cluster.brokers[old].start()
     cluster.brokers[old].wait_ready()
 

@@ -18,7 +18,7 @@ from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionGroupHeader
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
-from reput_protocol.errors import GroupNotFound
+from reput_protocol.errors import GroupNotFound, ReputError
 from reput_protocol.names import check_client_group
 from reput_protocol.wire.header import HeaderType
 
@@ -119,6 +119,7 @@ class PopConsumer(Client):
     async def _is_group_orderly(self) -> bool:
         """Read the setting at the first broker that knows the group; a group that does not exist has none."""
         session = self._session
+        failure: ReputError | None = None
         for name, address in (await session.masters(session.deadline(None))).items():
             try:
                 call = await session.ask_ok(
@@ -129,7 +130,13 @@ class PopConsumer(Client):
                 )
             except GroupNotFound:
                 continue
-            return SubscriptionGroupConfig.from_json(call.body).consume_message_orderly
+            except ReputError as error:
+                session.check_open()
+                failure = failure or error  # others may be there
+            else:
+                return SubscriptionGroupConfig.from_json(call.body).consume_message_orderly
+        if failure is not None:
+            raise failure
         return False
 
     def stop(self) -> None:
