@@ -21,6 +21,7 @@ from reput_client.errors import BrokerError, InvalidMessage
 from reput_client.transport.client import Client
 from reput_protocol.codes import RequestCode, ResponseCode
 from support.faces import FACES, Face, scenario
+from support.fake_pops import Pops
 from support.fakes import Answer, FakeBroker
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -310,6 +311,21 @@ async def test_a_handler_that_raises_is_recorded_and_its_message_given_back(
     assert span.status.status_code is StatusCode.ERROR
     assert (span.attributes or {})["error.type"] == "KeyError"
     assert [event.name for event in span.events] == ["exception"]
+
+
+@scenario
+async def test_popped_messages_are_handled_in_spans(
+    face: Face, broker: FakeBroker, recorded: Recorded
+) -> None:
+    Pops(broker).waiting = [b"0"]
+    async with face.PopConsumer(broker.address, group="billing", topic="t", orderly=False) as consumer:
+
+        async def handle(_: Any) -> None:
+            assert trace.get_current_span().is_recording()
+            consumer.stop()
+
+        await consumer.run(handle)
+    assert (recorded.span("process t").attributes or {})["messaging.consumer.group.name"] == "billing"
 
 
 @scenario

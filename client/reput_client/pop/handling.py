@@ -33,7 +33,7 @@ M = TypeVar("M", bound=Popped)
 Handler: TypeAlias = Callable[[M], Awaitable[object]]
 _Lane: TypeAlias = deque[M]
 
-_MARGIN: Final = 1 / 3
+_MARGIN: Final = 1 / 2
 """The part of the invisible time that is left when it is extended."""
 _RETRY_S: Final = 1.0
 """When a request that failed is sent again."""
