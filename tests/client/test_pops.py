@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -335,6 +336,24 @@ def test_wrong_arguments(face: Face, address: str) -> None:
     for arguments in ({}, {"topic": "t", "topics": ["t"]}, {"topic": "t", "start": "now"}, {"topic": "a b"}):
         with pytest.raises(ValueError, match=r"topic|start"):
             face.PopConsumer(address, group="g", **arguments)
+
+
+@scenario
+async def test_wrong_times_and_counts(face: Face, address: str, topic: str) -> None:
+    async def handle(message: Any) -> None: ...
+
+    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        for arguments in (
+            {"invisible_s": 0.0},
+            {"invisible_s": math.inf},
+            {"max_messages": 0},
+            {"wait_s": -1.0},
+        ):
+            with pytest.raises(ValueError, match=next(iter(arguments))):
+                await consumer.receive(**arguments)
+        for arguments in ({"invisible_s": 0.0}, {"concurrency": 0}):
+            with pytest.raises(ValueError, match=next(iter(arguments))):
+                await consumer.run(handle, **arguments)
 
 
 # -- in order ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from reput_client.consume.group.failures import GiveBack, OnFailure
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
-from reput_client.pop.handling import Run
+from reput_client.pop.handling import Run, check_invisible
 from reput_client.pop.popped import M, Popped, PoppedMessage
 from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
@@ -217,8 +217,9 @@ class PopConsumer(Client):
         self, kind: type[M], max_messages: int, invisible_s: float, wait_s: float
     ) -> list[M]:
         """Like `receive`, with messages of a class of the caller."""
-        if max_messages < 1 or invisible_s <= 0 or wait_s < 0:
-            raise ValueError("max_messages must be 1 or more, invisible_s more than 0, wait_s 0 or more")
+        check_invisible(invisible_s)
+        if max_messages < 1 or wait_s < 0:
+            raise ValueError("max_messages must be 1 or more, wait_s 0 or more")
         self._session.check_open()
         if self._stopped:
             return []

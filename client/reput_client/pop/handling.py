@@ -43,6 +43,12 @@ _HELD_S: Final = 0.1
 log = logging.getLogger("reput_client")
 
 
+def check_invisible(invisible_s: float) -> None:
+    """Raise ValueError unless messages can be invisible for so long."""
+    if not 0 < invisible_s < math.inf:
+        raise ValueError(f"invisible_s must be more than 0, and not infinite; it is {invisible_s}")
+
+
 @dataclass(frozen=True, slots=True)
 class PopFailure(Failure):
     """A handler raised for a popped message."""
@@ -76,8 +82,7 @@ class Run(Generic[M]):
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-        if invisible_s <= 0:
-            raise ValueError(f"invisible_s must be more than 0, not {invisible_s}")
+        check_invisible(invisible_s)
         self._kind = kind
         self._session = session
         self._popping = popping
