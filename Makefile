@@ -8,8 +8,8 @@
 #   make PYTHON=python3.12 test                   make image-check INSTALL=1
 
 PYTHON ?= python3
-# One more test process than cores, because many tests wait for other processes.
-JOBS ?= $(shell n=$$(nproc); [ $$n -lt 4 ] && echo $$((n + 1)) || echo 4)
+# Two more test processes than two cores, because many tests wait for other processes.
+JOBS ?= $(shell n=$$(nproc); [ $$n -lt 3 ] && echo $$((n + 2)) || echo 4)
 
 # Bytecode is kept whatever the environment says: a broker that compiles every module at its start needs three times
 # the time, and a test run starts hundreds.
