@@ -6,7 +6,6 @@ A message is validated before any part of it is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import takewhile
 from typing import Final
 
 from reput_client.produce.block import Terms
@@ -56,7 +55,7 @@ class Accumulator:
         self.held = 0
         """Bytes of all unfinished blocks; the code that finishes a block subtracts it."""
         self.open: dict[MessageQueue, PostedBlock] = {}
-        """In the order in which they are due."""
+        """In the order of opening."""
         self._current: dict[str, PostedBlock] = {}
         """By topic: the open block of messages without a chosen queue."""
         self.last_serial = 0
@@ -146,6 +145,7 @@ class Accumulator:
         terms: Terms,
         on_done: Callable[[PostedBlock], None],
         due_at: float,
+        grows_until: float,
         waits: Waits,
         *,
         is_free: bool,
@@ -154,7 +154,9 @@ class Accumulator:
         """Open a block for a queue that has none; it is the current one of its topic, for free messages, or not."""
         self.last_serial += 1
         fixed = record_bytes(self._id_bytes, queue.topic, 0)
-        block = PostedBlock(self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free)
+        block = PostedBlock(
+            self.last_serial, queue, terms, fixed, on_done, due_at, grows_until, waits, is_free=is_free
+        )
         self.open[queue] = block
         if is_current:
             self._current[queue.topic] = block
@@ -169,7 +171,7 @@ class Accumulator:
 
     def due(self, now: float) -> list[PostedBlock]:
         """Return the open blocks that are due to leave."""
-        return list(takewhile(lambda block: block.due_at <= now, self.open.values()))
+        return [block for block in self.open.values() if block.due_at <= now]
 
     def close(self, block: PostedBlock) -> None:
         """Stop adding messages to a block."""

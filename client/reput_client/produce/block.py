@@ -22,6 +22,7 @@ from reput_client.produce.puts import (
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
+from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -65,7 +66,6 @@ class OutgoingBlock(Waiter):
         "done",
         "error",
         "flags",
-        "holders",
         "is_delayed",
         "is_free",
         "is_serial",
@@ -80,6 +80,7 @@ class OutgoingBlock(Waiter):
         "refused_by",
         "sent_at",
         "since",
+        "sleepers",
         "spared",
         "terms",
         "texts",
@@ -106,8 +107,8 @@ class OutgoingBlock(Waiter):
         self.terms = terms
         self.on_done = on_done
         """Called once, with the block, when it is done."""
-        self.holders: list[Waiter] = []
-        """Callers that wait for it and send meanwhile; if empty, only the producer's task sends."""
+        self.sleepers: list[Event] = []
+        """Callers to be woken when it is done."""
         self.bodies: list[Buffer] = []
         self.texts: list[bytes] = []
         """Encoded properties, with unique ids only if messages have their own: of each message, or one for all."""
@@ -213,7 +214,6 @@ class OutgoingBlock(Waiter):
             part = OutgoingBlock(self.queue, self.terms, on_done)
             part.data, part.count, part.positions, part.unique_ids = data[start:end], 1, (0,), (unique_id,)
             part.is_serial = True
-            part.holders = self.holders
             part.attempt, part.since, part.not_before = self.attempt, self.since, self.not_before
             parts.append(part)
         self.parts = parts

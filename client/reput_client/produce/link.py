@@ -9,7 +9,14 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
+from reput_client.errors import (
+    BrokerNotFound,
+    ClientClosed,
+    ConnectionLost,
+    NotABroker,
+    RequestTimeout,
+    TlsRefused,
+)
 from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.placement import is_not_taken, lacks_replica
@@ -26,6 +33,9 @@ _IN_FLIGHT: Final = 64
 """Maximum unanswered blocks."""
 _IN_FLIGHT_BYTES: Final = 4 << 20
 """No further block is sent while so many bytes are unanswered."""
+_GATHER_FROM: Final = 2
+"""With so many unanswered blocks, a further one takes messages until one of them is answered: the client encodes the
+next block while the broker stores one and the other is under way."""
 _SLAVES_S: Final = 0.2
 """When to send again a block whose master waits for its slaves."""
 _LOOK_AHEAD: Final = 64
@@ -69,6 +79,8 @@ class Link:
         self.connecting = False
         self._connect_at = -math.inf
         self._failure: ReputError | None = None
+        self._hopeless: ReputError | None = None
+        """Why waiting for the broker does not help, such as a server of another protocol at its address."""
         self._heard_at = -math.inf
         self.expires_at = math.inf
         """`expire` has nothing to do before; `next_expiry` updates it."""
@@ -93,9 +105,10 @@ class Link:
         )
 
     def is_busy(self, queue: MessageQueue) -> bool:
-        """Whether a block of this queue would have to wait for answers."""
+        """Whether so much is unanswered that a further block of this queue had better take more messages first."""
         return bool(self.flying) and (
-            self.is_full or any(block.queue == queue and block.is_serial for block in self.flying)
+            len(self.flying) + len(self.waiting) >= _GATHER_FROM
+            or any(block.queue == queue and block.is_serial for block in self.flying)
         )
 
     @property
@@ -205,6 +218,7 @@ class Link:
         self.is_away = True
         self._failure = error
         self._faults.failed(self._broker_name)
+        self._session.look_soon(self._broker_name)
 
     def free_blocks(self) -> list[OutgoingBlock]:
         """Return the waiting blocks that may go to another broker: those that are certainly not stored."""
@@ -264,6 +278,8 @@ class Link:
         for block in [block for block in self.waiting if now >= self._waits_until(block)]:
             self.waiting.remove(block)
             self._failed(block, self._failure or _not_left(block), now, done, again)
+        if not self.waiting:
+            self._failure = self._hopeless = None
         self._wait_again(again)
         return done
 
@@ -309,6 +325,8 @@ class Link:
     def _waits_until(self, block: OutgoingBlock) -> float:
         """Return when a waiting block is given up: a patient one has time while the broker answers others."""
         terms = block.terms
+        if self._hopeless is not None and not terms.is_patient:
+            return -math.inf
         return (max(block.since, self._heard_at) if terms.is_patient else block.since) + terms.timeout_s
 
     def _flies_until(self, block: OutgoingBlock) -> float:
@@ -359,13 +377,13 @@ class Link:
             expiry = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=now)
             deadline = min(now + self._session.connect_timeout_s, max(now, expiry))
             topic = self.waiting[0].queue.topic if self.waiting else ""
-            if topic and (self.is_away or self._connection is None):
+            if topic and self.is_away:
                 await self._session.look_for_master(topic, deadline)
-            connection = self._connection
-            if connection is None:
-                raise BrokerNotFound(self._broker_name, topic)
-            await self._session.try_to_open(connection.address, deadline, self._broker_name)
+            await self._session.open_for(
+                MessageQueue(topic, self._broker_name, 0), deadline, patient=False
+            )
             self.is_away = False
+            self._hopeless = None
             if not isinstance(self._failure, NotMaster):
                 self._failure = None
         except ClientClosed:
@@ -373,6 +391,11 @@ class Link:
         except ReputError as error:
             if not isinstance(self._failure, NotMaster):
                 self._failure = error
+            if isinstance(error, NotABroker | TlsRefused) or (
+                isinstance(error, BrokerNotFound) and not self._session.brokers.slaves(self._broker_name)
+            ):
+                self._hopeless = error
+                self.expires_at = -math.inf
             self.is_away = True
             self._faults.failed(self._broker_name)
         except Exception as error:

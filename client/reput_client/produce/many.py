@@ -31,7 +31,6 @@ from reput_protocol.record.message import (
     encode_properties_text,
 )
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-from reput_protocol.wire.channel import Waiter
 
 _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, RequestTimeout)
 
@@ -100,7 +99,6 @@ class SendOfMany:
         self._begun = 0
         """Messages in blocks."""
         self._failed = False
-        self._holder = Waiter()
 
     async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
         """Send all messages and return their receipts in order; raises like `Producer.send_pipelined`."""
@@ -141,7 +139,7 @@ class SendOfMany:
         return self._outcome(errors)
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        await self._sender.wait(self._holder, condition, self._open)
+        await self._sender.until(condition)
 
     async def _begin(self, group: Group) -> None:
         """Send a group; if this raises, no part of it was sent."""
@@ -152,7 +150,6 @@ class SendOfMany:
         is_free = self._queue_id is None and self._key is None
         block = block_of(group, queue, self._terms, is_free=is_free)
         block.on_done = self._on_done
-        block.holders.append(self._holder)
         self._blocks.append((self._begun, block))
         self._begun += len(group.bodies)
         self._open[block] = weight = self._weight(group)

@@ -58,6 +58,7 @@ _BLOCKS_OF_SINGLES: Final = 4
 """`send_pipelined` divides its in-flight limit into this many blocks, for different queues."""
 
 _STOP_S: Final = 5.0
+_TERMS_MAX: Final = 64
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
 
@@ -138,6 +139,7 @@ class Producer(Client):
         self._selector = RoundRobin()
         self._faults = FaultIsolation(self._session.runtime.now)
         self._ids = new_generator() if options.unique_ids else None
+        self._send_terms: dict[tuple[str | None, float | None], Terms] = {}
         self._post_terms = {level: self._terms(level, None, retries=options.retries) for level in AckLevel}
         accumulator = Accumulator(
             self._session.routes,
@@ -239,41 +241,8 @@ class Producer(Client):
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
-        if self._options.linger_s > 0:
-            terms = self._terms(
-                ack, timeout_s, retries=self._options.retries, is_patient=False, is_divisible=True
-            )
-            return await self._posts.send(message, terms, queue_id, key)
-        level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
-        unique_id = message.unique_id
-        if unique_id is None and self._ids is not None:
-            unique_id = self._ids.next()
-        session = self._session
-        deduplicates = self._putter.deduplicate
-        topic = message.topic
-        unknown: MaybeStored | None = None
-        attempt = 0
-        place = self._place(topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                # The broker deduplicates whole blocks, so a put that may be stored shares none.
-                may_be_stored = attempt > 0 or (deduplicates and message.unique_id is not None)
-                template, body = self._frame(queue, message, unique_id, level, may_be_stored=may_be_stored)
-                call = await self._putter.put(
-                    queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
-                )
-                receipt = receipt_of(topic, call, unique_id, level)
-                place.stored()
-                return receipt
-            except ReputError as error:
-                if await place.goes_on(error):
-                    continue
-                attempt += 1
-                is_last = attempt > self._options.retries
-                unknown = unknown_after(error, unknown, is_last=is_last, deduplicates=deduplicates)
-            await session.runtime.sleep(RETRY_PAUSE_S * attempt)
-            place.repeat(session.deadline(timeout_s), same=unknown is not None and deduplicates)
+        terms = self._send_terms.get((ack, timeout_s)) or self._terms_of_sends(ack, timeout_s)
+        return await self._posts.send(message, terms, queue_id, key)
 
     @traced(of_copy)
     async def forward(
@@ -666,6 +635,14 @@ class Producer(Client):
         level = self._ack if ack is None else AckLevel(ack)
         timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
         return Terms(level, timeout_s, retries, is_patient, is_divisible)
+
+    def _terms_of_sends(self, ack: str | None, timeout_s: float | None) -> Terms:
+        terms = self._terms(
+            ack, timeout_s, retries=self._options.retries, is_patient=False, is_divisible=True
+        )
+        if len(self._send_terms) < _TERMS_MAX:
+            self._send_terms[ack, timeout_s] = terms
+        return terms
 
     def _send_of_many(
         self, terms: Terms, in_flight: int, queue_id: int | None, key: str | None
