@@ -186,7 +186,7 @@ async def test_a_client_that_is_closed_by_an_interrupt_reports_what_waits(
     async with face.Producer(reput_broker.address, ack="page_cache") as producer:
         await producer.send(Message("t", b"x"))
         with monkeypatch.context() as patched:
-            patched.setattr("reput_client.produce.block_sender.BlockSender.wait", wait)
+            patched.setattr("reput_client.produce.block_sender.BlockSender.until", wait)
             with pytest.raises(PartlySent) as caught:
                 await producer.send_many("t", [b"a", b"b", b"c"], queue_id=0, batch=1, in_flight=1)
         assert list(caught.value.errors) == [0]

@@ -81,11 +81,12 @@ class BlockSender:
         """Make sure that `step` is called by this time, if any caller waits."""
         self.due_at = min(self.due_at, due_at)
         if due_at < self._sleeps_until:
+            self._sleeps_until = due_at
             self.wake()
 
     def wake(self) -> None:
-        """Make the driver do a step."""
-        if self._driver is not None:
+        """Make the driver do a step, or look at its condition again; it does so itself while it does not sleep."""
+        if self._driver is not None and self._sleeps_until > -math.inf:
             self._session.pump.wake(self._driver)
 
     def _heard(self, block: OutgoingBlock | None) -> None:
@@ -126,6 +127,11 @@ class BlockSender:
     def is_connecting(self) -> bool:
         """Whether any link is connecting."""
         return any(link.connecting for link in self._links.values())
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a caller does the steps."""
+        return self._driver is not None
 
     def is_busy(self, queue: MessageQueue) -> bool:
         """Whether a block waits with advantage, because messages that come meanwhile share it."""
@@ -181,9 +187,10 @@ class BlockSender:
         return written
 
     def look_ahead(self) -> None:
-        """After a step: compute when the next one is due, and wake callers that would sleep longer."""
-        now = self._session.runtime.now()
-        due_at = min((link.next_due(now) for link in self._links.values()), default=math.inf)
+        """After a step: compute when the next one is due, and wake a driver that would sleep longer."""
+        now, due_at = self._stepped_at, math.inf
+        for link in self._links.values():
+            due_at = min(due_at, link.next_due(now))
         for block in self._accumulator.open.values():
             if block.due_at > now:
                 due_at = min(due_at, block.due_at)
@@ -191,7 +198,7 @@ class BlockSender:
                 # It leaves after an answer, for which callers that only post must check.
                 again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
                 due_at = min(due_at, block.grows_until, again_at)
-        self.due_at = due_at
+        self.due_at = math.inf
         self.require_step(due_at)
 
     def _take_news(self, now: float) -> None:
@@ -304,7 +311,7 @@ class BlockSender:
         """Do what is due, without waiting for answers."""
         self._session.poll()
         written = self.step()
-        while (link := self._start_connecting()) is not None:
+        while (link := self._start_connecting(self._stepped_at)) is not None:
             await link.connect()
             written = self.step()
         self.look_ahead()
@@ -351,15 +358,16 @@ class BlockSender:
             while True:
                 self._have_woken = False
                 self.step()
-                waiter.ready = False
-                if condition() or session.runtime.now() >= deadline:
+                if condition() or self._stepped_at >= deadline:
                     return
-                connecting = self._start_connecting()
+                connecting = self._start_connecting(self._stepped_at)
                 if connecting is not None:
                     break
                 self.look_ahead()
+                waiter.ready = False
                 self._sleeps_until = min(deadline, self.due_at)
                 await session.pump.wait(waiter, self._sleeps_until)
+                self._sleeps_until = -math.inf
         finally:
             self._driver = None
             self._sleeps_until = -math.inf
@@ -384,9 +392,8 @@ class BlockSender:
             self._heir = next(iter(self._asleep))
             self._heir.set()
 
-    def _start_connecting(self) -> Link | None:
+    def _start_connecting(self, now: float) -> Link | None:
         """Connect links that need it, in tasks; without tasks, return the first: the caller connects it."""
-        now = self._session.runtime.now()
         for link in self._links.values():
             if link.needs_connection(now):
                 if self.caller is not None:

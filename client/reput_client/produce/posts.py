@@ -144,7 +144,10 @@ class Posts:
         size = accumulator.size_of(message, text)
         deadline = session.deadline(terms.timeout_s)
         while True:
-            route = await session.publish_route(message.topic, deadline)
+            now = session.runtime.now()
+            route = session.routes.fresh(message.topic, now) or await session.publish_route(
+                message.topic, deadline
+            )
             self._check_open()
             if accumulator.has_room(size):
                 break
@@ -197,9 +200,11 @@ class Posts:
                 )
                 block.since = now
                 self._unfinished[block.serial] = block
-                sender.require_step(grows_until if sender.is_busy(queue) else due_at)
                 if terms.is_patient:
                     _unfinished.add(self)
+                    sender.require_step(due_at)
+                elif sender.is_driven:
+                    sender.require_step(grows_until if sender.is_busy(queue) else due_at)
         block.is_free &= is_free
         posted = accumulator.put(block, message, text, size, on_done)
         if alone:
@@ -379,6 +384,7 @@ class Posts:
         if self._ended is not None:
             self._sender.wake()
             await self._ended.wait(_STOP_S)
+        await self._sender.until(lambda: not self._sender.is_connecting, self._session.deadline(_STOP_S))
         if not self._flushing:
             self._log_unreported()
 

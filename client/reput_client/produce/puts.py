@@ -347,8 +347,8 @@ def too_large(size: int) -> InvalidMessage:
 
 def positions_in_answer(call: Call) -> Sequence[int]:
     """Return where each record starts in a stored batch, from an answer with all offset ids (320); else nothing."""
-    ids = str(call.answer.ext.get("msgId", "")).split(",")
-    if len(ids) == 1:
+    ids = str(call.answer.ext["msgId"]).split(",") if "msgId" in call.answer.ext else ()
+    if len(ids) < 2:
         return ()
     offsets = [decode_offset_message_id(each)[1] for each in ids]
     return [offset - offsets[0] for offset in offsets]
