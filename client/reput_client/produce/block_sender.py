@@ -89,7 +89,7 @@ class BlockSender:
         if self._driver is not None and self._sleeps_until > -math.inf:
             self._session.pump.wake(self._driver)
 
-    def _heard(self, block: OutgoingBlock | None) -> None:
+    def _heard(self) -> None:
         """Note that a block's call has finished, or that a connection attempt has ended."""
         self._has_news = True
         self.wake()

@@ -20,7 +20,7 @@ from reput_client.errors import (
 from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.placement import is_not_taken, lacks_replica
-from reput_client.produce.puts import RETRY_PAUSE_S, Putter, outcome_unknown, unknown_after
+from reput_client.produce.puts import Putter, outcome_unknown, unknown_after
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
@@ -36,6 +36,11 @@ _IN_FLIGHT_BYTES: Final = 4 << 20
 _GATHER_FROM: Final = 2
 """With so many unanswered blocks, a further one takes messages until one of them is answered: the client encodes the
 next block while the broker stores one and the other is under way."""
+_RETRY_PAUSE_S: Final = 0.05
+"""Delay before the first repetition; the n-th waits n times as long."""
+_RETRY_PAUSE_MAX_S: Final = 1.0
+_ANSWER_S: Final = 6.0
+"""How long an attempt that is not the last waits for its answer at most: longer than a broker waits for its disk."""
 _SLAVES_S: Final = 0.2
 """When to send again a block whose master waits for its slaves."""
 _LOOK_AHEAD: Final = 64
@@ -62,10 +67,10 @@ class Link:
         putter: Putter,
         faults: FaultIsolation,
         broker_name: str,
-        on_news: Callable[[OutgoingBlock | None], None],
+        on_news: Callable[[], None],
         backoff: Backoff,
     ) -> None:
-        """`on_news` is called with a block whose call has finished, and with None after a connection attempt."""
+        """`on_news` is called when a block's call has finished, and after a connection attempt."""
         self._session = session
         self._putter = putter
         self._faults = faults
@@ -118,6 +123,12 @@ class Link:
         return None if address is None else self._session.connection_to(address)
 
     @property
+    def _is_rocketmq(self) -> bool:
+        """Whether a server of RocketMQ answers, which deduplicates nothing."""
+        connection = self._connection
+        return connection is not None and connection.is_rocketmq
+
+    @property
     def has_unwritten(self) -> bool:
         """Whether sent frames are not completely written."""
         connection = self._connection
@@ -154,7 +165,7 @@ class Link:
             if block.is_serial or not is_ordered:
                 held_up.add(block.queue)
             template = block.template(self._putter)
-            block.sent_at = now if block.terms.is_patient else block.since
+            block.sent_at = now
             block.connection = connection
             block.on_arrival = self._on_news
             self.flying.append(block)
@@ -199,7 +210,10 @@ class Link:
                     self._connect_at = -math.inf
                     self._failure = None
                     self._backoff.reset()
-                    self._faults.answered(self._broker_name)
+                    # As in RocketMQ, a broker that is slow with a send is left out for a while.
+                    self._faults.answered(
+                        self._broker_name, 0.0 if block.terms.is_patient else now - block.since
+                    )
                     done.append(block)
             elif call.sent:
                 unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
@@ -272,7 +286,7 @@ class Link:
             error: ReputError = _not_left(block)
             block.connection.doubt(block.sent_at)
             if not block.connection.abandon(block.call):
-                reason = f"no answer within {block.terms.timeout_s:.2g} s"
+                reason = f"no answer within {now - block.sent_at:.2g} s"
                 error = outcome_unknown(block.queue, block.unique_ids, reason)
             self._failed(block, error, now, done, again)
         for block in [block for block in self.waiting if now >= self._waits_until(block)]:
@@ -306,20 +320,28 @@ class Link:
         again: list[OutgoingBlock],
     ) -> None:
         """Add a failed block to `again` if it may be repeated; otherwise finish it and add it to `done`."""
+        terms = block.terms
         block.attempt += 1
+        if block.attempt == 1:
+            block.repeated_until = (now if terms.is_patient else block.since) + terms.timeout_s
+        next_at = now + min(_RETRY_PAUSE_S * block.attempt, _RETRY_PAUSE_MAX_S)
+        is_given_up = terms.retries is not None and block.attempt > terms.retries
         try:
             block.unknown = unknown_after(
                 error,
                 block.unknown,
-                is_last=block.attempt > block.terms.retries,
-                deduplicates=self._putter.deduplicate,
+                is_last=is_given_up or next_at >= block.repeated_until,
+                retries=terms.retries,
+                deduplicates=self._putter.deduplicate and not self._is_rocketmq,
             )
         except ReputError as last:
             block.finish(None, last)
             done.append(block)
             return
         block.call = block.connection = None
-        block.since = block.not_before = now + RETRY_PAUSE_S * block.attempt
+        block.not_before = next_at
+        if terms.is_patient:
+            block.since = next_at
         again.append(block)
 
     # -- times -----------------------------------------------------------------------------------------------------
@@ -332,7 +354,12 @@ class Link:
         return (max(block.since, self._heard_at) if terms.is_patient else block.since) + terms.timeout_s
 
     def _flies_until(self, block: OutgoingBlock) -> float:
-        return block.sent_at + block.terms.timeout_s
+        """Return when a block in flight is given up, or sent again."""
+        terms = block.terms
+        until = (block.sent_at if terms.is_patient else block.since) + terms.timeout_s
+        if terms.repeats and (self._putter.deduplicate or terms.retries is not None):
+            until = min(until, block.sent_at + min(_ANSWER_S, terms.timeout_s / 2))
+        return until
 
     def next_expiry(self) -> float:
         """Compute when `expire` is needed next."""
@@ -381,9 +408,7 @@ class Link:
             topic = self.waiting[0].queue.topic if self.waiting else ""
             if topic and self.is_away:
                 await self._session.look_for_master(topic, deadline)
-            await self._session.open_for(
-                MessageQueue(topic, self._broker_name, 0), deadline, patient=False
-            )
+            await self._session.open_for(MessageQueue(topic, self._broker_name, 0), deadline, patient=False)
             self.is_away = False
             self._hopeless = None
             if not isinstance(self._failure, NotMaster):
@@ -411,7 +436,7 @@ class Link:
     def connected(self) -> None:
         """Report that a connection attempt has ended."""
         self.connecting = False
-        self._on_news(None)
+        self._on_news()
 
 
 def _not_left(block: OutgoingBlock) -> RequestTimeout:

@@ -19,12 +19,9 @@ from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import (
-    RETRY_PAUSE_S,
-    MaybeStored,
     Putter,
     receipt_of,
     too_large,
-    unknown_after,
 )
 from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
@@ -47,8 +44,8 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
 
 log = logging.getLogger("reput_client")
 
-SEND_TIMEOUT_S: Final = 10.0
-"""Longer than the 5 s for which a broker waits for its disk by default, so that it can report a slow disk."""
+SEND_TIMEOUT_S: Final = 30.0
+"""A broker starts again, or another one takes over, in less."""
 MANY_BATCH: Final = 1024
 """Messages in a block of `send_many`, unless `batch_bytes` is reached first."""
 
@@ -69,18 +66,18 @@ class ProducerOptions(ClientOptions):
     group: str = "reput-producer"
     ack: str = AckLevel.FLUSHED
     timeout_s: float = SEND_TIMEOUT_S
-    retries: int = 0
+    retries: int | None = None
     linger_s: float = 0.0
     batch_bytes: int = 1024 * 1024
     buffer_bytes: int = BUFFER_BYTES
     max_in_flight: int = 64
     unique_ids: bool = True
-    deduplicate: bool = False
+    deduplicate: bool | None = None
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.retries < 0 or self.linger_s < 0 or self.max_in_flight < 1:
+        if (self.retries or 0) < 0 or self.linger_s < 0 or self.max_in_flight < 1:
             raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
         if self.deduplicate and not self.unique_ids:
             raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
@@ -135,7 +132,10 @@ class Producer(Client):
         super().__init__(options)
         self._options = options
         self._ack = AckLevel(options.ack)
-        self._putter = Putter(self._session, self.group, deduplicate=options.deduplicate)
+        marks = options.unique_ids if options.deduplicate is None else options.deduplicate
+        self._putter = Putter(
+            self._session, self.group, deduplicate=marks, knows_ids=bool(options.deduplicate)
+        )
         self._selector = RoundRobin()
         self._faults = FaultIsolation(self._session.runtime.now)
         self._ids = new_generator() if options.unique_ids else None
@@ -144,7 +144,7 @@ class Producer(Client):
         accumulator = Accumulator(
             self._session.routes,
             self._ids,
-            known_alone=options.deduplicate,
+            known_alone=self._putter.knows_ids,
             block_bytes=options.batch_bytes,
             held_max=options.buffer_bytes,
         )
@@ -280,19 +280,17 @@ class Producer(Client):
             unique_id = self._ids.next()
         text = forwarded_properties(message.properties, unique_id, properties or {})
         place = self._place(topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                template = self._putter.single_template(
-                    queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
-                )
-                call = await self._putter.put(
-                    queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
-                )
-                return receipt_of(topic, call, unique_id, level)
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
+
+        async def put(queue: MessageQueue) -> SendReceipt:
+            template = self._putter.single_template(
+                queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
+            )
+            call = await self._putter.put(
+                queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
+            )
+            return receipt_of(topic, call, unique_id, level)
+
+        return await place.until_taken(put)
 
     @traced(of_message)
     async def send_oneway(
@@ -313,27 +311,14 @@ class Producer(Client):
             BrokerError: the topic cannot be sent to.
             SendOutcomeUnknown: the connection ended when part of the message had left.
         """
-        unique_id = message.unique_id
-        if unique_id is None and self._ids is not None:
-            unique_id = self._ids.next()
+        text = encode_properties_text(message, self._id_of(message))
         place = self._place(message.topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                template, body = self._frame(
-                    queue,
-                    message,
-                    unique_id,
-                    AckLevel.PAGE_CACHE,
-                    may_be_stored=message.unique_id is not None,
-                    oneway=True,
-                )
-                return await self._putter.put_oneway(
-                    queue, template, body, place.deadline, patient=place.is_patient
-                )
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
+
+        async def put(queue: MessageQueue) -> None:
+            template, body = self._oneway_frame(queue, message, text)
+            await self._putter.put_oneway(queue, template, body, place.deadline, patient=place.is_patient)
+
+        await place.until_taken(put)
 
     @traced(of_message)
     async def request(
@@ -363,19 +348,13 @@ class Producer(Client):
         level = self._ack if ack is None else AckLevel(ack)
         if timeout_s is None:
             timeout_s = self._session.timeout_s
-        unique_id = message.unique_id
-        if unique_id is None and self._ids is not None:
-            unique_id = self._ids.next()
+        unique_id = self._id_of(message)
         place = self._place(message.topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                return await self._requests.ask(
-                    queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_patient
-                )
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
+        return await place.until_taken(
+            lambda queue: self._requests.ask(
+                queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_patient
+            )
+        )
 
     @traced(of_copy)
     async def reply(
@@ -628,7 +607,7 @@ class Producer(Client):
         ack: str | None,
         timeout_s: float | None,
         *,
-        retries: int = 0,
+        retries: int | None = 0,
         is_patient: bool = True,
         is_divisible: bool = False,
     ) -> Terms:
@@ -653,27 +632,18 @@ class Producer(Client):
         deadline = self._session.deadline(timeout_s)
         return Placement(self._session, self._selector, self._faults, topic, queue_id, key, deadline)
 
-    def _frame(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        unique_id: str | None,
-        ack: AckLevel,
-        *,
-        may_be_stored: bool,
-        oneway: bool = False,
+    def _id_of(self, message: Message) -> str | None:
+        return message.unique_id or (None if self._ids is None else self._ids.next())
+
+    def _oneway_frame(
+        self, queue: MessageQueue, message: Message, text: bytes
     ) -> tuple[RequestTemplate, Buffer]:
-        """Return header and body of the frame for one message."""
-        text = encode_properties_text(message, unique_id)
+        """Return header and body of the frame of a message with encoded properties `text`."""
+        putter, ack = self._putter, AckLevel.PAGE_CACHE
+        dedup = putter.dedup(putter.knows_ids and message.unique_id is not None, repeats=False)
         if message.delay is not None:
-            template = self._putter.single_template(
-                queue,
-                len(message.body),
-                text,
-                ack,
-                flag=message.flag,
-                dedup=self._putter.dedup(may_be_stored),
-                oneway=oneway,
+            template = putter.single_template(
+                queue, len(message.body), text, ack, flag=message.flag, dedup=dedup, oneway=True
             )
             return template, message.body
         record, _ = encode_block(
@@ -681,7 +651,4 @@ class Producer(Client):
         )
         if len(record) > BLOCK_BYTES_MAX:
             raise too_large(len(record))
-        template = self._putter.template(
-            queue, 1, ack, may_be_stored=may_be_stored, oneway=oneway, shareable=not (may_be_stored or oneway)
-        )
-        return template, record
+        return putter.template(queue, 1, ack, dedup, oneway=True), record

@@ -17,10 +17,11 @@ from reput_client.produce.transaction_checks import Check, HalfPlace, Transactio
 from reput_client.transport.options import takes
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
-from reput_protocol.errors import InvalidMessage, ReputError
+from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_client_group
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.wire.channel import Call
 
 LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
 """Executes the local transaction and returns how it went. The message's `unique_id` is the transaction's id."""
@@ -174,29 +175,26 @@ class TransactionProducer(Producer):
         # A local transaction must not have run for a half message that the loss of one machine takes away.
         level = AckLevel.REPLICATED if self._ack is AckLevel.REPLICATED else AckLevel.FLUSHED
         place = self._place(message.topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                template = self._putter.single_template(
-                    queue,
-                    len(message.body),
-                    text,
-                    level,
-                    flag=message.flag,
-                    sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
-                )
-                # The broker must know a producer to check with before it has the half message.
-                await session.open_for(queue, place.deadline, patient=place.is_patient)
-                await self._presence.be_known_to(queue.broker_name, place.deadline)
-                call = await self._putter.put(
-                    queue, template, message.body, place.deadline, (unique_id,), patient=place.is_patient
-                )
-                half = single_receipt(message.topic, result_of(call), unique_id)
-                break
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
-        half_place = HalfPlace(queue, half.queue_offset, half.physical_offset, unique_id)
+
+        async def put(queue: MessageQueue) -> tuple[Call, SendReceipt]:
+            template = self._putter.single_template(
+                queue,
+                len(message.body),
+                text,
+                level,
+                flag=message.flag,
+                sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
+            )
+            # The broker must know a producer to check with before it has the half message.
+            await session.open_for(queue, place.deadline, patient=place.is_patient)
+            await self._presence.be_known_to(queue.broker_name, place.deadline)
+            call = await self._putter.put(
+                queue, template, message.body, place.deadline, (unique_id,), patient=place.is_patient
+            )
+            return call, single_receipt(message.topic, result_of(call), unique_id)
+
+        call, half = await place.until_taken(put)
+        half_place = HalfPlace(place.queue, half.queue_offset, half.physical_offset, unique_id)
         try:
             check_ack(call, level, [half])
         except AckNotReached:
