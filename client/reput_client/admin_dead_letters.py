@@ -121,7 +121,7 @@ class DeadLetterAdmin(TopicAdmin):
                 topic,
                 properties={names.DLQ_ORIGIN_MESSAGE_ID: letter.origin.message_id},
                 unique_id=unique_id,
-                key=letter.properties.get(names.SHARDING_KEY),
+                ordering_key=letter.properties.get(names.SHARDING_KEY),
                 timeout_s=max(_SEND_TIMEOUT_S, self._session.timeout_s),
             )
         return Replayed.SENT, topic

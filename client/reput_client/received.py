@@ -12,7 +12,7 @@ from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
-from reput_protocol.properties import decode_properties, find_property, split_keys
+from reput_protocol.properties import SHARDING_KEY, decode_properties, find_property, split_keys
 from reput_protocol.record.compression import compression_method, inflate
 from reput_protocol.record.head import born_host_in, store_host_in
 from reput_protocol.record.host import Host
@@ -149,6 +149,11 @@ class ReceivedMessage:
         """All properties, including system ones (`TAGS`, `KEYS`, `UNIQ_KEY`, ...); a new dict each time."""
         self._check()
         return decode_properties(self._bytes(PROPERTIES))
+
+    @property
+    def ordering_key(self) -> str | None:
+        """What its producer ordered it by (RocketMQ: sharding key, message group), or None."""
+        return self.get_property(SHARDING_KEY)
 
     def get_property(self, name: str) -> str | None:
         """One property, or None; cheaper than `properties`."""

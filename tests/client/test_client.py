@@ -209,7 +209,7 @@ async def test_large_messages_cross_in_pieces_while_small_ones_pass(
 async def test_keys_choose_queues_and_wrong_queues_are_refused(face: Face, address: str, topic: str) -> None:
 
     async with face.Producer(address) as producer:
-        chosen = {(await producer.send(Message(topic, b"x"), key="same")).queue_id for _ in range(5)}
+        chosen = {(await producer.send(Message(topic, b"x"), ordering_key="same")).queue_id for _ in range(5)}
         assert len(chosen) == 1
         with pytest.raises(InvalidMessage, match="no writable queue 9"):
             await producer.send(Message(topic, b"x"), queue_id=9)

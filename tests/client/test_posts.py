@@ -212,7 +212,9 @@ async def test_a_full_block_leaves_and_the_next_goes_to_another_queue(face: Face
 async def test_keys_and_queues_are_kept(face: Face, broker: FakeBroker) -> None:
 
     async with face.Producer(broker.address) as producer:
-        by_key = [await producer.post(Message("t", b"x"), key=f"k{number % 3}") for number in range(30)]
+        by_key = [
+            await producer.post(Message("t", b"x"), ordering_key=f"k{number % 3}") for number in range(30)
+        ]
         by_id = [await producer.post(Message("t", b"x"), queue_id=1) for _ in range(30)]
         await producer.flush()
         assert {each.result().queue_id for each in by_id} == {1}

@@ -201,7 +201,9 @@ async def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: Fak
         options = {"timeout_s": 1.0, "batch_bytes": 2_000, "buffer_bytes": 40_000, "new_backoff": quick}
         async with face.Producer(broker.address, **options) as producer:
             # By key, some to the dead broker; and more to any queue than may be held.
-            keyed = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
+            keyed = [
+                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
+            ]
             posted = [await producer.post(Message("t", bytes(300))) for _ in range(400)]
             with pytest.raises(PostsFailed) as caught:
                 await producer.flush()
@@ -211,7 +213,9 @@ async def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: Fak
             # At most one block for each queue of the dead broker; others avoid it.
             assert sum(each in failed for each in posted) <= 2 * 6
             other.restart()
-            again = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
+            again = [
+                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
+            ]
             await producer.flush()
             assert {each.result().queue_id for each in again} == {0, 1}
             assert other.log
@@ -238,7 +242,9 @@ async def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
 
         options = {"timeout_s": 1.0, "connect_timeout_s": 0.4, "new_backoff": Counting}
         async with face.Producer(broker.address, linger_s=0.001, **options) as producer:
-            posted = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
+            posted = [
+                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
+            ]
             if not face.is_blocking:  # there each attempt delays the caller, as documented
                 await face.until(lambda: any(each.done for each in posted))
                 assert not ended
@@ -264,7 +270,7 @@ async def test_what_never_leaves_whole_fails_in_time(face: Face, broker: FakeBro
         two_brokers(broker, f"127.0.0.1:{rude.getsockname()[1]}")
         options = {"timeout_s": 0.5, "new_backoff": quick, "batch_bytes": 8 << 20, "linger_s": 0.05}
         async with face.Producer(broker.address, **options) as producer:
-            posted = [await producer.post(Message("t", bytes(3_900_000)), key="c") for _ in range(2)]
+            posted = [await producer.post(Message("t", bytes(3_900_000)), ordering_key="c") for _ in range(2)]
             with pytest.raises(PostsFailed):
                 await producer.flush()
             assert posted[0].done

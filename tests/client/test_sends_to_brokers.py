@@ -127,7 +127,7 @@ async def test_a_queue_that_was_chosen_waits_for_its_new_master(face: Face, clus
             assert (await producer.send(Message("t", b"x"), queue_id=1)).store_host == new.address
 
         async def send_by_key() -> None:
-            await producer.send(Message("t", b"x"), key="k")
+            await producer.send(Message("t", b"x"), ordering_key="k")
 
         async def send_many() -> None:
             assert (await producer.send_many("t", [b"x"], queue_id=1))[0].store_host == new.address

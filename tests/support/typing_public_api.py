@@ -51,11 +51,13 @@ async def produce() -> None:
         )
         assert_type(receipts, list[SendReceipt])
         messages = (Message("orders", b"x") for _ in range(3))
-        assert_type(await producer.send_pipelined(messages, in_flight=64, key="k"), list[SendReceipt])
+        assert_type(
+            await producer.send_pipelined(messages, in_flight=64, ordering_key="k"), list[SendReceipt]
+        )
         many = await producer.send_many("orders", [b"1", bytearray(b"2")], tag="paid", keys=[["o-1"], []])
         assert_type(many, Sequence[SendReceipt])
         assert_type(many[0], SendReceipt)
-        posted = await producer.post(Message("orders", b"x"), ack="flushed", key="k", on_done=print)
+        posted = await producer.post(Message("orders", b"x"), ack="flushed", ordering_key="k", on_done=print)
         assert_type(posted, Posted)
         assert_type(await posted, SendReceipt)
         await producer.flush()
@@ -78,7 +80,7 @@ async def produce_in_transactions() -> None:
     async with TransactionProducer(ADDRESS, group="shop", check=was_paid, checks_at_once=4) as producer:
         assert_type(producer, TransactionProducer)
         receipt = await producer.send_in_transaction(
-            Message("orders", b"x"), pay, check_after_s=60.0, key="k"
+            Message("orders", b"x"), pay, check_after_s=60.0, ordering_key="k"
         )
         assert_type(receipt, TransactionReceipt)
         assert_type(receipt.is_committed, bool)

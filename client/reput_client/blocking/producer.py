@@ -185,7 +185,7 @@ class TransactionProducer(Producer):
         *,
         check_after_s: float | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionReceipt:
         """Store a message, run a local transaction, and commit or roll back the message accordingly.
@@ -202,7 +202,7 @@ class TransactionProducer(Producer):
                 transaction,
                 check_after_s=check_after_s,
                 queue_id=queue_id,
-                key=key,
+                ordering_key=ordering_key,
                 timeout_s=timeout_s,
             )
         )

@@ -381,7 +381,7 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
             headers: properties.
             reply_to: a topic for the result of the handler.
             correlation_id: a property by which results and logs are related; generated if None.
-            options: `tag`, `keys`, a delay as of `Message`; `ack`, `key`, `queue_id` as of `Producer.send`.
+            options: `tag`, `keys`, a delay as of `Message`; `ack`, `ordering_key`, `queue_id` as of `Producer.send`.
 
         Raises:
             ReputError: as `Producer.send`.

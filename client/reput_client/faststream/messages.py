@@ -98,7 +98,7 @@ class MessageOptions(DelayOptions, total=False):
     tag: str | None
     keys: Sequence[str]
     ack: str | None
-    key: str | None
+    ordering_key: str | None
     queue_id: int | None
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fast_depends.library.serializer import SerializerProto
     from faststream._internal.types import AsyncCallable, CustomCallable
 
-_OF_SENDS = ("ack", "key", "queue_id")
+_OF_SENDS = ("ack", "ordering_key", "queue_id")
 
 
 class ReputProducer(ProducerProto[ReputPublishCommand]):

@@ -68,18 +68,18 @@ class Accumulator:
         message: Message,
         terms: Terms,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         on_done: OnDone | None,
     ) -> Posted | None:
         """Put a message into its open block; None if there is none with room.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if queue_id is None and key is None:
+        if queue_id is None and ordering_key is None:
             block = self._current.get(message.topic)
         else:
             route = self._routes.get(message.topic)
-            block = None if route is None else self.open.get(named_queue(route, queue_id, key))
+            block = None if route is None else self.open.get(named_queue(route, queue_id, ordering_key))
         if block is None:
             return None
         if (message.delay is not None or message.unique_id is not None) and self.is_alone(message):
@@ -93,7 +93,7 @@ class Accumulator:
             return None
         if len(block.bodies) >= BLOCK_MESSAGES:
             return None
-        block.is_free &= queue_id is None and key is None
+        block.is_free &= queue_id is None and ordering_key is None
         return self._put(block, message, body, text, size, on_done)
 
     def size_of(self, message: Message, text: bytes) -> int:

@@ -103,13 +103,13 @@ class BlockSender:
             )
         return link
 
-    def choose(self, route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-        """Return the queue for a new block; without `queue_id` and `key`, past brokers that lag or are away.
+    def choose(self, route: Route, queue_id: int | None, ordering_key: str | None) -> MessageQueue:
+        """Return the queue for a new block; without `queue_id` and `ordering_key`, past brokers that lag or are away.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if len(route.brokers) == 1 or queue_id is not None or key is not None:
-            return self._selector.choose(route, queue_id, key)
+        if len(route.brokers) == 1 or queue_id is not None or ordering_key is not None:
+            return self._selector.choose(route, queue_id, ordering_key)
         held_up = {name for name in route.brokers if self._is_held_up(name)}
         queue = self._selector.choose(route, left_out=held_up)
         self._faults.chosen(queue.broker_name)

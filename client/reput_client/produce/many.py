@@ -71,7 +71,7 @@ class SendOfMany:
 
     Args:
         in_flight: maximum unanswered blocks; if they are divisible, messages.
-        queue_id, key: the queue of all blocks; without both each goes to the next.
+        queue_id, ordering_key: the queue of all blocks; without both each goes to the next.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class SendOfMany:
         terms: Terms,
         in_flight: int,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
     ) -> None:
         self._session = session
         self._sender = sender
         self._terms = terms
         self._in_flight = in_flight
         self._queue_id = queue_id
-        self._key = key
+        self._ordering_key = ordering_key
         self._room_from = in_flight - max(1, in_flight // 2)
         """The next blocks are encoded at this many unanswered; the broker handles those meanwhile."""
         self._unanswered = 0
@@ -146,8 +146,8 @@ class SendOfMany:
         session = self._session
         deadline = session.deadline(self._terms.timeout_s)
         route = await session.publish_route(group.topic, deadline)
-        queue = self._sender.choose(route, self._queue_id, self._key)
-        is_free = self._queue_id is None and self._key is None
+        queue = self._sender.choose(route, self._queue_id, self._ordering_key)
+        is_free = self._queue_id is None and self._ordering_key is None
         block = block_of(group, queue, self._terms, is_free=is_free)
         block.on_done = self._on_done
         self._blocks.append((self._begun, block))

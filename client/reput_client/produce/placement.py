@@ -66,16 +66,16 @@ class Placement:
         faults: FaultIsolation,
         topic: str,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         deadline: float,
     ) -> None:
-        """Place a message of `topic` in queue `queue_id`, or that of `key`, or without both in any."""
+        """Place a message of `topic` in queue `queue_id`, or that of `ordering_key`, or without both in any."""
         self._session = session
         self._selector = selector
         self._faults = faults
         self._topic = topic
         self._queue_id = queue_id
-        self._key = key
+        self._ordering_key = ordering_key
         self.deadline = deadline
         self.is_patient = True
         self._chosen = False
@@ -96,8 +96,8 @@ class Placement:
         route = session.routes.fresh(topic, session.runtime.now()) or await session.publish_route(
             topic, self.deadline
         )
-        if len(route.brokers) == 1 or self._queue_id is not None or self._key is not None:
-            self.queue = self._selector.choose(route, self._queue_id, self._key)
+        if len(route.brokers) == 1 or self._queue_id is not None or self._ordering_key is not None:
+            self.queue = self._selector.choose(route, self._queue_id, self._ordering_key)
         else:
             self.queue = self._selector.choose(route, left_out=self._left_out(route))
             self._faults.chosen(self.queue.broker_name)

@@ -74,36 +74,46 @@ class Posts:
     # -- taking messages -----------------------------------------------------------------------------------------------
 
     def take(
-        self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
+        self,
+        message: Message,
+        terms: Terms,
+        queue_id: int | None,
+        ordering_key: str | None,
+        on_done: OnDone | None,
     ) -> Posted | None:
         """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
         if self._sender.caller is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
-        return self._accumulator.take(message, terms, queue_id, key, on_done)
+        return self._accumulator.take(message, terms, queue_id, ordering_key, on_done)
 
     async def post(
-        self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
+        self,
+        message: Message,
+        terms: Terms,
+        queue_id: int | None,
+        ordering_key: str | None,
+        on_done: OnDone | None,
     ) -> Posted:
         """Do what is due, let other tasks run, and add a message as soon as there is room."""
         self._check_open()
         await self._attend()
         await self._session.runtime.pause()
-        posted = await self._take(message, terms, queue_id, key, on_done)
+        posted = await self._take(message, terms, queue_id, ordering_key, on_done)
         self._ensure_task()
         return posted
 
     async def send(
-        self, message: Message, terms: Terms, queue_id: int | None, key: str | None
+        self, message: Message, terms: Terms, queue_id: int | None, ordering_key: str | None
     ) -> SendReceipt:
         """Send a message in a block with others that come soon; return its receipt or raise like `Producer.send`.
 
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
         accumulator, sender = self._accumulator, self._sender
-        posted = accumulator.take(message, terms, queue_id, key, None)
+        posted = accumulator.take(message, terms, queue_id, ordering_key, None)
         if posted is None:
             self._check_open()
-            posted = await self._take(message, terms, queue_id, key, None)
+            posted = await self._take(message, terms, queue_id, ordering_key, None)
         block, number = posted.block, posted.number
         block.asked.add(number)
         try:
@@ -135,7 +145,7 @@ class Posts:
         message: Message,
         terms: Terms,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
@@ -153,7 +163,7 @@ class Posts:
                 break
             await self._make_room(size, deadline)
         # No wait from here on.
-        return self._put(message, text, size, terms, route, queue_id, key, on_done)
+        return self._put(message, text, size, terms, route, queue_id, ordering_key, on_done)
 
     def _put(
         self,
@@ -163,20 +173,20 @@ class Posts:
         terms: Terms,
         route: Route,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
         """Add a message to an open block, or to a new one; a block it replaces is sent. Never waits."""
         accumulator, sender, left = self._accumulator, self._sender, False
         alone = accumulator.is_alone(message)
-        is_free = queue_id is None and key is None
+        is_free = queue_id is None and ordering_key is None
         is_current = is_free and not alone
         block = accumulator.current(message.topic) if is_current else None
         if block is not None and not accumulator.fits(block, message, size, terms):
             sender.seal(block)
             block, left = None, True
         if block is None:
-            queue = sender.choose(route, queue_id, key)
+            queue = sender.choose(route, queue_id, ordering_key)
             block = accumulator.open.get(queue)
             if block is not None and not accumulator.fits(block, message, size, terms):
                 sender.seal(block)

@@ -23,7 +23,7 @@ from reput_client.produce.puts import (
     receipt_of,
     too_large,
 )
-from reput_client.produce.queue_selector import RoundRobin
+from reput_client.produce.queue_selector import RoundRobin, ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_list, of_message, of_messages, traced
@@ -37,7 +37,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
-from reput_protocol.properties import check_key
+from reput_protocol.properties import SHARDING_KEY, check_key
 from reput_protocol.record.forwarding import forwarded_properties
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
@@ -222,7 +222,7 @@ class Producer(Client):
         *,
         ack: str | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and return its receipt once the ack level is reached.
@@ -232,7 +232,9 @@ class Producer(Client):
 
         Args:
             ack: the level for this message; the producer's own if None.
-            queue_id: the queue; otherwise chosen by `key`; otherwise round robin.
+            queue_id: the queue; otherwise chosen by `ordering_key`; otherwise round robin.
+            ordering_key: messages with the same one go to the same queue and stay in order; consumers see it as
+                `ReceivedMessage.ordering_key`. (`Message.keys` are for looking messages up.)
 
         Raises:
             SendOutcomeUnknown: the frame left and no answer came; the message may be stored.
@@ -241,8 +243,10 @@ class Producer(Client):
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
+        if ordering_key is not None:
+            message = ordered(message, ordering_key)
         terms = self._send_terms.get((ack, timeout_s)) or self._terms_of_sends(ack, timeout_s)
-        return await self._posts.send(message, terms, queue_id, key)
+        return await self._posts.send(message, terms, queue_id, ordering_key)
 
     @traced(of_copy)
     async def forward(
@@ -254,7 +258,7 @@ class Producer(Client):
         unique_id: str | None = None,
         ack: str | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send a received message to another topic, or again to its own.
@@ -265,7 +269,7 @@ class Producer(Client):
         Args:
             properties: additional or replaced properties.
             unique_id: of the copy; by default one that the producer generates.
-            ack, queue_id, key, timeout_s: as for `send`.
+            ack, queue_id, ordering_key, timeout_s: as for `send`.
 
         Raises:
             DamagedMessage: the message fails its checksum; nothing was sent.
@@ -278,8 +282,10 @@ class Producer(Client):
             check_key(unique_id, "unique_id")
         elif self._ids is not None:
             unique_id = self._ids.next()
+        if ordering_key is not None:
+            properties = {**(properties or {}), SHARDING_KEY: ordering_key}
         text = forwarded_properties(message.properties, unique_id, properties or {})
-        place = self._place(topic, queue_id, key, timeout_s)
+        place = self._place(topic, queue_id, ordering_key, timeout_s)
 
         async def put(queue: MessageQueue) -> SendReceipt:
             template = self._putter.single_template(
@@ -298,7 +304,7 @@ class Producer(Client):
         message: Message,
         *,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Send one message without an answer, for messages that may be lost, such as measurements.
@@ -311,8 +317,9 @@ class Producer(Client):
             BrokerError: the topic cannot be sent to.
             SendOutcomeUnknown: the connection ended when part of the message had left.
         """
+        message = ordered(message, ordering_key)
         text = encode_properties_text(message, self._id_of(message))
-        place = self._place(message.topic, queue_id, key, timeout_s)
+        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
 
         async def put(queue: MessageQueue) -> None:
             template, body = self._oneway_frame(queue, message, text)
@@ -328,7 +335,7 @@ class Producer(Client):
         timeout_s: float | None = None,
         ack: str | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
     ) -> ReceivedMessage:
         """Send one message and return the reply of a consumer of its topic (see `reply`).
 
@@ -337,7 +344,7 @@ class Producer(Client):
 
         Args:
             timeout_s: for the whole request; the producer's own if None.
-            ack, queue_id, key: as for `send`.
+            ack, queue_id, ordering_key: as for `send`.
 
         Raises:
             ReplyTimeout: no reply in time; has topic and correlation id. A later reply is dropped and counted.
@@ -348,8 +355,9 @@ class Producer(Client):
         level = self._ack if ack is None else AckLevel(ack)
         if timeout_s is None:
             timeout_s = self._session.timeout_s
+        message = ordered(message, ordering_key)
         unique_id = self._id_of(message)
-        place = self._place(message.topic, queue_id, key, timeout_s)
+        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
         return await place.until_taken(
             lambda queue: self._requests.ask(
                 queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_patient
@@ -391,7 +399,7 @@ class Producer(Client):
         *,
         ack: str | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
@@ -414,15 +422,17 @@ class Producer(Client):
                 raise InvalidMessage(
                     f"a batch is of one topic, not of {topic!r} and {message.topic!r}; send one batch for each"
                 )
-        groups = list(groups_of(messages, self._limits(len(messages))))
+        groups = list(
+            groups_of((ordered(message, ordering_key) for message in messages), self._limits(len(messages)))
+        )
         terms = self._terms(ack, timeout_s, retries=self._options.retries, is_patient=False)
         route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
-        queue = self._sender.choose(route, queue_id, key)
+        queue = self._sender.choose(route, queue_id, ordering_key)
         receipts: list[SendReceipt] = []
         try:
             for group in groups:
                 # The first block may go to another broker; the others follow it.
-                is_free = not receipts and queue_id is None and key is None
+                is_free = not receipts and queue_id is None and ordering_key is None
                 block = block_of(group, queue, terms, is_free=is_free)
                 receipts += await self._sender.deliver(block)
                 queue = block.queue
@@ -445,14 +455,14 @@ class Producer(Client):
         batch: int = 1,
         ack: str | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
         """Send messages with up to `in_flight` blocks unanswered; return their receipts in order.
 
         A block has up to `batch` messages and `batch_bytes`, and is stored whole or not at all. With `batch=1` each
         message is stored or refused by itself, `in_flight` counts messages, and several share a frame. Messages to one
-        queue are stored in order. Without `queue_id` or `key` the frames go to the queues round robin. `timeout_s` is
+        queue are stored in order. Without `queue_id` or `ordering_key` the frames go to the queues round robin. `timeout_s` is
         how long the broker may be silent. `retries` does not apply.
 
         Raises:
@@ -467,12 +477,14 @@ class Producer(Client):
         singles = batch == 1
         if singles:
             # They may still share frames: they fail one by one.
-            blocks = _BLOCKS_OF_SINGLES if queue_id is None and key is None else 1
+            blocks = _BLOCKS_OF_SINGLES if queue_id is None and ordering_key is None else 1
             batch = max(1, in_flight // blocks)
         limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
         terms = self._terms(ack, timeout_s, is_divisible=singles)
         return list(
-            await self._send_of_many(terms, in_flight, queue_id, key).run(groups_of(messages, limits))
+            await self._send_of_many(terms, in_flight, queue_id, ordering_key).run(
+                groups_of(messages, limits)
+            )
         )
 
     @traced(of_bodies)
@@ -490,7 +502,7 @@ class Producer(Client):
         in_flight: int = MANY_IN_FLIGHT,
         ack: str | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> Sequence[SendReceipt]:
         """Send a message of `topic` for each body, in blocks, several in flight; return their receipts in order.
@@ -506,7 +518,7 @@ class Producer(Client):
             keys: the keys of each message.
             batch: maximum messages in a block; the producer's `batch_bytes` also applies.
             in_flight: maximum unanswered blocks.
-            ack, queue_id, key: as for `send`.
+            ack, queue_id, ordering_key: as for `send`.
 
         Raises:
             InvalidName, InvalidMessage: topic, tag, keys or properties cannot be sent; nothing was.
@@ -515,13 +527,17 @@ class Producer(Client):
         """
         if in_flight < 1 or batch < 1:
             raise ValueError(f"batch and in_flight must be at least 1, not {batch} and {in_flight}")
+        if ordering_key is not None:
+            properties = {**(properties or {}), SHARDING_KEY: ordering_key}
         count = 0
         if tags is not None or keys is not None:
             bodies = list(bodies)
             count = len(bodies)
         texts = texts_of(topic, count, id_text_bytes(self._ids), tag, tags, keys, properties, flag)
         groups = groups_of_bodies(topic, bodies, texts, flag, self._limits(batch))
-        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, queue_id, key).run(groups)
+        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, queue_id, ordering_key).run(
+            groups
+        )
 
     async def post(
         self,
@@ -529,7 +545,7 @@ class Producer(Client):
         *,
         ack: str | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         on_done: OnDone | None = None,
     ) -> Posted:
         """Add one message to a block and return; it is sent and acknowledged later (docs/client.md, post).
@@ -539,7 +555,7 @@ class Producer(Client):
         `buffer_bytes`, and briefly whenever a block is full, so that other tasks run. Messages to one queue are stored
         in the order of posting, also those that `retries` sends again; a block that fails, with all its messages, does
         not hold up later ones. A message reported as `SendOutcomeUnknown` may still be stored, later and behind others.
-        Without `queue_id` or `key` the blocks go round robin to the queues, except those of brokers that lag.
+        Without `queue_id` or `ordering_key` the blocks go round robin to the queues, except those of brokers that lag.
 
         `await` the result for the outcome. Failures not reported by that or by `on_done` are raised by the next `flush`
         or at the end of the `async with` block.
@@ -547,7 +563,7 @@ class Producer(Client):
         Args:
             message: a delayed one gets a block of its own, as does, with `deduplicate`, one with its own unique id. A
                 body that is not `bytes` is copied.
-            ack, queue_id, key: as for `send`.
+            ack, queue_id, ordering_key: as for `send`.
             on_done: called with the result when it is done, in the producer's task. It must be quick; exceptions are
                 logged.
 
@@ -556,18 +572,20 @@ class Producer(Client):
             RequestTimeout: there was no room for `timeout_s` seconds.
             TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: it was not taken either.
         """
+        if ordering_key is not None:
+            message = ordered(message, ordering_key)
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
         posts = self._posts
         if self.tracing is not None:
             with self.tracing.sending(message) as sending:
                 message = sending.injected(message)
-                posted = posts.take(message, terms, queue_id, key, on_done) or await posts.post(
-                    message, terms, queue_id, key, on_done
+                posted = posts.take(message, terms, queue_id, ordering_key, on_done) or await posts.post(
+                    message, terms, queue_id, ordering_key, on_done
                 )
                 sending.of_posted(posted)
                 return posted
-        return posts.take(message, terms, queue_id, key, on_done) or await posts.post(
-            message, terms, queue_id, key, on_done
+        return posts.take(message, terms, queue_id, ordering_key, on_done) or await posts.post(
+            message, terms, queue_id, ordering_key, on_done
         )
 
     async def flush(self) -> None:
@@ -624,13 +642,15 @@ class Producer(Client):
         return terms
 
     def _send_of_many(
-        self, terms: Terms, in_flight: int, queue_id: int | None, key: str | None
+        self, terms: Terms, in_flight: int, queue_id: int | None, ordering_key: str | None
     ) -> SendOfMany:
-        return SendOfMany(self._session, self._sender, terms, in_flight, queue_id, key)
+        return SendOfMany(self._session, self._sender, terms, in_flight, queue_id, ordering_key)
 
-    def _place(self, topic: str, queue_id: int | None, key: str | None, timeout_s: float | None) -> Placement:
+    def _place(
+        self, topic: str, queue_id: int | None, ordering_key: str | None, timeout_s: float | None
+    ) -> Placement:
         deadline = self._session.deadline(timeout_s)
-        return Placement(self._session, self._selector, self._faults, topic, queue_id, key, deadline)
+        return Placement(self._session, self._selector, self._faults, topic, queue_id, ordering_key, deadline)
 
     def _id_of(self, message: Message) -> str | None:
         return message.unique_id or (None if self._ids is None else self._ids.next())

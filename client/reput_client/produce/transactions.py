@@ -11,6 +11,7 @@ from typing import Final, Self, TypeAlias
 from reput_client.errors import AckNotReached
 from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.puts import check_ack, result_of, single_receipt
+from reput_client.produce.queue_selector import ordered
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
 from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
@@ -115,7 +116,7 @@ class TransactionProducer(Producer):
         *,
         check_after_s: float | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionReceipt:
         """Store a message, run a local transaction, and commit or roll back the message accordingly.
@@ -128,7 +129,7 @@ class TransactionProducer(Producer):
                 decision to `check`, and so does an exception, which is raised here.
             check_after_s: seconds before the broker's first check; at least the broker's own `transactions.timeout`.
                 After the first check only `check` counts, not the result of this call.
-            queue_id, key, timeout_s: as for `send`; the timeout is for the half message.
+            queue_id, ordering_key, timeout_s: as for `send`; the timeout is for the half message.
 
         Raises:
             TransactionEnded: `check` has meanwhile ended it the other way, or it was put aside.
@@ -139,10 +140,10 @@ class TransactionProducer(Producer):
             BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; it has not run.
         """
         assert self._ids is not None, "it writes unique ids"
-        message = copy(message)
+        message = copy(ordered(message, ordering_key))
         message.unique_id = message.unique_id or self._ids.next()
         half, place = await self._send_half(
-            message, message.unique_id, check_after_s, queue_id, key, timeout_s
+            message, message.unique_id, check_after_s, queue_id, ordering_key, timeout_s
         )
         state = await local_transaction(message)
         if not isinstance(state, TransactionState):
@@ -159,7 +160,7 @@ class TransactionProducer(Producer):
         unique_id: str,
         check_after_s: float | None,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         timeout_s: float | None,
     ) -> tuple[SendReceipt, HalfPlace]:
         session = self._session
@@ -174,7 +175,7 @@ class TransactionProducer(Producer):
         text = encode_properties_text(message, unique_id) + encode_properties(added)
         # A local transaction must not have run for a half message that the loss of one machine takes away.
         level = AckLevel.REPLICATED if self._ack is AckLevel.REPLICATED else AckLevel.FLUSHED
-        place = self._place(message.topic, queue_id, key, timeout_s)
+        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
 
         async def put(queue: MessageQueue) -> tuple[Call, SendReceipt]:
             template = self._putter.single_template(
