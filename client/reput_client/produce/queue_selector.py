@@ -9,7 +9,8 @@ from copy import copy
 from reput_client.errors import NoQueue
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import SHARDING_KEY, check_property
+from reput_protocol.properties import SHARDING_KEY
+from reput_protocol.property_rules import check_property
 from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.message import Message, MessageQueue
 
