@@ -51,9 +51,7 @@ def run_producer(plan: BenchPlan, client: int) -> ClientResult:
     """Send the plan's messages, or until its duration is over."""
     payloads = Payloads(plan.size)
     first = client * plan.messages
-    with Producer(
-        plan.server, group="reput-bench", timeout_s=plan.timeout_s, max_in_flight=plan.in_flight, tls=plan.tls
-    ) as producer:
+    with Producer(plan.server, group="reput-bench", timeout_s=plan.timeout_s, tls=plan.tls) as producer:
         _send(producer, plan, payloads, range(first, first + plan.warmup), ClientResult())
         result = ClientResult()
         started_at = time.perf_counter()
@@ -87,8 +85,9 @@ def _send(
                     topic, bodies, tag=_TAG, batch=plan.batch, in_flight=plan.in_flight, ack=plan.ack
                 )
             elif pipelined and plan.rate is None:
-                messages = (Message(topic, make(number), tag=_TAG) for number in part)
-                producer.send_pipelined(messages, in_flight=plan.in_flight, batch=plan.batch, ack=plan.ack)
+                for number in part:
+                    producer.post(Message(topic, make(number), tag=_TAG), ack=plan.ack)
+                producer.flush()
             elif plan.batch == 1:
                 producer.send(Message(topic, make(start), tag=_TAG), ack=plan.ack)
             else:

@@ -78,8 +78,8 @@ async def _send_batch(client: Producer) -> object:
     return await client.send_batch([Message("t", b"x" * 1000)] * 5)
 
 
-async def _send_pipelined(client: Producer) -> object:
-    return await client.send_pipelined([Message("t", b"x")] * 20, in_flight=4)
+async def _send_many(client: Producer) -> object:
+    return await client.send_many("t", [b"x"] * 20, batch=2, in_flight=4)
 
 
 async def _send_together(client: Producer) -> object:
@@ -135,7 +135,7 @@ CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
         lambda address, runtime: on(runtime, Producer)(address, batch_bytes=2000),
         _send_batch,
     ),
-    "send_pipelined": (lambda address, runtime: on(runtime, Producer)(address), _send_pipelined),
+    "send_many": (lambda address, runtime: on(runtime, Producer)(address), _send_many),
     "send_many": (lambda address, runtime: on(runtime, Producer)(address), _send_many),
     "pull": (lambda address, runtime: on(runtime, PullConsumer)(address, group="g"), _pull),
     "commit": (lambda address, runtime: on(runtime, PullConsumer)(address, group="g"), _commit),

@@ -157,7 +157,7 @@ async def test_each_way_to_send_has_one_span(face: Face, broker: FakeBroker, rec
         await producer.send(message=Message("orders", b"1"))
         await producer.send_oneway(Message("orders", b"2"))
         await producer.send_batch([Message("orders", b"3"), Message("orders", b"4")])
-        await producer.send_pipelined(Message("orders", b"%d" % n) for n in (5, 6, 7))
+        await producer.send_batch(Message("orders", b"%d" % n) for n in (5, 6, 7))
         await producer.send_many("orders", [b"8", b"9"], properties={"own": "1"})
         first, last = (
             await producer.post(Message("orders", b"10")),

@@ -481,7 +481,7 @@ async def test_a_level_that_was_not_reached_is_told_with_each_receipt(face: Face
         return answer
 
     broker.behave(PUT, put)
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, retries=0) as producer:
         posted = [await producer.post(Message("t", b"x"), queue_id=0) for _ in range(3)]
         with pytest.raises(PostsFailed):
             await producer.flush()

@@ -50,14 +50,14 @@ def bodies_of(broker: FakeBroker, queue_id: int = 0) -> list[bytes]:
 async def test_a_lost_connection_leaves_no_message_without_an_outcome(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(PUT, HANG_UP)
-    async with face.Producer(broker.address, timeout_s=2.0) as producer:
+    async with face.Producer(broker.address, timeout_s=2.0, retries=0) as producer:
         posted = [await producer.post(Message("t", b"x"), queue_id=0) for _ in range(3)]
         with pytest.raises(PostsFailed):
             await producer.flush()
         errors = [each.error for each in posted]
         assert all(isinstance(error, SendOutcomeUnknown) for error in errors)
         assert len({error.message_ids[0] for error in errors}) == 3
-        assert broker.count(PUT) == 1  # nothing is repeated by default
+        assert broker.count(PUT) == 1
         broker.behave(PUT, None)
         await outcome(face, await producer.post(Message("t", b"again")))
 
@@ -87,7 +87,7 @@ async def test_what_has_left_in_part_only_is_sent_again(face: Face) -> None:
             return HANG_UP
 
         broker.behave(PUT, hang_up)
-        async with face.Producer(broker.address, linger_s=30.0, batch_bytes=8 << 20) as producer:
+        async with face.Producer(broker.address, linger_s=30.0, batch_bytes=8 << 20, retries=0) as producer:
             # A message of another ack level ends the open block, which is sent at once.
             first = await producer.post(Message("t", b"x"), queue_id=0, ack="page_cache")
             # More than the operating system buffers.
@@ -124,7 +124,7 @@ async def test_who_is_not_answered_does_not_live_on_the_answers_of_others(
         return SILENCE if b"unheard" in bytes(body) else broker.put(header, body)
 
     broker.behave(PUT, put)
-    async with face.Producer(broker.address, timeout_s=0.3, batch_bytes=300) as producer:
+    async with face.Producer(broker.address, timeout_s=0.3, batch_bytes=300, retries=0) as producer:
         unheard = await producer.post(Message("t", b"unheard" * 50))
         for _ in range(200):
             await outcome(face, await producer.post(Message("t", b"x")))

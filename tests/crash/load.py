@@ -90,9 +90,8 @@ class Load:
                 if count == 1:
                     receipts = [producer.send(messages[0], ack=plan.ack, queue_id=queue_id)]
                 elif plan.pipelined:
-                    receipts = producer.send_pipelined(
-                        messages, in_flight=16, ack=plan.ack, queue_id=queue_id
-                    )
+                    posted = [producer.post(each, ack=plan.ack, queue_id=queue_id) for each in messages]
+                    receipts = [each.result() for each in posted]
                 else:
                     receipts = producer.send_batch(messages, ack=plan.ack, queue_id=queue_id)
                 for i, receipt in enumerate(receipts):

@@ -78,7 +78,9 @@ class Load:
         elif number % 3 == 1:
             producer.send_batch(messages, ack=ack, queue_id=0)
         else:
-            producer.send_pipelined(messages, in_flight=8, ack=ack, queue_id=0)
+            for message in messages:
+                producer.post(message, ack=ack, queue_id=0)
+            producer.flush()
         self.acknowledged += bodies
 
 

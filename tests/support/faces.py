@@ -10,13 +10,15 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 
 import reput_client
 import reput_client.blocking
+from reput_client import Message, PostsFailed, SendReceipt
 from support.waiting import until, wait_until
 
 Scenario = Callable[["Face"], Coroutine[Any, Any, None]]
@@ -56,6 +58,13 @@ class Face:
             time.sleep(0.005)
         assert open_sockets() <= sockets, "a socket was left open"
         assert own_threads() <= threads, "a thread was left behind"
+
+    async def post_all(self, producer: Any, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
+        """Post messages, and return their receipts once all are acknowledged; the first failure is raised."""
+        posted = [await producer.post(message, **options) for message in messages]
+        with suppress(PostsFailed):
+            await producer.flush()
+        return [each.result() for each in posted]
 
     async def together(self, *works: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run coroutine functions at the same time, as tasks or as threads, and wait for all."""

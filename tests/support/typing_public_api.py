@@ -50,10 +50,6 @@ async def produce() -> None:
             [Message("orders", bytearray(b"1")), Message("orders", memoryview(b"2"))]
         )
         assert_type(receipts, list[SendReceipt])
-        messages = (Message("orders", b"x") for _ in range(3))
-        assert_type(
-            await producer.send_pipelined(messages, in_flight=64, ordering_key="k"), list[SendReceipt]
-        )
         many = await producer.send_many("orders", [b"1", bytearray(b"2")], tag="paid", keys=[["o-1"], []])
         assert_type(many, Sequence[SendReceipt])
         assert_type(many[0], SendReceipt)

@@ -96,11 +96,6 @@ class Producer(BlockingClient[asynchronous.Producer]):
         """`messages` other than a list or tuple are copied before the first one is sent."""
         return self._runtime.run(self._client.send_batch(_copy(messages), **options))
 
-    @signature_of(asynchronous.Producer.send_pipelined)
-    def send_pipelined(self, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
-        """`messages` is read under the client's lock: an iterator that waits delays other threads."""
-        return self._runtime.run(self._client.send_pipelined(self._runtime.read(messages), **options))
-
     @signature_of(asynchronous.Producer.send_many)
     def send_many(
         self,

@@ -160,7 +160,8 @@ class OutgoingBlock(Waiter):
         """Encode the block."""
         self.count = count = len(self.bodies)
         terms = self.terms
-        self.is_serial = terms.repeats or (terms.is_divisible and count > 1)
+        # Delayed messages have no order among them.
+        self.is_serial = (terms.repeats and not self.is_delayed) or (terms.is_divisible and count > 1)
         fresh = None if ids is None else ids.next_run(count)
         self.unique_ids = (None,) * count if fresh is None else fresh
         if self.own_ids:

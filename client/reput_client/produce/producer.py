@@ -1,4 +1,4 @@
-"""Sending messages: one at a time, in blocks, pipelined, gathered for a moment (linger), or posted."""
+"""Sending messages: one at a time, in blocks, many, or posted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reput_client.produce.puts import (
 from reput_client.produce.queue_selector import RoundRobin, ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
-from reput_client.produce.traced import of_bodies, of_copy, of_list, of_message, of_messages, traced
+from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
 from reput_client.transport.channel import RequestTemplate
@@ -51,9 +51,6 @@ MANY_BATCH: Final = 1024
 
 MANY_IN_FLIGHT: Final = 8
 
-_BLOCKS_OF_SINGLES: Final = 4
-"""`send_pipelined` divides its in-flight limit into this many blocks, for different queues."""
-
 _STOP_S: Final = 5.0
 _TERMS_MAX: Final = 64
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
@@ -70,15 +67,14 @@ class ProducerOptions(ClientOptions):
     linger_s: float = 0.0
     batch_bytes: int = 1024 * 1024
     buffer_bytes: int = BUFFER_BYTES
-    max_in_flight: int = 64
     unique_ids: bool = True
     deduplicate: bool | None = None
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.retries or 0) < 0 or self.linger_s < 0 or self.max_in_flight < 1:
-            raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
+        if (self.retries or 0) < 0 or self.linger_s < 0:
+            raise ValueError("retries and linger_s must not be negative")
         if self.deduplicate and not self.unique_ids:
             raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
         if self.heartbeat_interval_s <= 0:
@@ -114,7 +110,6 @@ class Producer(Client):
             long, or 5 ms if it is 0.
         batch_bytes: maximum size of a block, at most 8 MiB.
         buffer_bytes: maximum bytes of unfinished posted or lingering messages; further ones wait for room.
-        max_in_flight: the default limit of unanswered messages in `send_pipelined`.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message has only its offset id.
         heartbeat_interval_s: seconds between heartbeats, if any; well below the broker's `groups.heartbeat_timeout`.
 
@@ -392,7 +387,7 @@ class Producer(Client):
         deadline = self._session.deadline(timeout_s)
         await send_reply(self._session, self.group, message, unique_id, request.broker_name, deadline)
 
-    @traced(of_list)
+    @traced(of_messages)
     async def send_batch(
         self,
         messages: Sequence[Message],
@@ -405,8 +400,8 @@ class Producer(Client):
         """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
 
         Each block is stored whole or not at all and acknowledged before the next is sent, so the stored messages are
-        always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own; for
-        many of them `send_pipelined` is faster.
+        always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own; `post`
+        is faster for many of them.
 
         Raises:
             InvalidMessage: the messages are of several topics, or one is too large; nothing was sent.
@@ -446,47 +441,6 @@ class Producer(Client):
             raise PartlySent([*receipts, *padding], {len(receipts): error}) from error
         return receipts
 
-    @traced(of_messages)
-    async def send_pipelined(
-        self,
-        messages: Iterable[Message],
-        *,
-        in_flight: int | None = None,
-        batch: int = 1,
-        ack: str | None = None,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        timeout_s: float | None = None,
-    ) -> list[SendReceipt]:
-        """Send messages with up to `in_flight` blocks unanswered; return their receipts in order.
-
-        A block has up to `batch` messages and `batch_bytes`, and is stored whole or not at all. With `batch=1` each
-        message is stored or refused by itself, `in_flight` counts messages, and several share a frame. Messages to one
-        queue are stored in order. Without `queue_id` or `ordering_key` the frames go to the queues round robin. `timeout_s` is
-        how long the broker may be silent. `retries` does not apply.
-
-        Raises:
-            PartlySent: a message failed; later ones were sent only if already in flight.
-            ReputError: the first message could not be sent; nothing was.
-        """
-        if in_flight is not None and in_flight < 1:
-            raise ValueError(f"in_flight must be at least 1, not {in_flight}")
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, not {batch}")
-        in_flight = in_flight or self._options.max_in_flight
-        singles = batch == 1
-        if singles:
-            # They may still share frames: they fail one by one.
-            blocks = _BLOCKS_OF_SINGLES if queue_id is None and ordering_key is None else 1
-            batch = max(1, in_flight // blocks)
-        limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
-        terms = self._terms(ack, timeout_s, is_divisible=singles)
-        return list(
-            await self._send_of_many(terms, in_flight, queue_id, ordering_key).run(
-                groups_of(messages, limits)
-            )
-        )
-
     @traced(of_bodies)
     async def send_many(
         self,
@@ -508,7 +462,8 @@ class Producer(Client):
         """Send a message of `topic` for each body, in blocks, several in flight; return their receipts in order.
 
         Stores what `send` would, at a fraction of the cost: no `Message` is created, and a receipt only on access. Each
-        block is stored whole or not at all. Order, queues, `timeout_s` and `retries` are as for `send_pipelined`.
+        block is stored whole or not at all. Messages to one queue
+        are stored in order. `timeout_s` is how long the broker may be silent. Nothing is sent again: see `post`.
 
         Args:
             bodies: may be an iterator, which is read as blocks are sent, unless `tags` or `keys` are given. A body must
@@ -617,8 +572,8 @@ class Producer(Client):
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _limits(self, messages: int, *, known_alone: bool = False) -> Limits:
-        return Limits(messages, self._options.batch_bytes, id_text_bytes(self._ids), known_alone)
+    def _limits(self, messages: int) -> Limits:
+        return Limits(messages, self._options.batch_bytes, id_text_bytes(self._ids))
 
     def _terms(
         self,

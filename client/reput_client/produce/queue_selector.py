@@ -54,7 +54,7 @@ def ordered(message: Message, ordering_key: str | None) -> Message:
 
 
 def named_queue(route: Route, queue_id: int | None, ordering_key: str | None) -> MessageQueue:
-    """Return the queue of this number or ordering key, one of which must be given; raises `InvalidMessage`, `NoQueue`."""
+    """Return the queue of this number or ordering key, one of which is given; raises `InvalidMessage`, `NoQueue`."""
     if queue_id is not None:
         return queue_by_id(route, queue_id)
     assert ordering_key is not None, "one of them is given"

@@ -63,8 +63,8 @@ class TransactionProducer(Producer):
             raises, the broker repeats the check.
         checks_at_once: how many checks are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
-        ack, timeout_s, connect_timeout_s, retries, deduplicate, linger_s, batch_bytes, buffer_bytes, max_in_flight: as
-            for `Producer`, for messages sent without a transaction. Half messages are flushed, with
+        ack, timeout_s, connect_timeout_s, retries, deduplicate, linger_s, batch_bytes, buffer_bytes: as for
+            `Producer`, for messages sent without a transaction. Half messages are flushed, with
             `ack="replicated"` replicated too, and never sent twice.
 
     Raises:
