@@ -32,7 +32,7 @@ class Reput(Driver):
     async def open_producer(self) -> None:
         """Connect what the job's kind needs."""
         ack = self.job.durability
-        self._blocking = blocking.Producer(self.server, group="bench", ack=ack, max_in_flight=_FRAMES)
+        self._blocking = blocking.Producer(self.server, group="bench", ack=ack)
         self._blocking.__enter__()
         self._producer = Producer(self.server, group="bench", ack=ack)
         await self._producer.__aenter__()

@@ -99,14 +99,16 @@ class Producer(Client):
         group: the producer group, shown by the broker.
         ack: the default acknowledgement level: `page_cache` (survives the broker process), `flushed` (survives the
             machine) or `replicated`.
-        timeout_s: seconds a send may take, including connecting; each repetition has as many.
-        retries: how often a send is repeated when its outcome is unknown or the broker is busy; with `deduplicate` also
-            when the ack level was not reached. 0 by default, because a repeated send can store a message twice, unless
-            `deduplicate` is on.
-        deduplicate: make the broker store each message once, by topic and unique id, within its `dedup.window`; a
-            duplicate is answered with the first receipt. Generated ids are checked only when a send is repeated, a
-            message's own `unique_id` always.
-        linger_s: seconds a `send` waits for others to share a block with; 0 sends immediately. Posted messages wait as
+        timeout_s: seconds a send may take, including connecting and all repetitions.
+        retries: how often a send is repeated when its outcome is unknown, the ack level was not reached or the broker
+            is busy; None: until `timeout_s` is over. 0: never. Without `deduplicate`, None repeats only what was
+            certainly not stored, and a number also what may be stored then twice. `send_many` repeats nothing.
+        deduplicate: make the broker store a repeated message once, by topic and unique id, within its `dedup.window`; a
+            duplicate is answered with the first receipt. By default on, if there are unique ids. True also takes a
+            message whose `unique_id` the application has set for the same one from any producer: it is looked up at
+            each send.
+        linger_s: seconds a `send` waits for others to share a block with. With 0 it leaves at once, or, while two
+            blocks are unanswered, with the others that come until one of them is answered. Posted messages wait as
             long, or 5 ms if it is 0.
         batch_bytes: maximum size of a block, at most 8 MiB.
         buffer_bytes: maximum bytes of unfinished posted or lingering messages; further ones wait for room.
@@ -400,8 +402,8 @@ class Producer(Client):
         """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
 
         Each block is stored whole or not at all and acknowledged before the next is sent, so the stored messages are
-        always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own; `post`
-        is faster for many of them.
+        always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own;
+        `post` is faster for many of them.
 
         Raises:
             InvalidMessage: the messages are of several topics, or one is too large; nothing was sent.
