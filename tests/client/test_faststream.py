@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, ValidationError
 
-from reput_client import Admin, InvalidName, PullConsumer, ReplyTimeout, otel
+from reput_client import Admin, InvalidName, PullConsumer, ReplyTimeout, RequestTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
 from support.broker_process import BrokerProcess
@@ -96,6 +96,20 @@ async def test_sql_filters_are_evaluated_in_memory() -> None:
             await broker.publish(amount, "orders", tag="paid", headers={"amount": str(amount)})
         assert bill.mock is not None
         bill.mock.assert_called_once_with(9)
+
+
+async def test_a_timeout_of_a_handler_is_not_one_of_its_request() -> None:
+    broker = ReputBroker()
+    failure = RequestTimeout("send of a bill", 1.0)
+
+    @broker.subscriber("prices", group="pricing")
+    async def price(number: int) -> int:
+        raise failure
+
+    async with TestReputBroker(broker):
+        with pytest.raises(RequestTimeout) as caught:
+            await broker.request(21, "prices")
+    assert caught.value is failure
 
 
 async def test_an_error_of_a_handler_reaches_the_test() -> None:
