@@ -51,7 +51,7 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
 
     Args:
         address: `host:port` of a broker or a name server; of several, the first that answers is used. A broker that is
-            not registered with others is managed alone. Or the session of another client.
+            not registered with others is managed alone.
         timeout_s: seconds a request may take, including connecting.
     """
 

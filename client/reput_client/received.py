@@ -203,7 +203,7 @@ class ReceivedMessage:
         """The queue that it was pulled from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
-    def with_class(self, kind: type[R]) -> R:
+    def _with_class(self, kind: type[R]) -> R:
         """Return this message as an object of another message class."""
         return kind(self._records, self._at)
 

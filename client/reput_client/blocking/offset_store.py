@@ -52,7 +52,7 @@ class RemoteOffsetStore(BlockingOffsetStore):
     """Offsets at the broker, over the connection of a `PullConsumer`."""
 
     def __init__(self, group: PullConsumer) -> None:
-        client, runtime = group._client, group._runtime  # noqa: SLF001
+        client, runtime = group._client, group._runtime
         super().__init__(asynchronous.RemoteOffsetStore(client), runtime)
 
 

@@ -52,12 +52,12 @@ class Producer(BlockingClient[asynchronous.Producer]):
     ) -> None:
         """Flush what was posted, and close; see `reput_client.Producer.__aexit__`."""
         try:
-            self._runtime.run(self._client.flush_at_exit(error))
+            self._runtime.run(self._client._flush_at_exit(error))
         except ClientClosed:
             if self._runtime.interruption is None:
                 raise
             if error is None:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
         finally:
             self.close()
 
@@ -66,7 +66,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
         super().close()
         if self._runtime.interruption is not None:
             try:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
             except PostsFailed as failed:
                 log.error("an interrupted producer was closed: %s", failed)
 
@@ -142,7 +142,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
             self._runtime.run(self._client.flush())
         except ClientClosed:
             if self._runtime.interruption is not None:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
             raise
 
 

@@ -181,11 +181,11 @@ class Producer(Client):
             PostsFailed: messages failed and this was not reported yet; only logged if the block raises already.
         """
         try:
-            await self.flush_at_exit(error)
+            await self._flush_at_exit(error)
         finally:
             await self.aclose()
 
-    async def flush_at_exit(self, error: BaseException | None) -> None:
+    async def _flush_at_exit(self, error: BaseException | None) -> None:
         """Flush as the first half of `__aexit__`."""
         if error is None:
             await self._posts.flush()
@@ -610,8 +610,8 @@ class Producer(Client):
         """
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
         posts = self._posts
-        if self.tracing is not None:
-            with self.tracing.sending(message) as sending:
+        if self._tracing is not None:
+            with self._tracing.sending(message) as sending:
                 message = sending.injected(message)
                 posted = posts.take(message, terms, queue_id, key, on_done) or await posts.post(
                     message, terms, queue_id, key, on_done
@@ -632,7 +632,7 @@ class Producer(Client):
         """
         await self._posts.flush()
 
-    def report_interrupted(self) -> None:
+    def _report_interrupted(self) -> None:
         """In the synchronous API, after an interrupt has closed the producer: call the remaining callbacks.
 
         Raises:
@@ -640,7 +640,7 @@ class Producer(Client):
         """
         self._posts.report_interrupted()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections and posts, and generate own ids."""
         if self._ids is not None:
             self._ids = new_generator()

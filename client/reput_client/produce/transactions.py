@@ -204,7 +204,7 @@ class TransactionProducer(Producer):
             raise
         return half, half_place
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections; the next transaction registers again."""
-        super().after_fork()
+        super()._after_fork()
         self._checks.forget()
