@@ -24,6 +24,7 @@ from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.receipts import SendReceipt
+from reput_protocol.codes import Ack
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
@@ -72,7 +73,7 @@ def command(
     tag: str | None,
     properties: tuple[str, ...],
     queue_id: int | None,
-    ack: str,
+    ack: Ack,
     deduplicate: bool,
     delay: float | None,
     delay_level: int | None,
@@ -127,7 +128,7 @@ def command(
     return ExitCode.DONE
 
 
-def _post(producer: Producer, messages: list[Message], ack: str, queue_id: int | None) -> list[SendReceipt]:
+def _post(producer: Producer, messages: list[Message], ack: Ack, queue_id: int | None) -> list[SendReceipt]:
     """Send the messages in blocks, and return their receipts. Raises `PartlySent` if any failed."""
     posted: list[Posted] = []
     errors: dict[int, ReputError] = {}

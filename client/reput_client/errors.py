@@ -7,7 +7,7 @@ docs/client.md says for each whether the message may be stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from reput_protocol.errors import (
     BrokerBusy,
@@ -35,6 +35,7 @@ from reput_protocol.errors import (
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
+    from reput_client.produce.posted_block import Posted
     from reput_client.produce.receipts import SendReceipt
 
 __all__ = [
@@ -241,14 +242,6 @@ class PartlySent(ReputError):
         self.errors = dict(errors)
 
 
-class FailedPost(Protocol):
-    """The handle of a posted message that has failed: a `Posted`."""
-
-    @property
-    def error(self) -> ReputError | None:
-        """Why it has failed."""
-
-
 class PostsFailed(ReputError):
     """Raised by `flush`: posted messages failed, and no callback or waiting caller has reported it.
 
@@ -256,7 +249,7 @@ class PostsFailed(ReputError):
     pickled copy has no handles.
     """
 
-    def __init__(self, failed: Sequence[FailedPost], count: int) -> None:
+    def __init__(self, failed: Sequence[Posted], count: int) -> None:
         first = failed[0].error if failed else None
         super().__init__(
             f"{counted(count, 'posted message')} failed{', one of them' if count > 1 else ''}: {first}"

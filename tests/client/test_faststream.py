@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, ValidationError
 
-from reput_client import Admin, InvalidName, PullConsumer, ReplyTimeout, RequestTimeout, otel
+from reput_client import Admin, InvalidName, Mode, PullConsumer, ReplyTimeout, RequestTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
 from support.broker_process import BrokerProcess
@@ -72,9 +72,8 @@ async def test_handlers_get_what_is_published_and_publishers_send_what_they_retu
 async def test_one_handler_of_each_group_gets_a_message() -> None:
     broker = ReputBroker()
     seen: list[str] = []
-    for number, (group, mode) in enumerate(
-        [("a", "clustering"), ("a", "clustering"), ("b", "broadcasting"), ("b", "broadcasting")]
-    ):
+    modes: list[tuple[str, Mode]] = [("a", "clustering"), ("b", "broadcasting")]
+    for number, (group, mode) in enumerate(modes * 2):
 
         @broker.subscriber("orders", group=group, mode=mode)
         async def handle(number: int = number, group: str = group) -> None:

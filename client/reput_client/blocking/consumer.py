@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
-from reput_client.blocking.offset_store import BlockingOffsetStore
+from reput_client.blocking.offset_store import OffsetStore
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.overdue import Handlers
@@ -27,7 +27,7 @@ _Consumer = on_blocking_runtime(asynchronous.Consumer)
 class BlockingConsumerOptions(ConsumerOptions):
     """See `Consumer`."""
 
-    offset_store: BlockingOffsetStore | None = None  # type: ignore[assignment]
+    offset_store: OffsetStore | None = None  # type: ignore[assignment]
 
 
 class Consumer(BlockingClient[asynchronous.Consumer]):
@@ -41,7 +41,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     @takes(BlockingConsumerOptions)
     def __init__(self, options: BlockingConsumerOptions) -> None:
         store = options.offset_store
-        own = None if store is None else store.asynchronous
+        own = None if store is None else store._client
         super().__init__(_Consumer(**{**vars(options), "offset_store": own}))
 
     @property

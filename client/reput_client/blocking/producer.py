@@ -146,8 +146,10 @@ class Producer(BlockingClient[asynchronous.Producer]):
             raise
 
 
-BlockingCheck: TypeAlias = Callable[[ReceivedMessage], TransactionState]
-BlockingLocalTransaction: TypeAlias = Callable[[Message], TransactionState]
+TransactionCheck: TypeAlias = Callable[[ReceivedMessage], TransactionState]
+"""Returns how a transaction has ended; see `TransactionProducer`."""
+LocalTransaction: TypeAlias = Callable[[Message], TransactionState]
+"""Executes a local transaction and returns how it went."""
 
 _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 
@@ -156,7 +158,7 @@ _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 class BlockingTransactionOptions(transactions.TransactionProducerOptions):
     """See `TransactionProducer`."""
 
-    check: BlockingCheck = field()  # type: ignore[assignment]
+    check: TransactionCheck = field()  # type: ignore[assignment]
 
 
 class TransactionProducer(Producer):
@@ -181,7 +183,7 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self,
         message: Message,
-        local_transaction: BlockingLocalTransaction,
+        local_transaction: LocalTransaction,
         *,
         check_after_s: float | None = None,
         queue_id: int | None = None,

@@ -27,6 +27,7 @@ from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from reput_client.consume.consumer import Consumer
 from reput_client.consume.group.failures import Decision, Failure, GiveBack, OnFailure, Verdict
+from reput_client.consume.group.options import Mode
 from reput_client.consume.group.subscriptions import Start
 from reput_client.faststream.messages import Delivered, ReputPublishCommand, ReputStreamMessage, decode, parse
 from reput_client.received import ReceivedMessage
@@ -50,7 +51,7 @@ class SubscriberOptions(TypedDict, total=False):
     tags: str
     sql: str | None
     start: Start
-    mode: str
+    mode: Mode
     orderly: bool
     handler_timeout_s: float
     prefetch_messages: int

@@ -37,7 +37,7 @@ from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import wall_clock_ms
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel, MessageSysFlag
+from reput_protocol.codes import Ack, AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.properties import check_key
@@ -66,7 +66,7 @@ class ProducerOptions(ClientOptions):
     """See `Producer`."""
 
     group: str = "reput-producer"
-    ack: str = AckLevel.FLUSHED
+    ack: Ack = AckLevel.FLUSHED
     timeout_s: float = SEND_TIMEOUT_S
     retries: int = 0
     linger_s: float = 0.0
@@ -218,7 +218,7 @@ class Producer(Client):
         self,
         message: Message,
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
@@ -283,7 +283,7 @@ class Producer(Client):
         *,
         properties: Mapping[str, str] | None = None,
         unique_id: str | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
@@ -372,7 +372,7 @@ class Producer(Client):
         message: Message,
         *,
         timeout_s: float | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         key: str | None = None,
     ) -> ReceivedMessage:
@@ -441,7 +441,7 @@ class Producer(Client):
         self,
         messages: Sequence[Message],
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
@@ -495,7 +495,7 @@ class Producer(Client):
         *,
         in_flight: int | None = None,
         batch: int = 1,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
@@ -540,7 +540,7 @@ class Producer(Client):
         flag: int = 0,
         batch: int = MANY_BATCH,
         in_flight: int = MANY_IN_FLIGHT,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
@@ -579,7 +579,7 @@ class Producer(Client):
         self,
         message: Message,
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         key: str | None = None,
         on_done: OnDone | None = None,
@@ -656,7 +656,7 @@ class Producer(Client):
 
     def _terms(
         self,
-        ack: str | None,
+        ack: Ack | None,
         timeout_s: float | None,
         *,
         retries: int = 0,

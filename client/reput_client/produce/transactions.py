@@ -13,7 +13,12 @@ from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
-from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
+from reput_client.produce.transaction_checks import (
+    HalfPlace,
+    TransactionCheck,
+    TransactionChecks,
+    TransactionEnds,
+)
 from reput_client.transport.options import takes
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
@@ -33,7 +38,7 @@ class TransactionProducerOptions(ProducerOptions):
     """See `TransactionProducer`."""
 
     group: str = field()
-    check: Check
+    check: TransactionCheck
     checks_at_once: int = 1
 
     def __post_init__(self) -> None:

@@ -79,6 +79,7 @@ class Again:
 
 
 Decision: TypeAlias = Verdict | Again
+"""What an `OnFailure` returns."""
 
 
 class OnFailure(ABC):
