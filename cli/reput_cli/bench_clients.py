@@ -19,6 +19,7 @@ from typing import Any
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
+from reput_protocol.codes import Ack
 from reput_protocol.errors import ReputError
 
 _TAG = "bench"
@@ -33,7 +34,7 @@ class BenchPlan:
     topic: str
     messages: int
     size: int
-    ack: str = "flushed"
+    ack: Ack = "flushed"
     in_flight: int = 1
     batch: int = 1
     many: bool = False

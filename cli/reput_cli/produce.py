@@ -24,6 +24,7 @@ from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.receipts import SendReceipt
+from reput_protocol.codes import Ack
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
@@ -75,7 +76,7 @@ def command(
     tag: str | None,
     properties: tuple[str, ...],
     queue_id: int | None,
-    ack: str,
+    ack: Ack,
     ordering_key: str | None,
     deduplicate: bool,
     delay: float | None,

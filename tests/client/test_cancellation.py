@@ -117,7 +117,7 @@ async def _send_many(client: Producer) -> object:
 
 def on(runtime: CancellingRuntime, kind: type[T]) -> type[T]:
     """Return a client class that waits by `runtime`."""
-    return type(kind.__name__, (kind,), {"new_runtime": staticmethod(lambda: runtime)})
+    return type(kind.__name__, (kind,), {"_new_runtime": staticmethod(lambda: runtime)})
 
 
 CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {

@@ -351,7 +351,7 @@ async def test_without_an_sdk_nothing_is_added(face: Face, broker: FakeBroker) -
     finally:
         otel.uninstrument()
     assert set(message.properties) <= {"UNIQ_KEY", "MIN_OFFSET", "MAX_OFFSET"}
-    assert Client.tracing is None
+    assert Client._tracing is None
 
 
 def test_the_client_imports_opentelemetry_only_if_asked() -> None:
@@ -359,7 +359,7 @@ def test_the_client_imports_opentelemetry_only_if_asked() -> None:
 import sys
 sys.modules["opentelemetry"] = None
 import reput_client, reput_client.blocking
-for name in reput_client.__all__: getattr(reput_client, name)
+for name in dir(reput_client): getattr(reput_client, name)
 try: import reput_client.otel
 except ImportError as error: print(error)
 """

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from crash.ledger import Acknowledged, Ledger, make_body
+from reput_client import Ack
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
 
@@ -27,7 +28,7 @@ class ProducerPlan:
     """How one producer sends: one by one, in blocks, or pipelined; and what it asks to be acknowledged."""
 
     name: str
-    ack: str
+    ack: Ack
     batch: int
     pipelined: bool = False
 

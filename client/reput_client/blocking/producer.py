@@ -52,12 +52,12 @@ class Producer(BlockingClient[asynchronous.Producer]):
     ) -> None:
         """Flush what was posted, and close; see `reput_client.Producer.__aexit__`."""
         try:
-            self._runtime.run(self._client.flush_at_exit(error))
+            self._runtime.run(self._client._flush_at_exit(error))
         except ClientClosed:
             if self._runtime.interruption is None:
                 raise
             if error is None:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
         finally:
             self.close()
 
@@ -66,7 +66,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
         super().close()
         if self._runtime.interruption is not None:
             try:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
             except PostsFailed as failed:
                 log.error("an interrupted producer was closed: %s", failed)
 
@@ -137,12 +137,14 @@ class Producer(BlockingClient[asynchronous.Producer]):
             self._runtime.run(self._client.flush())
         except ClientClosed:
             if self._runtime.interruption is not None:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
             raise
 
 
-BlockingCheck: TypeAlias = Callable[[ReceivedMessage], TransactionState]
-BlockingLocalTransaction: TypeAlias = Callable[[Message], TransactionState]
+TransactionCheck: TypeAlias = Callable[[ReceivedMessage], TransactionState]
+"""Returns how a transaction has ended; see `TransactionProducer`."""
+LocalTransaction: TypeAlias = Callable[[Message], TransactionState]
+"""Executes a local transaction and returns how it went."""
 
 _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 
@@ -151,7 +153,7 @@ _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 class BlockingTransactionOptions(transactions.TransactionProducerOptions):
     """See `TransactionProducer`."""
 
-    check: BlockingCheck = field()  # type: ignore[assignment]
+    check: TransactionCheck = field()  # type: ignore[assignment]
 
 
 class TransactionProducer(Producer):
@@ -176,7 +178,7 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self,
         message: Message,
-        local_transaction: BlockingLocalTransaction,
+        local_transaction: LocalTransaction,
         *,
         check_after_s: float | None = None,
         queue_id: int | None = None,

@@ -53,6 +53,7 @@ from reput_client.produce.producer import Producer
 from reput_client.produce.receipts import SendReceipt
 from reput_client.tls import TLS
 from reput_client.transport.options import takes
+from reput_protocol.codes import Ack
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -195,7 +196,7 @@ class ReputBrokerOptions(_Defaults):
     address: str | Iterable[str] = "127.0.0.1:10911"
     _: KW_ONLY
     group: str = "reput-faststream"
-    ack: str = "flushed"
+    ack: Ack = "flushed"
     timeout_s: float = 10.0
     retries: int = 0
     deduplicate: bool = False

@@ -6,7 +6,7 @@ A message is validated before any part of it is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from reput_client.produce.block import Terms
 from reput_client.produce.posted_block import Posted, PostedBlock, Waits
@@ -25,7 +25,8 @@ BLOCK_MESSAGES: Final = 1024
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
 
-OnDone = Callable[[Posted], object]
+OnDone: TypeAlias = Callable[[Posted], object]
+"""Called with a posted message that has a receipt or an error."""
 
 
 class Accumulator:

@@ -34,7 +34,7 @@ from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import wall_clock_ms
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel, MessageSysFlag
+from reput_protocol.codes import Ack, AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.properties import SHARDING_KEY, check_key
@@ -61,7 +61,7 @@ class ProducerOptions(ClientOptions):
     """See `Producer`."""
 
     group: str = "reput-producer"
-    ack: str = AckLevel.FLUSHED
+    ack: Ack = AckLevel.FLUSHED
     timeout_s: float = SEND_TIMEOUT_S
     retries: int | None = None
     linger_s: float = 0.0
@@ -136,7 +136,7 @@ class Producer(Client):
         self._selector = RoundRobin()
         self._faults = FaultIsolation(self._session.runtime.now)
         self._ids = new_generator() if options.unique_ids else None
-        self._send_terms: dict[tuple[str | None, float | None], Terms] = {}
+        self._send_terms: dict[tuple[Ack | None, float | None], Terms] = {}
         self._post_terms = {level: self._terms(level, None, retries=options.retries) for level in AckLevel}
         accumulator = Accumulator(
             self._session.routes,
@@ -180,11 +180,11 @@ class Producer(Client):
             PostsFailed: messages failed and this was not reported yet; only logged if the block raises already.
         """
         try:
-            await self.flush_at_exit(error)
+            await self._flush_at_exit(error)
         finally:
             await self.aclose()
 
-    async def flush_at_exit(self, error: BaseException | None) -> None:
+    async def _flush_at_exit(self, error: BaseException | None) -> None:
         """Flush as the first half of `__aexit__`."""
         if error is None:
             await self._posts.flush()
@@ -217,7 +217,7 @@ class Producer(Client):
         self,
         message: Message,
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         ordering_key: str | None = None,
         timeout_s: float | None = None,
@@ -253,7 +253,7 @@ class Producer(Client):
         *,
         properties: Mapping[str, str] | None = None,
         unique_id: str | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         ordering_key: str | None = None,
         timeout_s: float | None = None,
@@ -330,7 +330,7 @@ class Producer(Client):
         message: Message,
         *,
         timeout_s: float | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         ordering_key: str | None = None,
     ) -> ReceivedMessage:
@@ -394,7 +394,7 @@ class Producer(Client):
         self,
         messages: Sequence[Message],
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         ordering_key: str | None = None,
         timeout_s: float | None = None,
@@ -456,7 +456,7 @@ class Producer(Client):
         flag: int = 0,
         batch: int = MANY_BATCH,
         in_flight: int = MANY_IN_FLIGHT,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         ordering_key: str | None = None,
         timeout_s: float | None = None,
@@ -500,7 +500,7 @@ class Producer(Client):
         self,
         message: Message,
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
         ordering_key: str | None = None,
         on_done: OnDone | None = None,
@@ -533,8 +533,8 @@ class Producer(Client):
             message = ordered(message, ordering_key)
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
         posts = self._posts
-        if self.tracing is not None:
-            with self.tracing.sending(message) as sending:
+        if self._tracing is not None:
+            with self._tracing.sending(message) as sending:
                 message = sending.injected(message)
                 posted = posts.take(message, terms, queue_id, ordering_key, on_done) or await posts.post(
                     message, terms, queue_id, ordering_key, on_done
@@ -555,7 +555,7 @@ class Producer(Client):
         """
         await self._posts.flush()
 
-    def report_interrupted(self) -> None:
+    def _report_interrupted(self) -> None:
         """In the synchronous API, after an interrupt has closed the producer: call the remaining callbacks.
 
         Raises:
@@ -563,7 +563,7 @@ class Producer(Client):
         """
         self._posts.report_interrupted()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections and posts, and generate own ids."""
         if self._ids is not None:
             self._ids = new_generator()
@@ -579,7 +579,7 @@ class Producer(Client):
 
     def _terms(
         self,
-        ack: str | None,
+        ack: Ack | None,
         timeout_s: float | None,
         *,
         retries: int | None = 0,
@@ -590,7 +590,7 @@ class Producer(Client):
         timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
         return Terms(level, timeout_s, retries, is_patient, is_divisible)
 
-    def _terms_of_sends(self, ack: str | None, timeout_s: float | None) -> Terms:
+    def _terms_of_sends(self, ack: Ack | None, timeout_s: float | None) -> Terms:
         terms = self._terms(
             ack, timeout_s, retries=self._options.retries, is_patient=False, is_divisible=True
         )

@@ -27,9 +27,9 @@ def traced(begin: Begin) -> Callable[[M], M]:
 
         @wraps(method)
         def call(self: Client, *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
-            if self.tracing is None:
+            if self._tracing is None:
                 return method(self, *args, **options)
-            return send(self.tracing, self, *args, **options)
+            return send(self._tracing, self, *args, **options)
 
         async def send(tracing: Tracing, /, *args: Any, **options: Any) -> Any:
             given = parameters.bind(*args, **options)

@@ -14,7 +14,12 @@ from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.queue_selector import ordered
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
-from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
+from reput_client.produce.transaction_checks import (
+    HalfPlace,
+    TransactionCheck,
+    TransactionChecks,
+    TransactionEnds,
+)
 from reput_client.transport.options import takes
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
@@ -35,7 +40,7 @@ class TransactionProducerOptions(ProducerOptions):
     """See `TransactionProducer`."""
 
     group: str = field()
-    check: Check
+    check: TransactionCheck
     checks_at_once: int = 1
 
     def __post_init__(self) -> None:
@@ -203,7 +208,7 @@ class TransactionProducer(Producer):
             raise
         return half, half_place
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections; the next transaction registers again."""
-        super().after_fork()
+        super()._after_fork()
         self._checks.forget()

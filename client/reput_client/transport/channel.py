@@ -15,6 +15,8 @@ from reput_protocol.signature import (
     Credentials,
     RequestSigner,
     request_content,
+    signed_by,
+    user_fields,
 )
 from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head, encode_header
@@ -123,7 +125,7 @@ class RequestTemplate:
     ) -> bytes:
         """Like `encode_signed`, with a signature in RocketMQ's form and a JSON header, which every server reads."""
         header = self._header(opaque, PROTOCOL_VERSION if peer is not Peer.ROCKETMQ else ROCKETMQ_VERSION)
-        header.ext = credentials.signed(text_ext(header.ext), *body, version=header.version)
+        header.ext = signed_by(credentials, text_ext(header.ext), *body, version=header.version)
         return encode_frame_head(header, HeaderType.JSON, sum(map(len, body)))
 
     def signed_form(self, credentials: Credentials) -> _SignedForm:
@@ -135,7 +137,7 @@ class RequestTemplate:
 
     def _sign(self, credentials: Credentials) -> _SignedForm:
         header = self._header(_OPAQUE_MARK, PROTOCOL_VERSION)
-        header.ext = {**header.ext, **credentials.fields()}
+        header.ext = {**header.ext, **user_fields(credentials)}
         content = request_content(header.code, header.flag, header.version, header.ext)
         header.ext[REPUT_SIGNATURE] = (
             "?" * REPUT_SIGNATURE_LENGTH

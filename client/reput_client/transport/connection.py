@@ -184,14 +184,14 @@ class BrokerConnection:
                 until = deadline if not self.address.others else self._try_until(deadline, left)
                 try:
                     await self._connect_to(place, until, deadline)
+                except (ConnectionLost, ConnectFailed) as error:  # before its base class
+                    reason = error.reason
+                    if isinstance(error, TlsRefused):
+                        refused.append(error)
                 except OSError as error:
                     if error.errno is None:
                         raise  # from a signal handler
                     reason = error.strerror or str(error)
-                except (ConnectionLost, ConnectFailed) as error:
-                    reason = error.reason
-                    if isinstance(error, TlsRefused):
-                        refused.append(error)
                 else:
                     return
                 failures.append(f"{place}: {reason}" if self.address.others else reason)

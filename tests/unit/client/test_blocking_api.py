@@ -28,17 +28,7 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (BatchWriter, BlockingBatchWriter),
     (OffsetStore, blocking.LocalFileOffsetStore),
 ]
-OF_ASYNC_CLIENTS_ONLY = {
-    "aclose",
-    "after_fork",
-    "failed",
-    "flush_at_exit",
-    "handlers",
-    "new_runtime",
-    "receive_nowait",
-    "runtime",
-    "report_interrupted",
-}
+OF_ASYNC_CLIENTS_ONLY = {"aclose"}
 OTHER_TYPES = {("Consumer", "run"), ("TransactionProducer", "send_in_transaction")}
 """They take functions of the application, coroutine functions only in the async API."""
 

@@ -25,7 +25,11 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.request import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.rights import rule_of
-from reput_protocol.signature import ACCESS_KEY, SIGNATURE
+from reput_protocol.signature import (
+    ACCESS_KEY,
+    SIGNATURE,
+    signed_by,
+)
 from reput_protocol.wire.header import HeaderType, Value
 from support.raw_client import RawClient, in_letters
 from support.typed_requests import request_of
@@ -117,7 +121,7 @@ async def test_only_the_users_own_signature_over_this_request_counts(
         def attack() -> None:
             client = RawClient(broker.address, header_type)
             ext = in_letters("aa")
-            signed = ALICE.signed(ext, b"pay 1", version=0)
+            signed = signed_by(ALICE, ext, b"pay 1", version=0)
             assert client.request(RequestCode.SEND_MESSAGE_V2, signed, b"pay 1")[0].code == 0
             wrong = {
                 "absent": ext,
@@ -126,9 +130,9 @@ async def test_only_the_users_own_signature_over_this_request_counts(
                 "another field": {**signed, "e": "1"},
                 "one more field": {**signed, "z": "1"},
                 "another user": {**signed, ACCESS_KEY: "admin"},
-                "unknown user": Credentials("mallory", ALICE.secret).signed(ext, b"pay 1", version=0),
-                "wrong secret": Credentials("alice", "secret-of-alise").signed(ext, b"pay 1", version=0),
-                "disabled user": OFF.signed(ext, b"pay 1", version=0),
+                "unknown user": signed_by(Credentials("mallory", ALICE.secret), ext, b"pay 1", version=0),
+                "wrong secret": signed_by(Credentials("alice", "secret-of-alise"), ext, b"pay 1", version=0),
+                "disabled user": signed_by(OFF, ext, b"pay 1", version=0),
                 "empty": {**signed, SIGNATURE: ""},
             }
             remarks = {}
