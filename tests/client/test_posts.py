@@ -272,7 +272,7 @@ def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
     queue = MessageQueue("first", "b", 0)
     waits: Any = None
     terms = Terms(AckLevel.FLUSHED, 1.0)
-    block = accumulator.begin(queue, terms, print, 0.0, 0.0, waits, is_free=True, is_current=True)
+    block = accumulator.begin(queue, terms, print, 0.0, waits, is_free=True, is_current=True)
     accumulator.put(block, message, text, size, None)
     assert accumulator.take(message, terms, None, None, None) is not None
     assert accumulator.held == 2 * size

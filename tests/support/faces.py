@@ -48,7 +48,7 @@ class Face:
         """Run a scenario to its end; fail if it leaves a task, thread or socket behind."""
         sockets, threads = open_sockets(), own_threads()
         if self.is_blocking:
-            _finish(scenario())
+            finish(scenario())
         else:
             anyio.run(_counting_tasks(scenario, self.name), backend=self.name)
         # The broker's ends of the connections are in this process too, and close a moment later.
@@ -77,7 +77,7 @@ class Face:
 
         def in_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
             try:
-                _finish(work())
+                finish(work())
             except BaseException as error:
                 failures.append(error)
 
@@ -140,7 +140,7 @@ def _counting_tasks(
     return run
 
 
-def _finish(work: Coroutine[Any, Any, Any]) -> Any:
+def finish(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         work.send(None)
     except StopIteration as done:
@@ -174,7 +174,7 @@ class _Wrapped:
     async def _run(
         self, handler: Callable[[Any], Coroutine[Any, Any, None]], *, concurrency: int = 1
     ) -> None:
-        self._client.run(lambda message: _finish(handler(message)), concurrency=concurrency)
+        self._client.run(lambda message: finish(handler(message)), concurrency=concurrency)
 
     async def __aenter__(self) -> _Wrapped:
         self._client.__enter__()
@@ -199,7 +199,7 @@ class _WrappedTransactions(_Wrapped):
     def __init__(self, *args: Any, check: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any) -> None:
         super().__init__(
             reput_client.blocking.TransactionProducer(
-                *args, check=lambda message: _finish(check(message)), **options
+                *args, check=lambda message: finish(check(message)), **options
             )
         )
 
@@ -207,7 +207,7 @@ class _WrappedTransactions(_Wrapped):
         self, message: Any, local_transaction: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any
     ) -> Any:
         return self._client.send_in_transaction(
-            message, lambda sent: _finish(local_transaction(sent)), **options
+            message, lambda sent: finish(local_transaction(sent)), **options
         )
 
 

@@ -146,7 +146,6 @@ class Accumulator:
         terms: Terms,
         on_done: Callable[[PostedBlock], None],
         due_at: float,
-        grows_until: float,
         waits: Waits,
         *,
         is_free: bool,
@@ -155,9 +154,7 @@ class Accumulator:
         """Open a block for a queue that has none; it is the current one of its topic, for free messages, or not."""
         self.last_serial += 1
         fixed = record_bytes(self._id_bytes, queue.topic, 0)
-        block = PostedBlock(
-            self.last_serial, queue, terms, fixed, on_done, due_at, grows_until, waits, is_free=is_free
-        )
+        block = PostedBlock(self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free)
         self.open[queue] = block
         if is_current:
             self._current[queue.topic] = block

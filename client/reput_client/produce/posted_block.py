@@ -57,7 +57,6 @@ class PostedBlock(OutgoingBlock):
         fixed: int,
         on_done: Callable[[Any], None],
         due_at: float,
-        grows_until: float,
         waits: Waits,
         *,
         is_free: bool,
@@ -67,7 +66,7 @@ class PostedBlock(OutgoingBlock):
         """Blocks are sealed in any order, those of one queue by their serials."""
         self.due_at = due_at
         """When it leaves if its broker can take it at once."""
-        self.grows_until = grows_until
+        self.grows_until = due_at
         """Until when it takes more messages instead while its broker has unanswered blocks."""
         self.left = 0
         """How many of its messages were sent by callers that were cancelled since it was sealed."""

@@ -203,11 +203,11 @@ class Posts:
                     terms,
                     self._on_done,
                     due_at,
-                    grows_until,
                     self,
                     is_free=is_free,
                     is_current=is_current,
                 )
+                block.grows_until = grows_until
                 block.since = now
                 self._unfinished[block.serial] = block
                 if terms.is_patient:
