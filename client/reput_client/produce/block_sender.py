@@ -143,12 +143,12 @@ class BlockSender:
         for block in list(self._accumulator.open.values()):
             self.seal(block)
 
-    def seal(self, block: PostedBlock) -> None:
+    def seal(self, block: PostedBlock, now: float | None = None) -> None:
         """Seal an open block and queue it."""
         self._accumulator.close(block)
-        self.add(block)
+        self.add(block, now)
 
-    def add(self, block: OutgoingBlock) -> None:
+    def add(self, block: OutgoingBlock, now: float | None = None) -> None:
         """Seal a block and queue it on its link."""
         link = self.link(block.queue.broker_name)
         if self._session.closed:
@@ -162,7 +162,7 @@ class BlockSender:
             block.finish(None, ReputError(f"the block cannot be encoded: {error!r}"))
             self._finished([block])
             return
-        link.add(block, self._session.runtime.now())
+        link.add(block, self._session.runtime.now() if now is None else now)
 
     def step(self) -> bool:
         """Do everything that is due and possible now; return whether everything sent is written."""
@@ -174,7 +174,7 @@ class BlockSender:
             if accumulator.open:
                 for block in accumulator.due(now):
                     if now >= block.grows_until or not self.is_busy(block.queue):
-                        self.seal(block)
+                        self.seal(block, now)
             written = True
             for link in links:
                 if now >= link.expires_at:

@@ -144,6 +144,11 @@ class Link:
         return connection.flush_now()
 
     def _start(self, connection: BrokerConnection, now: float) -> None:
+        if not self.flying and len(self.waiting) == 1 and self.waiting[0].not_before <= now:
+            block = self.waiting[0]
+            if connection.is_of(block.queue.broker_name):  # usual with one message in flight
+                self._start_block(connection, self.waiting.popleft(), now)
+                return
         held_up: set[MessageQueue] = set()
         flying_bytes = place = 0
         is_ordered = not connection.is_rocketmq  # else blocks of a queue are sent one after the other
@@ -164,14 +169,17 @@ class Link:
                 continue
             if block.is_serial or not is_ordered:
                 held_up.add(block.queue)
-            template = block.template(self._putter)
-            block.sent_at = now
-            block.connection = connection
-            block.on_arrival = self._on_news
-            self.flying.append(block)
             del self.waiting[place]
-            block.call = connection.start_template(template, block, block.data)
+            self._start_block(connection, block, now)
             flying_bytes += len(block.data)
+
+    def _start_block(self, connection: BrokerConnection, block: OutgoingBlock, now: float) -> None:
+        template = block.template(self._putter)
+        block.sent_at = now
+        block.connection = connection
+        block.on_arrival = self._on_news
+        self.flying.append(block)
+        block.call = connection.start_template(template, block, block.data)
 
     def answered(self, now: float) -> list[OutgoingBlock]:
         """Handle the answers received; return the blocks that are done."""

@@ -152,12 +152,12 @@ class Posts:
         accumulator, session = self._accumulator, self._session
         text = accumulator.text_of(message)
         size = accumulator.size_of(message, text)
-        deadline = session.deadline(terms.timeout_s)
+        now = session.runtime.now()
+        deadline = now + terms.timeout_s
         while True:
-            now = session.runtime.now()
-            route = session.routes.fresh(message.topic, now) or await session.publish_route(
-                message.topic, deadline
-            )
+            route = session.routes.fresh(message.topic, now)
+            if route is None:
+                route = await session.publish_route(message.topic, deadline)
             self._check_open()
             if accumulator.has_room(size):
                 break
