@@ -8,8 +8,8 @@
 #   make PYTHON=python3.12 test                   make image-check INSTALL=1
 
 PYTHON ?= python3
-# One more test process than cores, because many tests wait for other processes.
-JOBS ?= $(shell n=$$(nproc); [ $$n -lt 4 ] && echo $$((n + 1)) || echo 4)
+# Two more test processes than two cores, because many tests wait for other processes.
+JOBS ?= $(shell n=$$(nproc); [ $$n -lt 3 ] && echo $$((n + 2)) || echo 4)
 
 # Bytecode is kept whatever the environment says: a broker that compiles every module at its start needs three times
 # the time, and a test run starts hundreds.
@@ -63,8 +63,8 @@ NEEDS_peers := $(COLUMNS)
 NEEDS_replication := $(SERVICE)
 NEEDS_spark := $(SPARK)
 # `make soak KIND=...`: each is tests/KIND/run.py, where `-` is `_`. Variables become options of their names.
-SOAKS := cluster-faults crash faults filters fuzz fuzz-kernel histories hostile ops pipeline-faults round-trip scan \
-	simulation sweep
+SOAKS := cluster-faults crash faults filters fuzz fuzz-kernel histories hostile ops outages pipeline-faults round-trip \
+	scan simulation sweep
 OPTIONS = $(foreach name,CASES IMAGES MESSAGES MINUTES ROUNDS SEED SEEDS,$(if $($(name)),--$(shell echo $(name) | \
 	tr A-Z a-z) $($(name))))
 one_of = $(or $(filter $(1),$(2)),$(error KIND is one of: $(2)))

@@ -20,6 +20,7 @@ from typing import Final
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
+from reput_client import Ack
 from reput_client.blocking import Admin, Producer
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import Message
@@ -63,7 +64,7 @@ def _row(measure: str, seconds: list[float], goal_s: float) -> Row:
     )
 
 
-def _killed(cluster: ClusterOfThree, ack: str) -> float:
+def _killed(cluster: ClusterOfThree, ack: Ack) -> float:
     master = cluster.wait_in_sync(0, 1, 2)
     took_s = _time_without_master(cluster, ack, cluster.brokers[master].kill)
     cluster.brokers[master].start()
@@ -81,7 +82,7 @@ def _handed_over(cluster: ClusterOfThree) -> float:
     return _time_without_master(cluster, "replicated", hand_over)
 
 
-def _time_without_master(cluster: ClusterOfThree, ack: str, change: Callable[[], None]) -> float:
+def _time_without_master(cluster: ClusterOfThree, ack: Ack, change: Callable[[], None]) -> float:
     with Producer(cluster.addresses, group="bench", ack=ack) as producer:
         _put(producer)
         before = {cluster.brokers[number].address for number in (cluster.wait_master(),)}

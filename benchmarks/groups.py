@@ -23,7 +23,7 @@ import trio
 
 import reput_client
 from reput_cli.bench_clients import BenchPlan, host_facts, run_producer
-from reput_client import blocking
+from reput_client import Ack, blocking
 from servers import RunningBroker, broker
 
 TOPIC = "bench"
@@ -279,7 +279,7 @@ def _is_settled(consumer: Any) -> bool:
 # -- latency -------------------------------------------------------------------------------------------------------
 
 
-def latency(flush: str, ack: str) -> Callable[[argparse.Namespace], Row]:
+def latency(flush: str, ack: Ack) -> Callable[[argparse.Namespace], Row]:
     """Measure one message at a time."""
 
     def measure(arguments: argparse.Namespace) -> Row:
@@ -309,7 +309,7 @@ def _percentiles(latencies_s: list[float]) -> tuple[float, float]:
     return ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
 
 
-def _put_and_pull(address: str, sends: int, ack: str) -> list[float]:
+def _put_and_pull(address: str, sends: int, ack: Ack) -> list[float]:
     """Put a message and then pull it, with one client."""
     found = []
     body = bytes(SIZE)
@@ -327,7 +327,7 @@ def _put_and_pull(address: str, sends: int, ack: str) -> list[float]:
     return found[200:]
 
 
-def _through_a_member(address: str, sends: int, ack: str) -> list[float]:
+def _through_a_member(address: str, sends: int, ack: Ack) -> list[float]:
     """Send to a member that waits in another process; both processes read the same clock."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_note_arrivals, args=(address, sends + 200, theirs))

@@ -24,6 +24,7 @@ from failover import ROUNDS, failover
 from peers import java_benchmark
 from peers.java_benchmark import Questions
 from reput_cli.bench_clients import BenchPlan, host_facts, run_producer
+from reput_client import AckLevel
 from reput_client.blocking import Producer
 from reput_client.errors import StoreUnavailable
 from reput_protocol.codes import RequestCode
@@ -91,11 +92,11 @@ def against_alone(rounds: int, scale: float) -> list[Row]:
         for number in range(rounds):
             for name, kind in kinds.items():
                 rates = {}
-                both = ((master, "replicated"), (alone, "flushed"))
+                both = ((master, AckLevel.REPLICATED), (alone, AckLevel.FLUSHED))
                 for server, ack in both if number % 2 else both[::-1]:
                     plan = replace(kind, server=server.address, topic=new_topic(server), ack=ack)
                     rates[ack] = produce(plan).rate
-                pairs[name].append((rates["replicated"], rates["flushed"]))
+                pairs[name].append((rates[AckLevel.REPLICATED], rates[AckLevel.FLUSHED]))
     rows = [Row.of_pairs(f"{name}, replicated, sync flush", "msg/s", found) for name, found in pairs.items()]
     for row in rows:
         row.baseline_is = "flushed, no slave"

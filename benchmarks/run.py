@@ -17,6 +17,7 @@ from itertools import count as numbers_from
 
 from echo_client import EchoClient
 from reput_cli.bench_clients import BenchPlan, ClientResult, Payloads, host_facts, run_consumer, run_producer
+from reput_client import Ack
 from reput_client.blocking import Admin
 from servers import RunningBroker, broker, echo_server
 from tables import NOISY_SPREAD, aligned, figure, spread_of
@@ -219,7 +220,7 @@ def flushed_share(rounds: int, scale: float) -> Row:
     pairs, acks = [], []
     with broker("sync") as server:
 
-        def rate(ack: str) -> float:
+        def rate(ack: Ack) -> float:
             plan = BenchPlan(
                 server.address, new_topic(server), count, SIZE, ack=ack, in_flight=64, warmup=500
             )

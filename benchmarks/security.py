@@ -37,7 +37,10 @@ from reput_broker.request import Client, Request
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.rights import Rule, rule_of
-from reput_protocol.signature import Credentials
+from reput_protocol.signature import (
+    Credentials,
+    signed_by,
+)
 from reput_protocol.wire.header import Header, HeaderType
 from tables import NOISY_SPREAD, aligned, figure, spread_of
 
@@ -261,7 +264,7 @@ def _check_s(user: User, size: int) -> float:
         "g": f"{time.time_ns() // 1_000_000}", "h": "0", "j": "0", "k": "false", "m": "false", "n": "broker-a",
         "i": "UNIQ_KEY\x017F00000100002A139A5545B1A4B00000\x02WAIT\x01true\x02TAGS\x01tag0\x02",
     }  # fmt: skip
-    ext = _USER.signed(fields, body, version=ROCKETMQ_VERSION)
+    ext = signed_by(_USER, fields, body, version=ROCKETMQ_VERSION)
     header = Header(int(RequestCode.SEND_MESSAGE_V2), 1, 0, ext=ext, version=ROCKETMQ_VERSION)
     counters = Counters()
     client = cast(

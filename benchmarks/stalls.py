@@ -26,6 +26,7 @@ from typing import Literal
 
 import page_cache
 from reput_cli.bench_clients import Payloads, host_facts, percentile
+from reput_client import Ack
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.blocking.bulk import BatchWriter
 from reput_client.produce.batch_writer import StagingScope
@@ -340,7 +341,7 @@ def publish_batches(address: str, pipe: Connection) -> None:
     pipe.send(f"{batches} batches of {BATCH_BLOCKS * BLOCK:,} messages")
 
 
-def _send_until_stopped(address: str, pipe: Connection, *, ack: str, kib: int, pause_s: float = 0.0) -> int:
+def _send_until_stopped(address: str, pipe: Connection, *, ack: Ack, kib: int, pause_s: float = 0.0) -> int:
     """Send messages of one size, one after the other, until stopped; return their number."""
     payloads = Payloads(kib * 1024)
     count = 0

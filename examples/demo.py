@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_client.blocking import Ack, Admin, Message, Producer, PullConsumer
 
 TOPIC = "stdlib-lines"
 QUEUES = 4
@@ -113,7 +113,7 @@ def count_files(files: Iterable[Path]) -> Counts:
 
 
 def produce(
-    address: str, topic: str, files: Iterable[Path], ack: str, task: object, progress: Progress
+    address: str, topic: str, files: Iterable[Path], ack: Ack, task: object, progress: Progress
 ) -> float:
     """Send every line; return the seconds it took."""
     started_at = time.monotonic()

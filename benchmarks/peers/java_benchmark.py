@@ -26,7 +26,10 @@ from peers.servers.base import Missing, Server
 from peers.workloads import Durability
 from reput_protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from reput_protocol.errors import ProtocolError
-from reput_protocol.signature import Credentials
+from reput_protocol.signature import (
+    Credentials,
+    signed_by,
+)
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 from tables import NOISY_SPREAD, aligned, spread_of
@@ -327,7 +330,7 @@ class Questions:
         self._opaque += 1
         fields: dict[str, Value] = dict(ext)
         if self._user is not None:
-            fields = self._user.signed(fields, version=PROTOCOL_VERSION)
+            fields = signed_by(self._user, fields, version=PROTOCOL_VERSION)
         header = Header(int(code), self._opaque, 0, ext=fields)
         self._socket.sendall(encode_frame(header, HeaderType.JSON))
         while True:

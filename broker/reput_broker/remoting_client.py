@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
+from functools import partial
 
 import structlog
 import trio
@@ -17,7 +18,7 @@ from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of
 from reput_protocol.errors import ProtocolError, ReputError
-from reput_protocol.signature import Credentials
+from reput_protocol.signature import Credentials, RequestSigner, sign_for_rocketmq
 from reput_protocol.wire.channel import Channel, Peer, Waiter
 from reput_protocol.wire.header import Value
 from reput_protocol.wire.tls import tls_failure
@@ -210,7 +211,9 @@ class _Connection:
             self.end(str(error))
             raise RemoteUnreachable(self._address, str(error)) from error
         if signer is not None:
-            self._channel.sign = signer.sign
+            self._channel.sign = (
+                signer.sign if isinstance(signer, RequestSigner) else partial(sign_for_rocketmq, signer)
+            )
 
     async def call(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> ClientAnswer:
         """Send a request and wait for its answer. Raises RemoteUnreachable if the connection ends before."""

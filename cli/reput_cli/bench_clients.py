@@ -19,6 +19,7 @@ from typing import Any
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
+from reput_protocol.codes import Ack
 from reput_protocol.errors import ReputError
 
 _TAG = "bench"
@@ -33,7 +34,7 @@ class BenchPlan:
     topic: str
     messages: int
     size: int
-    ack: str = "flushed"
+    ack: Ack = "flushed"
     in_flight: int = 1
     batch: int = 1
     many: bool = False
@@ -51,9 +52,7 @@ def run_producer(plan: BenchPlan, client: int) -> ClientResult:
     """Send the plan's messages, or until its duration is over."""
     payloads = Payloads(plan.size)
     first = client * plan.messages
-    with Producer(
-        plan.server, group="reput-bench", timeout_s=plan.timeout_s, max_in_flight=plan.in_flight, tls=plan.tls
-    ) as producer:
+    with Producer(plan.server, group="reput-bench", timeout_s=plan.timeout_s, tls=plan.tls) as producer:
         _send(producer, plan, payloads, range(first, first + plan.warmup), ClientResult())
         result = ClientResult()
         started_at = time.perf_counter()
@@ -87,8 +86,9 @@ def _send(
                     topic, bodies, tag=_TAG, batch=plan.batch, in_flight=plan.in_flight, ack=plan.ack
                 )
             elif pipelined and plan.rate is None:
-                messages = (Message(topic, make(number), tag=_TAG) for number in part)
-                producer.send_pipelined(messages, in_flight=plan.in_flight, batch=plan.batch, ack=plan.ack)
+                for number in part:
+                    producer.post(Message(topic, make(number), tag=_TAG), ack=plan.ack)
+                producer.flush()
             elif plan.batch == 1:
                 producer.send(Message(topic, make(start), tag=_TAG), ack=plan.ack)
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 
 import click
 
@@ -83,9 +82,7 @@ def _print(printer: Printer, messages: list[DelayedMessage]) -> None:
         _COLUMNS,
         [
             (
-                datetime.fromtimestamp(message.deliver_timestamp / 1000, UTC).isoformat(
-                    timespec="milliseconds"
-                ),
+                message.deliver_at.isoformat(timespec="milliseconds"),
                 round((message.deliver_timestamp - now_ms) / 1000, 3),
                 message.topic,
                 message.queue_id,

@@ -24,13 +24,13 @@ from reput_client.blocking import Message, Producer
 from reput_client.errors import PartlySent, PostsFailed, SendOutcomeUnknown
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.receipts import SendReceipt
+from reput_protocol.codes import Ack
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 from reput_protocol.record.message_fields import body_of
 
 _READ_BYTES = 1 << 16
-_RETRIES = 3
 _BLOCK_BYTES = 16 << 10
 """A block must fit into one log file, which may be small."""
 _DELAYS = ("delay_s", "delay_level", "deliver_at")
@@ -48,8 +48,12 @@ _DELAYS = ("delay_s", "delay_level", "deliver_at")
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
 )
+@click.option("--ordering-key", help="Messages with the same one go to the same queue, in order.")
 @click.option(
-    "--deduplicate", is_flag=True, help="Repeat sends that get no answer; the broker stores each once."
+    "--deduplicate/--no-deduplicate",
+    default=True,
+    show_default=True,
+    help="Repeat sends that get no answer, until --timeout; the broker stores each once.",
 )
 @click.option("--delay", type=DURATION, help="Deliver after this time: 500ms, 5m, 2h.")
 @click.option(
@@ -72,7 +76,8 @@ def command(
     tag: str | None,
     properties: tuple[str, ...],
     queue_id: int | None,
-    ack: str,
+    ack: Ack,
+    ordering_key: str | None,
     deduplicate: bool,
     delay: float | None,
     delay_level: int | None,
@@ -87,6 +92,12 @@ def command(
     """
     if body is not None and path is not None:
         raise CommandFailed("a body and --file were both given", remedy="one of them", code=ExitCode.USAGE)
+    if queue_id is not None and ordering_key is not None:
+        raise CommandFailed(
+            "--queue and --ordering-key were both given",
+            remedy="one of them: the key chooses the queue",
+            code=ExitCode.USAGE,
+        )
     template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": parse_properties(properties)}
     template |= {"delay_s": delay, "delay_level": delay_level}
     template["deliver_at"] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
@@ -104,18 +115,20 @@ def command(
         timeout_s=settings.timeout_s,
         tls=settings.tls,
         deduplicate=deduplicate,
-        retries=_RETRIES if deduplicate else 0,
+        retries=None if deduplicate else 0,
         batch_bytes=_BLOCK_BYTES,
     ) as producer:
         if one is not None:
-            receipt = producer.send(one, ack=ack, queue_id=queue_id)
+            receipt = producer.send(one, ack=ack, queue_id=queue_id, ordering_key=ordering_key)
             _print_receipt(printer, receipt)
             return ExitCode.DONE
         if sys.stdin.isatty():
             printer.note("one message per line; Ctrl-D ends")
 
         def send(messages: list[Message]) -> None:
-            receipts = _post(producer, messages, ack, queue_id)
+            receipts = _post(
+                producer, messages, {"ack": ack, "queue_id": queue_id, "ordering_key": ordering_key}
+            )
             add(len(receipts))
             if settings.output:
                 for receipt in receipts:
@@ -127,13 +140,13 @@ def command(
     return ExitCode.DONE
 
 
-def _post(producer: Producer, messages: list[Message], ack: str, queue_id: int | None) -> list[SendReceipt]:
+def _post(producer: Producer, messages: list[Message], options: dict[str, Any]) -> list[SendReceipt]:
     """Send the messages in blocks, and return their receipts. Raises `PartlySent` if any failed."""
     posted: list[Posted] = []
     errors: dict[int, ReputError] = {}
     for message in messages:
         try:
-            posted.append(producer.post(message, ack=ack, queue_id=queue_id))
+            posted.append(producer.post(message, **options))
         except ReputError as error:
             errors[len(posted)] = error
             break
@@ -189,7 +202,7 @@ def _failed_at(line: int, stored: int, error: Exception, *, last: int = 0) -> Co
         before = f"all before line {line}, and " if line > 1 else ""
         remedy += f": {before}at least {stored - line + 1} of lines {line} to {last}"
     if isinstance(error, SendOutcomeUnknown):
-        remedy += "; with --deduplicate the command repeats such sends itself"
+        remedy += "; without --no-deduplicate the command repeats such sends until --timeout"
     return CommandFailed(
         f"line {line}: {failure.what}",
         reason=failure.reason,

@@ -12,222 +12,54 @@ Names are imported on first use: importing this package is cheap, and the synchr
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from reput_client.exported import resolve
 
 if TYPE_CHECKING:
-    from reput_client.admin import Admin
-    from reput_client.consume.columns import MessageColumns
-    from reput_client.consume.consumer import Consumer
-    from reput_client.consume.fetch_records import ColumnsResult
-    from reput_client.consume.group.allocation import (
-        averagely,
-        by_config,
-        by_machine_room,
-        circularly,
-        consistent_hash,
-    )
-    from reput_client.consume.group.failures import (
-        Again,
-        Failure,
-        GiveBack,
-        OnFailure,
-        RetryHere,
-        StopRunning,
-        Verdict,
-    )
-    from reput_client.consume.pull import PullResult, PullStatus
-    from reput_client.consume.pull_consumer import PullConsumer
-    from reput_client.credentials import Credentials
-    from reput_client.errors import (
-        AckNotReached,
-        AmbiguousQueue,
-        BrokerBusy,
-        BrokerError,
-        BrokerNotFound,
-        BrokersFailed,
-        ClientClosed,
-        ConnectFailed,
-        ConnectionLost,
-        DamagedMessage,
-        ErrorCode,
-        FilterRefused,
-        FilterSyntaxError,
-        GroupNotFound,
-        InflatedTooLarge,
-        InvalidHandle,
-        InvalidMessage,
-        InvalidName,
-        MessageRefused,
-        NoQueue,
-        NotABroker,
-        NotFound,
-        NotMaster,
-        OffsetOutOfRange,
-        OffsetStoreDamaged,
-        OffsetStoreInUse,
-        PartlyAcknowledged,
-        PartlySent,
-        PermissionDenied,
-        PostsFailed,
-        ProtocolError,
-        RecordMalformed,
-        ReplyTimeout,
-        ReputError,
-        RequesterGone,
-        RequestNotSupported,
-        RequestTimeout,
-        SendOutcomeUnknown,
-        StoreUnavailable,
-        TlsRefused,
-        TopicNotFound,
-        TransactionEnded,
-        UnsupportedCompression,
-    )
-    from reput_client.offset_store import LocalFileOffsetStore, ReadOffsetType, RemoteOffsetStore
-    from reput_client.pop.consumer import PopConsumer
-    from reput_client.pop.popped import PoppedMessage
-    from reput_client.produce.posted_block import Posted
-    from reput_client.produce.producer import Producer
-    from reput_client.produce.receipts import SendReceipt, TransactionReceipt
-    from reput_client.produce.transactions import TransactionProducer
-    from reput_client.received import ReceivedMessage
-    from reput_client.tls import TLS
-    from reput_protocol.codes import TransactionState
-    from reput_protocol.record.message import Message, MessageQueue
+    from reput_client.admin import Admin as Admin
+    from reput_client.consume.consumer import Consumer as Consumer
+    from reput_client.consume.pull_consumer import PullConsumer as PullConsumer
+    from reput_client.exported import *  # noqa: F403
+    from reput_client.offset_store import GroupOffsets as GroupOffsets
+    from reput_client.offset_store import LocalFileOffsetStore as LocalFileOffsetStore
+    from reput_client.offset_store import OffsetStore as OffsetStore
+    from reput_client.offset_store import RemoteOffsetStore as RemoteOffsetStore
+    from reput_client.pop.consumer import PopConsumer as PopConsumer
+    from reput_client.pop.popped import PoppedMessage as PoppedMessage
+    from reput_client.produce.producer import Producer as Producer
+    from reput_client.produce.transaction_checks import TransactionCheck as TransactionCheck
+    from reput_client.produce.transactions import LocalTransaction as LocalTransaction
+    from reput_client.produce.transactions import TransactionProducer as TransactionProducer
 
-__all__ = [
-    "TLS",
-    "AckNotReached",
-    "Admin",
-    "Again",
-    "AmbiguousQueue",
-    "BrokerBusy",
-    "BrokerError",
-    "BrokerNotFound",
-    "BrokersFailed",
-    "ClientClosed",
-    "ColumnsResult",
-    "ConnectFailed",
-    "ConnectionLost",
-    "Consumer",
-    "Credentials",
-    "DamagedMessage",
-    "ErrorCode",
-    "Failure",
-    "FilterRefused",
-    "FilterSyntaxError",
-    "GiveBack",
-    "GroupNotFound",
-    "InflatedTooLarge",
-    "InvalidHandle",
-    "InvalidMessage",
-    "InvalidName",
-    "LocalFileOffsetStore",
-    "Message",
-    "MessageColumns",
-    "MessageQueue",
-    "MessageRefused",
-    "NoQueue",
-    "NotABroker",
-    "NotFound",
-    "NotMaster",
-    "OffsetOutOfRange",
-    "OffsetStoreDamaged",
-    "OffsetStoreInUse",
-    "OnFailure",
-    "PartlyAcknowledged",
-    "PartlySent",
-    "PermissionDenied",
-    "PopConsumer",
-    "PoppedMessage",
-    "Posted",
-    "PostsFailed",
-    "Producer",
-    "ProtocolError",
-    "PullConsumer",
-    "PullResult",
-    "PullStatus",
-    "ReadOffsetType",
-    "ReceivedMessage",
-    "RecordMalformed",
-    "RemoteOffsetStore",
-    "ReplyTimeout",
-    "ReputError",
-    "RequestNotSupported",
-    "RequestTimeout",
-    "RequesterGone",
-    "RetryHere",
-    "SendOutcomeUnknown",
-    "SendReceipt",
-    "StopRunning",
-    "StoreUnavailable",
-    "TlsRefused",
-    "TopicNotFound",
-    "TransactionEnded",
-    "TransactionProducer",
-    "TransactionReceipt",
-    "TransactionState",
-    "UnsupportedCompression",
-    "Verdict",
-    "averagely",
-    "by_config",
-    "by_machine_room",
-    "circularly",
-    "consistent_hash",
-]
+    __version__: str
 
-_MODULES = {
-    "Admin": "reput_client.admin",
-    "Again": "reput_client.consume.group.failures",
-    "ColumnsResult": "reput_client.consume.fetch_records",
-    "Consumer": "reput_client.consume.consumer",
-    "Credentials": "reput_client.credentials",
-    "Failure": "reput_client.consume.group.failures",
-    "GiveBack": "reput_client.consume.group.failures",
-    "LocalFileOffsetStore": "reput_client.offset_store",
-    "Message": "reput_protocol.record.message",
-    "MessageColumns": "reput_client.consume.columns",
-    "MessageQueue": "reput_protocol.record.message",
-    "OnFailure": "reput_client.consume.group.failures",
-    "PopConsumer": "reput_client.pop.consumer",
-    "PoppedMessage": "reput_client.pop.popped",
-    "Posted": "reput_client.produce.posted_block",
-    "Producer": "reput_client.produce.producer",
-    "PullConsumer": "reput_client.consume.pull_consumer",
-    "PullResult": "reput_client.consume.pull",
-    "PullStatus": "reput_client.consume.pull",
-    "ReadOffsetType": "reput_client.offset_store",
-    "ReceivedMessage": "reput_client.received",
-    "RemoteOffsetStore": "reput_client.offset_store",
-    "RetryHere": "reput_client.consume.group.failures",
-    "SendReceipt": "reput_client.produce.receipts",
-    "StopRunning": "reput_client.consume.group.failures",
-    "TLS": "reput_client.tls",
-    "TransactionProducer": "reput_client.produce.transactions",
-    "TransactionReceipt": "reput_client.produce.receipts",
-    "TransactionState": "reput_protocol.codes",
-    "Verdict": "reput_client.consume.group.failures",
-    "averagely": "reput_client.consume.group.allocation",
-    "by_config": "reput_client.consume.group.allocation",
-    "by_machine_room": "reput_client.consume.group.allocation",
-    "circularly": "reput_client.consume.group.allocation",
-    "consistent_hash": "reput_client.consume.group.allocation",
+_OWN: Final = {
+    "reput_client.admin": "Admin",
+    "reput_client.consume.consumer": "Consumer",
+    "reput_client.consume.pull_consumer": "PullConsumer",
+    "reput_client.offset_store": "GroupOffsets LocalFileOffsetStore OffsetStore RemoteOffsetStore",
+    "reput_client.pop.consumer": "PopConsumer",
+    "reput_client.pop.popped": "PoppedMessage",
+    "reput_client.produce.producer": "Producer",
+    "reput_client.produce.transaction_checks": "TransactionCheck",
+    "reput_client.produce.transactions": "LocalTransaction TransactionProducer",
 }
-"""Where public names are defined, other than those of `reput_client.errors`."""
+"""The names of this package alone, by the modules that define them."""
 
 
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name on its first use."""
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_MODULES.get(name, "reput_client.errors")), name)
-        globals()[name] = value
-        return value
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("reput-client")
+        return resolve(globals(), _OWN, name)
 
 
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
-    return sorted(__all__)
+    names: list[str] = resolve(globals(), _OWN, "__all__")
+    return names

@@ -31,6 +31,7 @@ from reput_protocol.commands.operation import (
     ConfigOptions,
     FlushedBody,
     Intake,
+    IntakeName,
     SetConfigBody,
     SetIntakeHeader,
 )
@@ -51,7 +52,7 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
 
     Args:
         address: `host:port` of a broker or a name server; of several, the first that answers is used. A broker that is
-            not registered with others is managed alone. Or the session of another client.
+            not registered with others is managed alone.
         timeout_s: seconds a request may take, including connecting.
     """
 
@@ -123,7 +124,7 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
         call = await self._ask_one(broker_name, RequestCode.RELOAD_CONFIG, {}, "configuration of the broker")
         return ConfigChanges.from_json(call.body).changes
 
-    async def set_intake(self, intake: Intake | str, *, broker_name: str | None = None) -> Intake:
+    async def set_intake(self, intake: Intake | IntakeName, *, broker_name: str | None = None) -> Intake:
         """Have the broker take or refuse messages of producers, and return what it did before.
 
         Returns when the messages that were taken before are on disk. Consumers continue in every state; delayed

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from reput_client.admin_topics import TopicAdmin
 from reput_client.received import ReceivedMessage
@@ -121,7 +121,7 @@ class DeadLetterAdmin(TopicAdmin):
                 topic,
                 properties={names.DLQ_ORIGIN_MESSAGE_ID: letter.origin.message_id},
                 unique_id=unique_id,
-                key=letter.properties.get(names.SHARDING_KEY),
+                ordering_key=letter.properties.get(names.SHARDING_KEY),
                 timeout_s=max(_SEND_TIMEOUT_S, self._session.timeout_s),
             )
         return Replayed.SENT, topic
@@ -134,7 +134,7 @@ class DeadLetterAdmin(TopicAdmin):
     def _replaying_producer(self) -> Producer:
         from reput_client.produce.producer import Producer  # most programs with an `Admin` send nothing
 
-        return Producer(self._session, group=_PRODUCER_GROUP)
+        return Producer(cast("Any", self._session), group=_PRODUCER_GROUP)
 
 
 def replay_group(expression: str | None = None, target: str | None = None) -> str:

@@ -7,7 +7,7 @@ docs/client.md says for each whether the message may be stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from reput_protocol.errors import (
     BrokerBusy,
@@ -35,6 +35,7 @@ from reput_protocol.errors import (
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
+    from reput_client.produce.posted_block import Posted
     from reput_client.produce.receipts import SendReceipt
 
 __all__ = [
@@ -84,11 +85,14 @@ __all__ = [
 ]
 
 
-class ConnectFailed(ReputError):
+class ConnectFailed(ReputError, ConnectionError):
     """No connection to `address` could be made; nothing was sent. `reason` is the system's text, or who answered.
 
     `announced_for` is the broker for which another address announced this one, or None.
     """
+
+    retryable = True
+    announced_for: str | None = None
 
     def __init__(self, address: str, reason: str, announced_for: str | None = None) -> None:
         remedy = "check the address and that the broker is running"
@@ -106,6 +110,8 @@ class ConnectFailed(ReputError):
 class NotABroker(ConnectFailed):
     """The server at `address` speaks another protocol; requests had no effect. Not retried."""
 
+    retryable = False
+
     def __init__(self, address: str, reason: str) -> None:
         ReputError.__init__(self, f"{address} is not a broker's port for clients: {reason}")
         self.address = address
@@ -118,19 +124,22 @@ class TlsRefused(ConnectFailed):
     Requests had no effect. Not retried, because a repetition would end in the same way.
     """
 
+    retryable = False
+
     def __init__(self, address: str, reason: str, remedy: str) -> None:
         ReputError.__init__(self, f"cannot connect to {address}: {reason}; {remedy}")
         self.address = address
         self.reason = f"{reason}; {remedy}"
-        self.announced_for = None
 
 
-class ConnectionLost(ReputError):
+class ConnectionLost(ReputError, ConnectionError):
     """The connection to `address` ended before the answer came.
 
     The cause of a `SendOutcomeUnknown`, or of a `RequestTimeout` if the deadline left no time: the client reconnects
     and repeats what is safe to repeat.
     """
+
+    retryable = True
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(f"connection to {address} lost: {reason}")
@@ -138,8 +147,10 @@ class ConnectionLost(ReputError):
         self.reason = reason
 
 
-class RequestTimeout(ReputError):
+class RequestTimeout(ReputError, TimeoutError):
     """No answer to `what` within `timeout_s` seconds. A send that raises this did not leave the client."""
+
+    retryable = True
 
     def __init__(self, what: str, timeout_s: float, reason: ReputError | None = None) -> None:
         super().__init__(
@@ -149,7 +160,7 @@ class RequestTimeout(ReputError):
         self.timeout_s = timeout_s
 
 
-class ReplyTimeout(ReputError):
+class ReplyTimeout(ReputError, TimeoutError):
     """A request to `topic` got no reply within `timeout_s` seconds; whether it was handled is unknown.
 
     `correlation_id` is the one that its consumer sees. `is_stored`: the broker certainly has the request. A later reply
@@ -233,14 +244,6 @@ class PartlySent(ReputError):
         self.errors = dict(errors)
 
 
-class FailedPost(Protocol):
-    """The handle of a posted message that has failed: a `Posted`."""
-
-    @property
-    def error(self) -> ReputError | None:
-        """Why it has failed."""
-
-
 class PostsFailed(ReputError):
     """Raised by `flush`: posted messages failed, and no callback or waiting caller has reported it.
 
@@ -248,7 +251,7 @@ class PostsFailed(ReputError):
     pickled copy has no handles.
     """
 
-    def __init__(self, failed: Sequence[FailedPost], count: int) -> None:
+    def __init__(self, failed: Sequence[Posted], count: int) -> None:
         first = failed[0].error if failed else None
         super().__init__(
             f"{counted(count, 'posted message')} failed{', one of them' if count > 1 else ''}: {first}"
@@ -265,6 +268,8 @@ class PostsFailed(ReputError):
 class BrokerNotFound(ReputError):
     """A topic's route, even fetched again, has no master of broker `name`. Without names: the cluster has none."""
 
+    retryable = True
+
     def __init__(self, name: str, topic: str) -> None:
         what = (
             f"broker {name!r} of topic {topic!r} has no address in the route"
@@ -279,7 +284,7 @@ class BrokerNotFound(ReputError):
 class BrokersFailed(ReputError):
     """Of several brokers that were asked for `what`, some failed; `done` have done it.
 
-    `failures` has each failed broker's error by its name.
+    `failures` has each failed broker's error by its name. `retryable` if all of them are.
     """
 
     def __init__(self, what: str, failures: Mapping[str, ReputError], done: Sequence[str]) -> None:
@@ -289,6 +294,7 @@ class BrokersFailed(ReputError):
         self.what = what
         self.failures = dict(failures)
         self.done = list(done)
+        self.retryable = all(error.retryable for error in failures.values())
 
 
 class AmbiguousQueue(ReputError):
@@ -377,7 +383,8 @@ class InvalidHandle(ReputError):
 class PartlyAcknowledged(ReputError):
     """Of `count` popped messages some are not acknowledged: `errors` maps their indices to the reasons.
 
-    The others are. Those with an `InvalidHandle` are redelivered; the others can be acknowledged again.
+    The others are. Those with an `InvalidHandle` are redelivered; the others can be acknowledged again. `retryable`
+    if all of `errors` are.
     """
 
     def __init__(self, count: int, errors: Mapping[int, ReputError]) -> None:
@@ -388,10 +395,13 @@ class PartlyAcknowledged(ReputError):
         )
         self.count = count
         self.errors = dict(errors)
+        self.retryable = all(error.retryable for error in errors.values())
 
 
 class OffsetStoreInUse(ReputError):
     """Another consumer on this machine uses the offset file; nothing was read or changed."""
+
+    retryable = True  # once that one has ended
 
     def __init__(self, path: str) -> None:
         super().__init__(

@@ -35,12 +35,12 @@ def instrument(
         same_trace: make the span of a consumer a child of the producer's, in its trace. By default it begins a trace,
             or belongs to the current span, and links to the producer's.
     """
-    Client.tracing = Tracing(tracer_provider, meter_provider, same_trace=same_trace)
+    Client._tracing = Tracing(tracer_provider, meter_provider, same_trace=same_trace)
 
 
 def uninstrument() -> None:
     """Record nothing more."""
-    Client.tracing = None
+    Client._tracing = None
 
 
 def processing(message: ReceivedMessage, group: str) -> AbstractContextManager[None]:
@@ -50,4 +50,4 @@ def processing(message: ReceivedMessage, group: str) -> AbstractContextManager[N
         with processing(message, consumer.group):
             ...
     """
-    return nullcontext() if Client.tracing is None else Client.tracing.processing(message, group)
+    return nullcontext() if Client._tracing is None else Client._tracing.processing(message, group)

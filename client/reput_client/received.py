@@ -6,14 +6,16 @@ A record's checksums are verified before a message is created from it.
 from __future__ import annotations
 
 from array import array
-from typing import Final, Self, TypeVar
+from datetime import datetime
+from typing import Any, Final, Self, TypeVar
 
 from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
-from reput_protocol.properties import decode_properties, find_property, split_keys
+from reput_protocol.properties import SHARDING_KEY, decode_properties, find_property, split_keys
 from reput_protocol.record.compression import compression_method, inflate
+from reput_protocol.record.delays import moment_of
 from reput_protocol.record.head import born_host_in, store_host_in
 from reput_protocol.record.host import Host
 from reput_protocol.record.message import MessageQueue
@@ -62,11 +64,42 @@ class PulledRecords:
         self.table = table
         self.faults = {WIDTH * row: reason for row, reason in checksum_faults(data, table)}
 
+    def alone(self, at: int) -> PulledRecords:
+        """Return only the record of the row that starts at `at`."""
+        start, size = self.table[at + POSITION : at + POSITION + 2]
+        return _SingleRecord(self.data[start : start + size], self.broker_name, self.topic)
+
+
+class _SingleRecord(PulledRecords):
+    """The record of a message that is no part of a pull."""
+
+    __slots__ = ()
+
+    def __init__(self, record: bytes, broker_name: str, topic: str | None = None) -> None:
+        """Read the record; by default the topic is the one that it names.
+
+        Raises:
+            RecordMalformed: `record` is not one whole record.
+        """
+        table, end, _, _, reason = scan_records(record, 0, len(record))
+        if len(table) != WIDTH or end < len(record):
+            row = min(len(table) // WIDTH, 1)
+            position = table[SIZE] if row else 0
+            raise RecordMalformed(row, position, reason or f"{len(record) - position} bytes follow")
+        if topic is None:
+            start, size = table[TOPIC : TOPIC + 2]
+            topic = record[start : start + size].decode("utf-8", "replace")
+        super().__init__(topic, broker_name, record, table)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the table, whose columns may change."""
+        return type(self), (self.data, self.broker_name, self.topic)
+
 
 class ReceivedMessage:
     """One message of a pull.
 
-    It keeps the bytes of the whole pull in memory: copy what you keep for long.
+    It keeps the bytes of the whole pull in memory; a copy (`copy.copy`, or a pickle) keeps only its own.
 
     Attributes:
         send_back_id: identifies it in all requests that give it back.
@@ -87,14 +120,13 @@ class ReceivedMessage:
         Raises:
             RecordMalformed: `record` is not one whole record.
         """
-        table, end, _, _, reason = scan_records(record, 0, len(record))
-        if len(table) != WIDTH or end < len(record):
-            row = min(len(table) // WIDTH, 1)
-            position = table[SIZE] if row else 0
-            raise RecordMalformed(row, position, reason or f"{len(record) - position} bytes follow")
-        start, size = table[TOPIC : TOPIC + 2]
-        topic = record[start : start + size].decode("utf-8", "replace")
-        return cls(PulledRecords(topic, broker_name, record, table), 0)
+        return cls(_SingleRecord(record, broker_name), 0)
+
+    def __getstate__(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Return the state of a copy, which does not keep the pull."""
+        state: Any = object.__getstate__(self)
+        others, slots = state
+        return others, {**slots, "_records": self._records.alone(self._at), "_at": 0}
 
     # -- content -----------------------------------------------------------------------------------------------
 
@@ -150,6 +182,11 @@ class ReceivedMessage:
         self._check()
         return decode_properties(self._bytes(PROPERTIES))
 
+    @property
+    def ordering_key(self) -> str | None:
+        """What its producer ordered it by (RocketMQ: sharding key, message group), or None."""
+        return self.get_property(SHARDING_KEY)
+
     def get_property(self, name: str) -> str | None:
         """One property, or None; cheaper than `properties`."""
         self._check()
@@ -171,7 +208,7 @@ class ReceivedMessage:
         """The queue that it was pulled from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
-    def with_class(self, kind: type[R]) -> R:
+    def _with_class(self, kind: type[R]) -> R:
         """Return this message as an object of another message class."""
         return kind(self._records, self._at)
 
@@ -214,13 +251,27 @@ class ReceivedMessage:
 
     @property
     def born_timestamp_ms(self) -> int:
-        """The producer's clock at the send."""
+        """The producer's clock at the send, in ms since 1970."""
         return self._records.table[self._at + BORN_TIMESTAMP_MS]
 
     @property
+    def born_at(self) -> datetime:
+        """The producer's clock at the send, in UTC.
+
+        Raises:
+            OverflowError: the producer wrote a time beyond the years 1 to 9999.
+        """
+        return moment_of(self.born_timestamp_ms)
+
+    @property
     def store_timestamp_ms(self) -> int:
-        """The broker's clock at the store."""
+        """The broker's clock at the store, in ms since 1970."""
         return self._records.table[self._at + STORE_TIMESTAMP_MS]
+
+    @property
+    def stored_at(self) -> datetime:
+        """The broker's clock at the store, in UTC."""
+        return moment_of(self.store_timestamp_ms)
 
     @property
     def reconsume_times(self) -> int:
@@ -338,6 +389,15 @@ class _NoRecords(PulledRecords):
         self._queue_id = queue_id
         self._queue_offset = queue_offset
         self.faults = {0: reason}
+
+    def alone(self, at: int) -> PulledRecords:
+        """Return itself."""
+        del at
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = self.topic, self.broker_name, self._queue_id, self._queue_offset
+        return type(self), (*place, self.faults[0])
 
     @property
     def table(self) -> array[int]:  # type: ignore[override]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     import ssl  # at runtime on first use: most clients need none
 
-Path: TypeAlias = str | os.PathLike[str]
 _Stamp: TypeAlias = tuple[str, int, int, int] | None
 
 
@@ -32,9 +31,9 @@ class TLS:
         ValueError: there is a key and no certificate.
     """
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    ca: str | os.PathLike[str] | None = None
+    cert: str | os.PathLike[str] | None = None
+    key: str | os.PathLike[str] | None = None
     server_name: str | None = None
 
     def __post_init__(self) -> None:
@@ -50,7 +49,7 @@ class TLS:
         return _context(_stamp(self.ca, "ca"), _stamp(self.cert, "cert"), _stamp(self.key, "key"))
 
 
-def _stamp(path: Path | None, what: str) -> _Stamp:
+def _stamp(path: str | os.PathLike[str] | None, what: str) -> _Stamp:
     """Return the path of a file and what changes with its content."""
     if path is None:
         return None

@@ -7,7 +7,7 @@ because every operation on an `IntFlag` costs a microsecond.
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn, TypeAlias
 
 PROTOCOL_VERSION: Final = 1
 """`version` of a msgpack header: the native protocol's, independent of RocketMQ's."""
@@ -255,6 +255,10 @@ class AckLevel(StrEnum):
         raise ValueError(f"ack is 'page_cache', 'flushed' or 'replicated', not {value!r:.80}")
 
 
+Ack: TypeAlias = Literal["page_cache", "flushed", "replicated"] | AckLevel
+"""An acknowledgement level as an argument."""
+
+
 class Dedup(StrEnum):
     """How the broker deduplicates a put, by unique ids.
 
@@ -271,6 +275,10 @@ class BoundaryType(StrEnum):
 
     LOWER = "LOWER"
     UPPER = "UPPER"
+
+
+Boundary: TypeAlias = Literal["LOWER", "UPPER"] | BoundaryType
+"""A `BoundaryType` as an argument."""
 
 
 class MessageSysFlag:

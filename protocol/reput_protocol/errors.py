@@ -19,6 +19,13 @@ _SHOWN_AROUND = 40
 class ReputError(Exception):
     """The base class of all exceptions that this project raises on purpose. They can be pickled."""
 
+    retryable: bool = False
+    """Whether the same call may succeed if it is made again later, without any change.
+
+    True only if the repetition is safe: the failed call had no effect, or one that a second call does not add to.
+    False: the call would fail in the same way, or the failed one may have stored what the repetition would store again.
+    """
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Rebuild from the attributes: a subclass's constructor takes facts, not the message."""
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -229,7 +236,7 @@ class ErrorCode(Enum):
 
 
 class BrokerError(ReputError):
-    """The broker refused a request.
+    """The broker refused a request; `retryable` is that of the reason.
 
     `error` is the reason, `response_code` the number on the wire (even one without a name here), `remark` the broker's
     text, `ext` the answer's header fields.
@@ -249,11 +256,7 @@ class BrokerError(ReputError):
         self.response_code = code
         self.remark = remark
         self.ext: dict[str, Any] = dict(ext or {})
-
-    @property
-    def retryable(self) -> bool:
-        """Whether the same request can succeed a little later; see `ErrorCode`."""
-        return self.error.retryable
+        self.retryable = error.retryable
 
 
 class TopicNotFound(BrokerError):

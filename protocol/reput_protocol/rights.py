@@ -9,7 +9,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final, TypeAlias
 
 IPAddress: TypeAlias = IPv4Address | IPv6Address
+"""An IPv4 or IPv6 address."""
 Network: TypeAlias = IPv4Network | IPv6Network
+"""A range of addresses."""
 
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 ANY: Final = "*"

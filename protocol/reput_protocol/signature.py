@@ -102,26 +102,25 @@ class Credentials:
         if not self.user or not self.secret:
             raise ValueError("credentials need a user and its secret")
 
-    def fields(self) -> dict[str, Value]:
-        """Return the header fields that name the user."""
-        named: dict[str, Value] = {ACCESS_KEY: self.user}
-        if self.token:
-            named[SECURITY_TOKEN] = self.token
-        return named
 
-    def signature(self, content: bytes, *body: Buffer) -> str:
-        """Return the user's signature; see `signature_of`."""
-        return signature_of(self.secret.encode(), content, *body)
+def user_fields(user: Credentials) -> dict[str, Value]:
+    """Return the header fields that name a user."""
+    named: dict[str, Value] = {ACCESS_KEY: user.user}
+    if user.token:
+        named[SECURITY_TOKEN] = user.token
+    return named
 
-    def signed(self, ext: Mapping[str, Value], *body: Buffer, version: int) -> dict[str, Value]:
-        """Return header fields with the user and its signature, `Signature` last."""
-        named = {**ext, **self.fields()}
-        named[SIGNATURE] = self.signature(signed_content(named, version), *body)
-        return named
 
-    def sign(self, header: Header, *body: Buffer) -> None:
-        """Add the user and its signature to a header."""
-        header.ext = self.signed(header.ext, *body, version=header.version)
+def signed_by(user: Credentials, ext: Mapping[str, Value], *body: Buffer, version: int) -> dict[str, Value]:
+    """Return header fields with a user and its signature in RocketMQ's form, `Signature` last."""
+    named = {**ext, **user_fields(user)}
+    named[SIGNATURE] = signature_of(user.secret.encode(), signed_content(named, version), *body)
+    return named
+
+
+def sign_for_rocketmq(user: Credentials, header: Header, *body: Buffer) -> None:
+    """Add a user and its signature to a header."""
+    header.ext = signed_by(user, header.ext, *body, version=header.version)
 
 
 def knows_no_challenge(code: int, remark: str | None) -> bool:
@@ -206,7 +205,7 @@ class RequestSigner:
 
     def sign(self, header: Header, *body: Buffer) -> None:
         """Add the user and its signature to a header."""
-        named = {**header.ext, **self.credentials.fields()}
+        named = {**header.ext, **user_fields(self.credentials)}
         content = request_content(header.code, header.flag, header.version, named)
         header.ext = {**named, REPUT_SIGNATURE: self.signature(content, *body)}
 

@@ -70,10 +70,9 @@ def test_a_producer_without_descriptors_for_its_waits_does_not_connect(
         lambda producer: producer.send_many("t", Rows(b"x")),
         lambda producer: producer.send_many("t", [b"x", b"y"], tags=Rows("tag")),
         lambda producer: producer.send_many("t", [b"x", b"y"], keys=Rows(["key"])),
-        lambda producer: producer.send_pipelined(Rows(Message("t", b"x"))),
         lambda producer: producer.send_batch(Rows(Message("t", b"x"))),
     ],
-    ids=["send_many", "tags", "keys", "send_pipelined", "send_batch"],
+    ids=["send_many", "tags", "keys", "send_batch"],
 )
 def test_an_unreadable_row_of_the_application_closes_no_producer(
     broker: FakeBroker, send: Callable[[blocking.Producer], object]

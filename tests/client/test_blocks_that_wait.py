@@ -59,8 +59,8 @@ def test_a_block_leaves_when_the_one_before_it_is_answered_though_the_caller_of_
                 async with anyio.create_task_group() as tasks:
 
                     async def busy() -> None:
-                        both = [Message("t", b"1"), Message("t", b"2"), Message("silent", b"3")]
-                        await producer.send_pipelined(both, queue_id=0)
+                        await producer.post(Message("t", b"1"), queue_id=0)
+                        await producer.post(Message("silent", b"2"), queue_id=0)
 
                     tasks.start_soon(busy)
                     while broker.count(RequestCode.PUT_MESSAGE) < 2:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from reput_broker.background import BackgroundBroker
+from reput_client import Ack
 from reput_client.blocking import Admin, Message, Producer
 from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetch_records import FetchedBlock
@@ -22,7 +23,7 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
     return new_reput_broker(store={"flush": "sync"})
 
 
-def send(address: str, count: int, size: int = 100, ack: str = "flushed") -> None:
+def send(address: str, count: int, size: int = 100, ack: Ack = "flushed") -> None:
     with Admin(address) as admin:
         admin.create_topic(TOPIC, queues=2)
     with Producer(address, group="p") as producer:

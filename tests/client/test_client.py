@@ -112,13 +112,12 @@ async def test_a_batch_keeps_its_order_over_many_blocks(face: Face, address: str
 
 
 @scenario
-async def test_pipelined_singles_keep_their_order_in_a_queue(face: Face, address: str, topic: str) -> None:
+async def test_posts_keep_their_order_in_a_queue(face: Face, address: str, topic: str) -> None:
 
-    async with face.Producer(address, ack="page_cache") as producer:
-        messages = (Message(topic, b"%d" % number) for number in range(300))
-        receipts = await producer.send_pipelined(messages, in_flight=16, queue_id=1)
-        spread = await producer.send_pipelined([Message(topic, b"x")] * 64)
-        assert await producer.send_pipelined([]) == []
+    async with face.Producer(address, ack="page_cache", batch_bytes=2000) as producer:
+        messages = [Message(topic, b"%d" % number) for number in range(300)]
+        receipts = await face.post_all(producer, messages, queue_id=1)
+        spread = await face.post_all(producer, [Message(topic, b"x")] * 128)
     assert [receipt.queue_offset for receipt in receipts] == list(range(300))
     assert {receipt.queue_id for receipt in spread} == {0, 1, 2, 3}
 
@@ -209,7 +208,7 @@ async def test_large_messages_cross_in_pieces_while_small_ones_pass(
 async def test_keys_choose_queues_and_wrong_queues_are_refused(face: Face, address: str, topic: str) -> None:
 
     async with face.Producer(address) as producer:
-        chosen = {(await producer.send(Message(topic, b"x"), key="same")).queue_id for _ in range(5)}
+        chosen = {(await producer.send(Message(topic, b"x"), ordering_key="same")).queue_id for _ in range(5)}
         assert len(chosen) == 1
         with pytest.raises(InvalidMessage, match="no writable queue 9"):
             await producer.send(Message(topic, b"x"), queue_id=9)
@@ -559,7 +558,7 @@ async def test_a_producer_that_deduplicates_has_the_first_receipt_again(
         for message in messages:
             first = await producer.send(message, queue_id=0)
             assert await producer.send(message, queue_id=0) == first
-            assert await producer.send_pipelined([message], queue_id=0) == [first]
+            assert await face.post_all(producer, [message], queue_id=0) == [first]
             assert await producer.send_batch([message], queue_id=0) == [first]
         with pytest.raises(BrokerError, match="another message with the unique id 'b'"):
             await producer.send(Message(topic, b"x", unique_id="b", delay_level=17))

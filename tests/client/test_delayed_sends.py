@@ -98,15 +98,12 @@ async def test_a_batch_keeps_its_order_around_delayed_messages(face: Face, broke
             await producer.send_batch(messages[2:4], queue_id=0)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
 @scenario
-async def test_pipelined_delayed_messages_are_in_flight_together(
-    face: Face, broker: FakeBroker, batch: int
-) -> None:
+async def test_posted_delayed_messages_are_in_flight_together(face: Face, broker: FakeBroker) -> None:
 
     messages = [Message("t", b"%d" % n, delay_s=60 if n % 3 else None) for n in range(60)]
     async with face.Producer(broker.address) as producer:
-        receipts = await producer.send_pipelined(messages, in_flight=8, batch=batch, queue_id=0)
+        receipts = await face.post_all(producer, messages, queue_id=0)
     assert [body for _, body in broker.parked] == [b"%d" % n for n in range(60) if n % 3]
     assert [receipt.queue_offset for receipt in receipts if receipt.physical_offset % 1000 == 0][-1] == 39
     assert len({receipt.message_id for receipt in receipts}) == 60
@@ -161,8 +158,9 @@ async def test_a_producer_that_deduplicates_says_whether_it_may_be_stored(
         await producer.send(Message("t", b"fresh", delay_level=3))
         await producer.send(Message("t", b"own", delay_level=3, unique_id="MINE"))
         await producer.send_batch([Message("t", b"fresh", delay_level=3)])
-        await producer.send_pipelined([Message("t", b"own", delay_level=3, unique_id="MINE")])
+        await producer.post(Message("t", b"own", delay_level=3, unique_id="MINE"))
+        await producer.flush()
     async with face.Producer(broker.address, group="shop") as producer:
         await producer.send(Message("t", b"own", delay_level=3, unique_id="MINE"))
     headers = [SendMessageHeader.from_ext_v2(ext) for ext, _ in broker.parked]
-    assert [header.dedup for header in headers] == ["mark", "check", "mark", "check", None]
+    assert [header.dedup for header in headers] == ["mark", "check", "mark", "check", "mark"]

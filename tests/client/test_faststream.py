@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, ValidationError
 
-from reput_client import Admin, InvalidName, PullConsumer, ReplyTimeout, otel
+from reput_client import Admin, InvalidName, Mode, PullConsumer, ReplyTimeout, RequestTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
 from support.broker_process import BrokerProcess
@@ -72,9 +72,8 @@ async def test_handlers_get_what_is_published_and_publishers_send_what_they_retu
 async def test_one_handler_of_each_group_gets_a_message() -> None:
     broker = ReputBroker()
     seen: list[str] = []
-    for number, (group, mode) in enumerate(
-        [("a", "clustering"), ("a", "clustering"), ("b", "broadcasting"), ("b", "broadcasting")]
-    ):
+    modes: list[tuple[str, Mode]] = [("a", "clustering"), ("b", "broadcasting")]
+    for number, (group, mode) in enumerate(modes * 2):
 
         @broker.subscriber("orders", group=group, mode=mode)
         async def handle(number: int = number, group: str = group) -> None:
@@ -96,6 +95,20 @@ async def test_sql_filters_are_evaluated_in_memory() -> None:
             await broker.publish(amount, "orders", tag="paid", headers={"amount": str(amount)})
         assert bill.mock is not None
         bill.mock.assert_called_once_with(9)
+
+
+async def test_a_timeout_of_a_handler_is_not_one_of_its_request() -> None:
+    broker = ReputBroker()
+    failure = RequestTimeout("send of a bill", 1.0)
+
+    @broker.subscriber("prices", group="pricing")
+    async def price(number: int) -> int:
+        raise failure
+
+    async with TestReputBroker(broker):
+        with pytest.raises(RequestTimeout) as caught:
+            await broker.request(21, "prices")
+    assert caught.value is failure
 
 
 async def test_an_error_of_a_handler_reaches_the_test() -> None:

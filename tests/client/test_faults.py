@@ -28,7 +28,6 @@ from reput_client.transport import connection
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
-from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import Header
 from support.faces import FACES, Face, open_sockets, scenario
 from support.fakes import HANG_UP, SILENCE, Answer, FakeBroker
@@ -68,7 +67,7 @@ async def test_a_send_without_an_answer_has_an_unknown_outcome_and_is_not_repeat
     face: Face, broker: FakeBroker
 ) -> None:
 
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, retries=0) as producer:
         for misbehaviour, reason in ((SILENCE, r"no answer within 0\.\d+ s"), (HANG_UP, "connection")):
             broker.behave(PUT, misbehaviour)
             before = broker.count(PUT)
@@ -144,7 +143,7 @@ async def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broke
         return Answer(ResponseCode.FLUSH_DISK_TIMEOUT, {**stored.ext, "ack": "page_cache"}, remark="slow")
 
     broker.behave(PUT, late)
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, retries=0) as producer:
         with pytest.raises(AckNotReached) as caught:
             await producer.send(Message("t", b"x"), queue_id=0)
         assert caught.value.receipt.queue_offset == 0
@@ -344,42 +343,13 @@ async def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker:
     assert isinstance(caught.value.errors[len(stored)], SendOutcomeUnknown)
 
 
-@pytest.mark.parametrize("in_flight", [1, 4, 32])
 @scenario
-async def test_a_pipelined_failure_tells_each_message_apart(
-    face: Face, broker: FakeBroker, in_flight: int
-) -> None:
-
-    def bad_refused(header: Header, body: memoryview) -> Answer:
-        if b"bad" in bytes(body):
-            return Answer(ResponseCode.MESSAGE_ILLEGAL, remark="MALFORMED: record 0: bad; mend it")
-        return broker.put(header, body)
-
-    broker.behave(PUT, bad_refused)
-    bodies = [b"bad" if number == 21 else b"%d" % number for number in range(50)]
-    async with face.Producer(broker.address) as producer:
-        with pytest.raises(PartlySent) as caught:
-            await producer.send_pipelined(
-                (Message("t", body) for body in bodies), in_flight=in_flight, queue_id=0
-            )
-    receipts = caught.value.receipts
-    assert list(caught.value.errors) == [21]
-    assert isinstance(caught.value.errors[21], MessageRefused)
-    assert [number for number, receipt in enumerate(receipts) if receipt is None] == [21]
-    assert 21 < len(receipts) < 50
-    kept = [body for body, receipt in zip(bodies, receipts, strict=False) if receipt is not None]
-    assert [decode_record(record).body for record in broker.log["t", 0]] == kept
-
-
-@scenario
-async def test_pipelined_messages_without_an_answer_are_of_unknown_outcome(
-    face: Face, broker: FakeBroker
-) -> None:
+async def test_many_messages_without_an_answer_are_of_unknown_outcome(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(PUT, SILENCE)
     async with face.Producer(broker.address) as producer:
         with pytest.raises(PartlySent) as caught:
-            await producer.send_pipelined([Message("t", b"x")] * 3, timeout_s=0.1)
+            await producer.send_many("t", [b"x"] * 3, timeout_s=0.1)
         assert {type(error) for error in caught.value.errors.values()} == {SendOutcomeUnknown}
         assert caught.value.receipts == [None, None, None]
         broker.behave(PUT, None)

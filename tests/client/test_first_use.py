@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
@@ -74,7 +75,7 @@ async def test_the_first_retry_of_a_new_group_comes(tmp_path: Path) -> None:
 @pytest.mark.trio
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 async def test_a_consumer_may_come_before_its_topic(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: Literal["earliest", "latest"]
 ) -> None:
     """It logs a warning, waits, and gets everything: all was sent after it joined."""
     async with Broker(config(tmp_path)) as broker:

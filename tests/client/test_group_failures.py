@@ -12,7 +12,6 @@ import pytest
 from reput_client import GiveBack, Message, RetryHere, StopRunning
 from reput_client.consume.group import failures
 from reput_client.consume.group.failures import Decision, Failure, OnFailure, Verdict
-from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.properties import decode_properties
 from reput_protocol.wire.header import Header
@@ -273,7 +272,7 @@ async def test_the_application_may_settle_it_itself(face: Face, broker: FakeBrok
         def __init__(self) -> None:
             self.failures: list[Failure] = []
 
-        async def decide(self, failure: Failure, session: Session) -> Decision:
+        async def decide(self, failure: Failure) -> Decision:
             self.failures.append(failure)
             return Verdict.HANDLED
 
@@ -290,6 +289,26 @@ async def test_the_application_may_settle_it_itself(face: Face, broker: FakeBrok
         (b"b", 1, "g", False),
     ]
     assert broker.committed["g", "t", 0] == 2
+
+
+@scenario
+async def test_the_application_may_give_it_back_in_its_own_way(face: Face, broker: FakeBroker) -> None:
+    class ByAttempt(OnFailure):
+        async def decide(self, failure: Failure) -> Decision:
+            await failure.give_back(delay_level=7, attempts_max=3)
+            return Verdict.HANDLED
+
+    back = TakesBack(broker)
+    await fill(face, broker, b"a")
+
+    async def handle(message: Any) -> None:
+        raise ValueError(message.body)
+
+    async with face.Consumer(broker.address, group="g", topic="t", on_failure=ByAttempt()) as consumer:
+        await run(face, consumer, handle, lambda: bool(back.taken))
+    (taken,) = back.taken
+    assert (taken["delayLevel"], taken["maxReconsumeTimes"]) == (7, 3)
+    assert broker.committed["g", "t", 0] == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -150,9 +150,9 @@ async def test_an_extended_message_stays_away_and_its_new_handle_settles_it(
     await fill(face, address, topic, b"a")
     async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
         (message,) = await consumer.receive(invisible_s=SHORT_S)
-        before = message.handle
+        before = message._handle
         await message.extend(LONG_S)
-        assert message.handle != before
+        assert message._handle != before
         assert await consumer.receive(wait_s=2.0) == []
         await message.extend(SHORT_S)
         await message.ack()
@@ -205,9 +205,8 @@ async def test_a_batch_says_which_messages_are_not_acknowledged(face: Face, addr
     await fill(face, address, topic, b"a", b"b", b"c")
     async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
         messages = await consumer.receive(invisible_s=LONG_S)
-        messages[1].handle = messages[1].handle._replace(revive_queue_id=77)
-        if face.is_blocking:
-            messages[1]._client.handle = messages[1].handle
+        damaged = messages[1]._client if face.is_blocking else messages[1]
+        damaged._handle = damaged._handle._replace(revive_queue_id=77)
         with pytest.raises(PartlyAcknowledged) as caught:
             await consumer.ack(messages)
         (error,) = caught.value.errors.items()

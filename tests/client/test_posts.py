@@ -212,7 +212,9 @@ async def test_a_full_block_leaves_and_the_next_goes_to_another_queue(face: Face
 async def test_keys_and_queues_are_kept(face: Face, broker: FakeBroker) -> None:
 
     async with face.Producer(broker.address) as producer:
-        by_key = [await producer.post(Message("t", b"x"), key=f"k{number % 3}") for number in range(30)]
+        by_key = [
+            await producer.post(Message("t", b"x"), ordering_key=f"k{number % 3}") for number in range(30)
+        ]
         by_id = [await producer.post(Message("t", b"x"), queue_id=1) for _ in range(30)]
         await producer.flush()
         assert {each.result().queue_id for each in by_id} == {1}
@@ -479,7 +481,7 @@ async def test_a_level_that_was_not_reached_is_told_with_each_receipt(face: Face
         return answer
 
     broker.behave(PUT, put)
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, retries=0) as producer:
         posted = [await producer.post(Message("t", b"x"), queue_id=0) for _ in range(3)]
         with pytest.raises(PostsFailed):
             await producer.flush()

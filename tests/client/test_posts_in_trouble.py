@@ -50,14 +50,14 @@ def bodies_of(broker: FakeBroker, queue_id: int = 0) -> list[bytes]:
 async def test_a_lost_connection_leaves_no_message_without_an_outcome(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(PUT, HANG_UP)
-    async with face.Producer(broker.address, timeout_s=2.0) as producer:
+    async with face.Producer(broker.address, timeout_s=2.0, retries=0) as producer:
         posted = [await producer.post(Message("t", b"x"), queue_id=0) for _ in range(3)]
         with pytest.raises(PostsFailed):
             await producer.flush()
         errors = [each.error for each in posted]
         assert all(isinstance(error, SendOutcomeUnknown) for error in errors)
         assert len({error.message_ids[0] for error in errors}) == 3
-        assert broker.count(PUT) == 1  # nothing is repeated by default
+        assert broker.count(PUT) == 1
         broker.behave(PUT, None)
         await outcome(face, await producer.post(Message("t", b"again")))
 
@@ -87,7 +87,7 @@ async def test_what_has_left_in_part_only_is_sent_again(face: Face) -> None:
             return HANG_UP
 
         broker.behave(PUT, hang_up)
-        async with face.Producer(broker.address, linger_s=30.0, batch_bytes=8 << 20) as producer:
+        async with face.Producer(broker.address, linger_s=30.0, batch_bytes=8 << 20, retries=0) as producer:
             # A message of another ack level ends the open block, which is sent at once.
             first = await producer.post(Message("t", b"x"), queue_id=0, ack="page_cache")
             # More than the operating system buffers.
@@ -124,7 +124,7 @@ async def test_who_is_not_answered_does_not_live_on_the_answers_of_others(
         return SILENCE if b"unheard" in bytes(body) else broker.put(header, body)
 
     broker.behave(PUT, put)
-    async with face.Producer(broker.address, timeout_s=0.3, batch_bytes=300) as producer:
+    async with face.Producer(broker.address, timeout_s=0.3, batch_bytes=300, retries=0) as producer:
         unheard = await producer.post(Message("t", b"unheard" * 50))
         for _ in range(200):
             await outcome(face, await producer.post(Message("t", b"x")))
@@ -201,7 +201,9 @@ async def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: Fak
         options = {"timeout_s": 1.0, "batch_bytes": 2_000, "buffer_bytes": 40_000, "new_backoff": quick}
         async with face.Producer(broker.address, **options) as producer:
             # By key, some to the dead broker; and more to any queue than may be held.
-            keyed = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
+            keyed = [
+                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
+            ]
             posted = [await producer.post(Message("t", bytes(300))) for _ in range(400)]
             with pytest.raises(PostsFailed) as caught:
                 await producer.flush()
@@ -211,7 +213,9 @@ async def test_a_dead_broker_holds_up_none_of_the_others(face: Face, broker: Fak
             # At most one block for each queue of the dead broker; others avoid it.
             assert sum(each in failed for each in posted) <= 2 * 6
             other.restart()
-            again = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
+            again = [
+                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
+            ]
             await producer.flush()
             assert {each.result().queue_id for each in again} == {0, 1}
             assert other.log
@@ -238,7 +242,9 @@ async def test_a_broker_that_takes_no_connection_holds_up_none_of_the_others(
 
         options = {"timeout_s": 1.0, "connect_timeout_s": 0.4, "new_backoff": Counting}
         async with face.Producer(broker.address, linger_s=0.001, **options) as producer:
-            posted = [await producer.post(Message("t", b"x"), key=f"{number}") for number in range(16)]
+            posted = [
+                await producer.post(Message("t", b"x"), ordering_key=f"{number}") for number in range(16)
+            ]
             if not face.is_blocking:  # there each attempt delays the caller, as documented
                 await face.until(lambda: any(each.done for each in posted))
                 assert not ended
@@ -264,7 +270,7 @@ async def test_what_never_leaves_whole_fails_in_time(face: Face, broker: FakeBro
         two_brokers(broker, f"127.0.0.1:{rude.getsockname()[1]}")
         options = {"timeout_s": 0.5, "new_backoff": quick, "batch_bytes": 8 << 20, "linger_s": 0.05}
         async with face.Producer(broker.address, **options) as producer:
-            posted = [await producer.post(Message("t", bytes(3_900_000)), key="c") for _ in range(2)]
+            posted = [await producer.post(Message("t", bytes(3_900_000)), ordering_key="c") for _ in range(2)]
             with pytest.raises(PostsFailed):
                 await producer.flush()
             assert posted[0].done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -57,7 +57,7 @@ async def test_what_is_stored_is_what_send_stores_of_each(face: Face, reput_brok
                     )
                     for n, body in enumerate(bodies)
                 ]
-                twins = await producer.send_pipelined(expected, queue_id=unique_ids, in_flight=256)
+                twins = await face.post_all(producer, expected, queue_id=int(unique_ids))
                 both = await stored(face, address, topic, int(unique_ids))
                 assert [m.offset_message_id for m in both] == [
                     r.offset_message_id for r in [*receipts, *twins]
@@ -165,15 +165,10 @@ async def test_a_single_message_that_the_broker_refuses(face: Face, reput_broker
 
     async with face.Producer(reput_broker.address, ack="page_cache", batch_bytes=8 << 20) as producer:
         large = bytes(5 << 20)
-        sends: tuple[Callable[[], Awaitable[object]], ...] = (
-            lambda: producer.send_many("t", [large]),
-            lambda: producer.send_pipelined([Message("t", large)]),
-        )
-        for send in sends:
-            with pytest.raises(PartlySent) as caught:
-                await send()
-            assert list(caught.value.errors) == [0]
-            assert caught.value.receipts == [None]
+        with pytest.raises(PartlySent) as caught:
+            await producer.send_many("t", [large])
+        assert list(caught.value.errors) == [0]
+        assert caught.value.receipts == [None]
 
 
 @scenario
@@ -186,7 +181,7 @@ async def test_a_client_that_is_closed_by_an_interrupt_reports_what_waits(
     async with face.Producer(reput_broker.address, ack="page_cache") as producer:
         await producer.send(Message("t", b"x"))
         with monkeypatch.context() as patched:
-            patched.setattr("reput_client.produce.block_sender.BlockSender.wait", wait)
+            patched.setattr("reput_client.produce.block_sender.BlockSender.until", wait)
             with pytest.raises(PartlySent) as caught:
                 await producer.send_many("t", [b"a", b"b", b"c"], queue_id=0, batch=1, in_flight=1)
         assert list(caught.value.errors) == [0]

@@ -72,7 +72,7 @@ async def test_a_broker_that_takes_nothing_is_left_out_and_comes_back(
         for _ in range(4):
             await producer.send(Message("t", b"x"))
         await producer.send_many("t", [b"x"] * 8, batch=2)
-        await producer.send_pipelined([Message("t", b"x")] * 4)
+        await face.post_all(producer, [Message("t", b"x")] * 4)
         await producer.send_batch([Message("t", b"x")] * 2)
         for _ in range(4):
             await producer.post(Message("t", b"x"))
@@ -127,7 +127,7 @@ async def test_a_queue_that_was_chosen_waits_for_its_new_master(face: Face, clus
             assert (await producer.send(Message("t", b"x"), queue_id=1)).store_host == new.address
 
         async def send_by_key() -> None:
-            await producer.send(Message("t", b"x"), key="k")
+            await producer.send(Message("t", b"x"), ordering_key="k")
 
         async def send_many() -> None:
             assert (await producer.send_many("t", [b"x"], queue_id=1))[0].store_host == new.address
@@ -198,7 +198,7 @@ async def test_a_master_that_waits_for_its_slaves_is_waited_for(face: Face, clus
     alone = cluster.master("broker-b")
     cluster.gone = {"broker-a"}
     alone.behave(PUT, lacking)
-    async with face.Producer(cluster.names.address, timeout_s=5.0) as producer:
+    async with face.Producer(cluster.names.address, timeout_s=5.0, retries=0) as producer:
         with pytest.raises(StoreUnavailable):
             await producer.send(Message("t", b"x"))
         with pytest.raises(PartlySent, match="NO_REPLICA"):
@@ -211,7 +211,7 @@ async def test_what_no_broker_takes_fails_with_a_brokers_reason(face: Face, clus
     for name in cluster.members:
         cluster.master(name).behave(PUT, BUSY)
 
-    async with face.Producer(cluster.names.address) as producer:
+    async with face.Producer(cluster.names.address, retries=0) as producer:
         with pytest.raises(BrokerBusy):
             await producer.send(Message("t", b"x"))
         with pytest.raises(PartlySent, match="BUSY"):
@@ -224,7 +224,7 @@ async def test_what_may_be_stored_is_not_sent_elsewhere(face: Face, cluster: Fak
     for name in cluster.members:
         cluster.master(name).behave(PUT, HANG_UP)
 
-    async with face.Producer(cluster.names.address) as producer:
+    async with face.Producer(cluster.names.address, retries=0) as producer:
         for count in (1, 2):
             with pytest.raises(SendOutcomeUnknown):
                 await producer.send(Message("t", b"x"))

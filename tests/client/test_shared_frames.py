@@ -121,7 +121,7 @@ async def test_a_refusal_that_is_not_about_a_message_is_told_to_all(loop_face: F
     with FakeBroker(queues=1) as broker:
         broker.behave(RequestCode.PUT_MESSAGE, Answer(ResponseCode.SYSTEM_BUSY, remark="too much to do"))
 
-        async with loop_face.Producer(broker.address, ack="page_cache") as producer:
+        async with loop_face.Producer(broker.address, ack="page_cache", retries=0) as producer:
             found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
         assert all(isinstance(error, BrokerError) and "too much to do" in str(error) for error in found)
         assert len({id(error) for error in found}) == TASKS, "nobody shares an exception"
@@ -139,7 +139,7 @@ async def test_an_ack_level_that_is_not_reached_is_told_to_all_with_their_own_re
 
         broker.behave(RequestCode.PUT_MESSAGE, late)
 
-        async with loop_face.Producer(broker.address, ack="flushed") as producer:
+        async with loop_face.Producer(broker.address, ack="flushed", retries=0) as producer:
             found = await send_each(loop_face, producer, messages("shared", [10] * TASKS))
         assert all(isinstance(error, AckNotReached) for error in found)
         places = sorted(error.receipts[0].queue_offset for error in found)
@@ -255,7 +255,7 @@ async def test_a_oneway_send_waits_for_nobody_elses_answer(loop_face: Face) -> N
             return SILENCE if bytes(body[88:92]) == b"slow" else broker.put(header, body)
 
         waits: list[float] = []
-        async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=5.0) as producer:
+        async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=5.0, retries=0) as producer:
             await producer.send(Message("shared", b"first"))
             broker.behave(RequestCode.PUT_MESSAGE, withhold)
             for _ in range(6):

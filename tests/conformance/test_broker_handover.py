@@ -222,7 +222,7 @@ def log_end(view: View) -> int:
     return max(offsets) + 1
 
 
-@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("stop", [pytest.param("clean", marks=pytest.mark.long), "killed"])
 def test_apache_serves_what_reput_served_and_hands_back(tmp_path: Path, stop: str) -> None:
     data_dir, port = tmp_path / "store", free_broker_port()
     sent = for_reput(21, FIRST)
@@ -274,7 +274,7 @@ def reput_agrees(address: str, theirs: View, progress: dict[QueueKey, int]) -> N
     COUNTS["committed offsets equal"] += len(progress)
 
 
-@pytest.mark.parametrize("stop", ["clean", "killed"])
+@pytest.mark.parametrize("stop", [pytest.param("clean", marks=pytest.mark.long), "killed"])
 def test_reput_serves_what_apache_served_and_hands_back(tmp_path: Path, stop: str) -> None:
     data_dir, port = tmp_path / "store", free_broker_port()
     sent = for_apache(24, FIRST)

@@ -109,7 +109,8 @@ def judge(came: Came, due: dict[bytes, int], *, early_ms: int = 0) -> None:
     assert not {body: due[body] - times[0] for body, times in came.items() if times[0] < due[body] - early_ms}
 
 
-@pytest.mark.parametrize("stop", [pytest.param("clean", marks=pytest.mark.long), "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("stop", ["clean", "killed"])
 def test_what_one_has_not_delivered_the_other_does(tmp_path: Path, stop: str) -> None:
     """From Reput to RocketMQ, which keeps what was cancelled, and with its own messages back to Reput."""
     data_dir, port = tmp_path / "store", free_broker_port()

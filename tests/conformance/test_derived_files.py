@@ -48,7 +48,7 @@ def only_the_log(source: Path, target: Path) -> Path:
     return target
 
 
-@pytest.mark.parametrize("writer", ["reput", "apache"])
+@pytest.mark.parametrize("writer", [pytest.param("reput", marks=pytest.mark.long), "apache"])
 def test_both_rebuild_the_same_files(tmp_path: Path, writer: str) -> None:
     written = tmp_path / "written"
     lists = [*workload.messages(11, MESSAGES)]
@@ -89,7 +89,7 @@ def test_both_rebuild_the_same_files(tmp_path: Path, writer: str) -> None:
     COUNTS["files of `reput store rebuild` byte-identical"] += len(queues) + len(index)
 
 
-@pytest.mark.parametrize("writer", ["reput", "apache"])
+@pytest.mark.parametrize("writer", ["reput", pytest.param("apache", marks=pytest.mark.long)])
 def test_each_goes_on_with_what_the_tool_rebuilt(tmp_path: Path, writer: str) -> None:
     """A directory that either has closed in order, with rebuilt queues and index: no broker rebuilds them again."""
     root = tmp_path / "store"

@@ -79,7 +79,7 @@ def some(seed: int, count: int = 250) -> Lists:
     return [*workload.messages(seed, count)]
 
 
-@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize("pool", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_two_directories_in_turn(tmp_path: Path, pool: bool) -> None:
     turns = Turns(tmp_path, 2, pool=pool)
     turns.reput(some(20))

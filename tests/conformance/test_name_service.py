@@ -99,6 +99,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
             assert own.wait(30) == 0
 
 
+@pytest.mark.long
 def test_rocketmqs_tools_show_and_change_both_brokers(scene: Scene) -> None:
     for address in scene.both.values():
         scene.until_registered(address)
@@ -130,6 +131,7 @@ def test_rocketmqs_tools_show_and_change_both_brokers(scene: Scene) -> None:
     COUNTS["commands of mqadmin on both brokers"] += 11
 
 
+@pytest.mark.long
 def test_brokers_leave(scene: Scene) -> None:
     for address in scene.both.values():
         scene.until_registered(address)

@@ -114,6 +114,7 @@ class ReputSlave:
         self.process: BrokerProcess = broker_process(data_dir, free_port(), **options)
 
 
+@pytest.mark.long
 def test_a_reput_slave_of_an_apache_master(tmp_path: Path) -> None:
     master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
     port, ha_port = free_broker_port(), free_port()
@@ -174,6 +175,7 @@ def test_a_reput_slave_counts_for_a_sync_master_of_apache(tmp_path: Path) -> Non
         wait_for_the_same_log(master_dir, slave_dir, from_file=files - 1)
 
 
+@pytest.mark.long
 def test_an_apache_slave_of_a_reput_master(tmp_path: Path) -> None:
     master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
     port, ha_port, slave_port = free_port(), free_port(), free_broker_port()
@@ -256,6 +258,7 @@ def mqadmin(apache: Apache, *arguments: str) -> str:
     return printed
 
 
+@pytest.mark.long
 def test_an_apache_slave_takes_over_the_tables_of_a_reput_master(tmp_path: Path) -> None:
     master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
     port, ha_port = free_broker_port(), free_port()
@@ -286,6 +289,7 @@ def test_an_apache_slave_takes_over_the_tables_of_a_reput_master(tmp_path: Path)
     COUNTS["tables taken over"] += len(tables_of(slave_dir))
 
 
+@pytest.mark.long
 def test_a_reput_slave_takes_over_the_tables_of_an_apache_master(tmp_path: Path) -> None:
     master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"
     port, ha_port = free_broker_port(), free_port()

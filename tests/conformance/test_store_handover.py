@@ -87,7 +87,14 @@ def put_and_check(store: MessageStore, sent: Lists, more: Lists) -> None:
     assert again.close()
 
 
-@pytest.mark.parametrize("stop", ["clean", "killed", "first files deleted"])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param("clean", marks=pytest.mark.long),
+        "killed",
+        pytest.param("first files deleted", marks=pytest.mark.long),
+    ],
+)
 def test_apache_takes_over_from_reput_and_hands_back(tmp_path: Path, stop: str) -> None:
     data_dir, copy = tmp_path / "store", tmp_path / "copy"
     sent = [*workload.messages(1, FIRST)]
@@ -131,11 +138,11 @@ def test_apache_takes_over_from_reput_and_hands_back(tmp_path: Path, stop: str) 
 @pytest.mark.parametrize(
     ("stop", "flush_sync"),
     [
-        ("clean", False),
-        ("killed", False),
-        ("killed while it writes", False),
+        pytest.param("clean", False, marks=pytest.mark.long),
+        pytest.param("killed", False, marks=pytest.mark.long),
+        pytest.param("killed while it writes", False, marks=pytest.mark.long),
         ("killed while it writes", True),
-        ("first files deleted", False),
+        pytest.param("first files deleted", False, marks=pytest.mark.long),
     ],
 )
 def test_reput_takes_over_from_apache_and_hands_back(tmp_path: Path, stop: str, flush_sync: bool) -> None:
@@ -209,6 +216,7 @@ def kept(ours: View, lists: Lists) -> int:
     return count
 
 
+@pytest.mark.long
 def test_both_take_turns(tmp_path: Path) -> None:
     """Neither leaves anything behind that the other stumbles over, however often they change."""
     data_dir = tmp_path / "store"

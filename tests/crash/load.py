@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from crash.ledger import Acknowledged, Ledger, make_body
+from reput_client import Ack
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
 
@@ -27,7 +28,7 @@ class ProducerPlan:
     """How one producer sends: one by one, in blocks, or pipelined; and what it asks to be acknowledged."""
 
     name: str
-    ack: str
+    ack: Ack
     batch: int
     pipelined: bool = False
 
@@ -90,9 +91,8 @@ class Load:
                 if count == 1:
                     receipts = [producer.send(messages[0], ack=plan.ack, queue_id=queue_id)]
                 elif plan.pipelined:
-                    receipts = producer.send_pipelined(
-                        messages, in_flight=16, ack=plan.ack, queue_id=queue_id
-                    )
+                    posted = [producer.post(each, ack=plan.ack, queue_id=queue_id) for each in messages]
+                    receipts = [each.result() for each in posted]
                 else:
                     receipts = producer.send_batch(messages, ack=plan.ack, queue_id=queue_id)
                 for i, receipt in enumerate(receipts):

@@ -24,7 +24,7 @@ from docs.blocks import RUN
 from reput_broker.background import BackgroundBroker
 from reput_client import Consumer, Message, PullConsumer, TransactionState, blocking
 
-PUBLIC = {name: getattr(reput_client, name) for name in reput_client.__all__}
+PUBLIC = {name: getattr(reput_client, name) for name in dir(reput_client)}
 TOPICS = ("orders", "prices", "reminders")
 
 

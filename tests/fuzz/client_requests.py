@@ -14,7 +14,13 @@ from fuzz.captured import Captured, captured_as
 from fuzz.mutations import mutated
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError
-from reput_protocol.signature import REPUT_SIGNATURE, SIGNATURE, Credentials, RequestSigner
+from reput_protocol.signature import (
+    REPUT_SIGNATURE,
+    SIGNATURE,
+    Credentials,
+    RequestSigner,
+    signed_by,
+)
 from reput_protocol.wire.frames import decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value, value_text
 
@@ -178,7 +184,7 @@ def _frame(header_type: HeaderType, encoded: bytes, body: bytes) -> bytes:
 def _signed(frame: Captured, user: Credentials, header_type: HeaderType) -> Captured:
     header = frame.header
     if header.ext.get("AccessKey") != user.user:
-        ext: dict[str, Value] = user.signed(header.ext, frame.body, version=header.version)
+        ext: dict[str, Value] = signed_by(user, header.ext, frame.body, version=header.version)
         header = replace(header, ext=ext)
         frame = frame._replace(header=header, encoded=encode_frame(header, header_type)[8:])
     return frame

@@ -13,7 +13,10 @@ import trio.lowlevel
 from fuzz.outcome import Outcome
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.names import is_system_group
-from reput_protocol.signature import Credentials
+from reput_protocol.signature import (
+    Credentials,
+    signed_by,
+)
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 from support.raw_client import in_letters
@@ -151,7 +154,7 @@ class Witness:
 
     async def _ask(self, code: int, ext: dict[str, Value], body: bytes = b"") -> tuple[Header, bytes]:
         if self._credentials is not None:
-            ext = self._credentials.signed(ext, body, version=0)
+            ext = signed_by(self._credentials, ext, body, version=0)
         opaque = next(self._opaques)
         await self._stream.send_all(encode_frame(Header(code, opaque, ext=ext), HeaderType.JSON, body))
         async for data in self._stream:

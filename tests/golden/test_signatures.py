@@ -12,6 +12,7 @@ from reput_protocol.signature import (
     Credentials,
     check_secret,
     signature_of,
+    signed_by,
     signed_content,
 )
 from reput_protocol.wire.channel import Peer
@@ -47,7 +48,7 @@ QUERY: dict[str, Value] = {
 def test_a_signature_is_javas_whatever_the_header_type(
     user: Credentials, ext: dict[str, Value], body: bytes, signature: str, header_type: HeaderType
 ) -> None:
-    signed = user.signed(ext, body, version=479)
+    signed = signed_by(user, ext, body, version=479)
     assert signed[SIGNATURE] == signature
     read = decode_header(header_type, encode_header(Header(10, 1, ext=signed), header_type))
     assert signature_of(user.secret.encode(), signed_content(read.ext, 479), body) == signature
@@ -84,7 +85,7 @@ def test_recorded_requests_of_all_clients_bear_the_signature_of_their_user() -> 
     assert {frame.client for frame in signed} == {*java, "cpp", "node", "reput"}
     for frame in signed:
         content = signed_content(frame.header.ext, frame.header.version)
-        assert frame.header.ext[SIGNATURE] == USER.signature(content, frame.body), frame
+        assert frame.header.ext[SIGNATURE] == signature_of(USER.secret.encode(), content, frame.body), frame
 
 
 def test_a_secret_is_in_no_text() -> None:

@@ -38,7 +38,7 @@ def test_lines_without_an_answer_are_sent_again_and_stored_once() -> None:
             return HANG_UP if len(marks) == 1 else fake.put(header, body)
 
         fake.behave(RequestCode.PUT_MESSAGE, put)
-        sent = reput("produce", "t", "--deduplicate", server=fake.address, text="one\ntwo\n")
+        sent = reput("produce", "t", server=fake.address, text="one\ntwo\n")
         assert (sent.returncode, marks) == (0, ["mark", "check"])
 
 

@@ -196,7 +196,7 @@ def test_ids_of_the_application_are_recognised_from_any_producer(tmp_path: Path)
         with setting.producer(linger_s=0.001) as other:
             again = other.send(Message("once", b"paid", unique_id="order-17"), queue_id=3)
             assert again == first
-            assert other.send_pipelined([Message("once", b"paid", unique_id="order-17")]) == [first]
+            assert other.post(Message("once", b"paid", unique_id="order-17")).result() == first
             elsewhere = other.send(Message("another", b"paid", unique_id="order-17"))
             assert elsewhere.topic == "another"
             with pytest.raises(

@@ -19,6 +19,7 @@ import pytest
 import trio
 
 from reput_broker import Broker, BrokerConfig
+from reput_client import AckLevel
 from reput_client import Message as AsyncMessage
 from reput_client import Producer as AsyncProducer
 from reput_client import PullConsumer as AsyncPullConsumer
@@ -120,7 +121,7 @@ def send_and_cancel(address: str, sent: Sent, rng: random.Random, turn: int) -> 
                 )
                 before_ms = time.time_ns() // 1_000_000
                 sent.unsure.add(body)
-                ack = rng.choice(("page_cache", "page_cache", "flushed"))
+                ack = rng.choice((AckLevel.PAGE_CACHE, AckLevel.PAGE_CACHE, AckLevel.FLUSHED))
                 producer.send(message, queue_id=rng.randrange(QUEUES), ack=ack)
                 sent.unsure.discard(body)
                 delay_ms = DELAY_LEVELS_MS[level - 1] if level else int((delay_s or 0) * 1000)

@@ -54,6 +54,7 @@ from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicConfig, TopicConfigTable
 from reput_protocol.errors import BrokerError, ErrorCode
+from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.channel import Peer
 from reput_protocol.wire.header import HeaderType
@@ -444,9 +445,10 @@ async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
     group = Group(tmp_path, slave_timeout="60s")
     async with group.member(0, in_sync_timeout_s=60.0) as first, group.member(1):
         await group.in_sync(0, 1)
-        assert (await put(first, b"one")).code == 0
-        await until(lambda: readable(first) == 1)
-        assert (await give_back(first)).code == 0, "the retry topic exists now"
+        ids = [str((await put(first, body)).ext["msgId"]) for body in (b"one", b"other")]
+        await until(lambda: readable(first) == 2)
+        given_back, other = (decode_offset_message_id(each)[1] for each in ids)
+        assert (await give_back(first, given_back)).code == 0, "the retry topic exists now"
         answers: dict[str, ClientAnswer] = {}
 
         async def note(name: str, work: Awaitable[ClientAnswer]) -> None:
@@ -455,7 +457,7 @@ async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
         async with trio.open_nursery() as nursery:
             with monkeypatch.context() as patched:
                 patched.setattr(GroupCopies, "acknowledged", lambda *_: None)
-                nursery.start_soon(note, "back", give_back(first))
+                nursery.start_soon(note, "back", give_back(first, other))
                 nursery.start_soon(note, "sent", send_to_retry_topic(first))
                 nursery.start_soon(note, "put", put(first, b"two", AckLevel.FLUSHED))
                 await until(lambda: "put" in answers)
@@ -464,8 +466,8 @@ async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
         assert {name: answer.code for name, answer in answers.items()} == {"put": 0, "back": 0, "sent": 0}
 
 
-async def give_back(broker: Broker) -> ClientAnswer:
-    header = SendBackHeader(0, "g", 3)  # the first message of the log
+async def give_back(broker: Broker, physical_offset: int) -> ClientAnswer:
+    header = SendBackHeader(physical_offset, "g", 3)
     return await ask(broker, RequestCode.CONSUMER_SEND_MSG_BACK, header.to_ext(HeaderType.MSGPACK))
 
 

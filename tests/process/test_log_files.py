@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reput_client import Ack, AckLevel
 from reput_client.blocking import Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ReputError
@@ -70,7 +71,7 @@ class Load:
             self.is_under_way.set()
 
     def _send(self, producer: Producer, number: int) -> None:
-        ack = "flushed" if number % 7 == 0 else "page_cache"
+        ack: Ack = "flushed" if number % 7 == 0 else "page_cache"
         bodies = [b"%s/%06d/%02d:" % (self._name, number, n) for n in range(20 if number % 3 else 1)]
         messages = [Message("t", body + bytes(300)) for body in bodies]
         if number % 3 == 0:
@@ -78,7 +79,9 @@ class Load:
         elif number % 3 == 1:
             producer.send_batch(messages, ack=ack, queue_id=0)
         else:
-            producer.send_pipelined(messages, in_flight=8, ack=ack, queue_id=0)
+            for message in messages:
+                producer.post(message, ack=ack, queue_id=0)
+            producer.flush()
         self.acknowledged += bodies
 
 
@@ -124,7 +127,7 @@ def test_the_log_in_two_directories_through_a_kill_and_a_stop(tmp_path: Path) ->
     }
     bodies = [b"%04d:" % number + bytes(1000) for number in range(2_000)]
     with BrokerProcess(tmp_path / "store", environment=environment) as process:
-        for some, ack in ((bodies[:1000], "page_cache"), (bodies[1000:], "flushed")):
+        for some, ack in ((bodies[:1000], AckLevel.PAGE_CACHE), (bodies[1000:], AckLevel.FLUSHED)):
             with Producer(process.address, group="log-files") as producer:
                 for start in range(0, 1000, 50):
                     messages = [Message("t", body) for body in some[start : start + 50]]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from reput_client import Ack
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_protocol.errors import ReputError
 from support.broker_process import SMALL_INDEX, BrokerProcess, free_port
@@ -24,7 +25,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.process
 
 
-def put(address: str, topic: str, *bodies: bytes, ack: str = "flushed") -> None:
+def put(address: str, topic: str, *bodies: bytes, ack: Ack = "flushed") -> None:
     with Producer(address, group="ops") as producer:
         for body in bodies:
             producer.send(Message(topic, body), ack=ack, queue_id=0)

@@ -13,6 +13,7 @@ from reput_client import Credentials
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ProtocolError
+from reput_protocol.signature import signed_by
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value, value_text
 from scan.findings import Finding
@@ -135,7 +136,7 @@ def _frames(
         for topic, group in names.pairs:
             ext, body = _request(code, topic, group)
             if credentials is not None:
-                ext = credentials.signed(ext, body, version=479)
+                ext = signed_by(credentials, ext, body, version=479)
             frames.append(
                 encode_frame(Header(sent_code, next(opaques), flag, None, ext, 0, 479), header_type, body)
             )

@@ -74,7 +74,7 @@ def _import_for_all_seeds() -> None:
     import reput_client
     import simulation.scenario  # noqa: F401
 
-    for name in reput_client.__all__:
+    for name in dir(reput_client):
         getattr(reput_client, name)
     for name in ("anyio._backends._trio", "encodings.idna", "reput_client.transport.aio"):
         import_module(name)

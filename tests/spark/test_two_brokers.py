@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reput_broker.background import BackgroundBroker
-from reput_client.blocking import Admin, Message, Producer
+from reput_client.blocking import Admin, Producer
 from support.sink_client import published
 
 MESSAGES = 240
@@ -59,7 +59,7 @@ def test_a_stream_over_two_brokers_is_exactly_once(
         ]
 
     with Producer(first.address) as producer:
-        producer.send_pipelined([Message("orders", b"%d" % number) for number in range(MESSAGES)])
+        producer.send_many("orders", [b"%d" % number for number in range(MESSAGES)], batch=8)
     copy(spark, first, tmp_path / "c")
     assert all(published(broker.address, "orders") for broker in brokers)
     at_first, at_second = copies()

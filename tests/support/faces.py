@@ -10,13 +10,15 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 
 import reput_client
 import reput_client.blocking
+from reput_client import Message, PostsFailed, SendReceipt
 from support.waiting import until, wait_until
 
 Scenario = Callable[["Face"], Coroutine[Any, Any, None]]
@@ -48,7 +50,7 @@ class Face:
         """Run a scenario to its end; fail if it leaves a task, thread or socket behind."""
         sockets, threads = open_sockets(), own_threads()
         if self.is_blocking:
-            _finish(scenario())
+            finish(scenario())
         else:
             anyio.run(_counting_tasks(scenario, self.name), backend=self.name)
         # The broker's ends of the connections are in this process too, and close a moment later.
@@ -58,6 +60,13 @@ class Face:
             time.sleep(0.005)
         assert open_sockets() <= sockets, "a socket was left open"
         assert own_threads() <= threads, "a thread was left behind"
+
+    async def post_all(self, producer: Any, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
+        """Post messages, and return their receipts once all are acknowledged; the first failure is raised."""
+        posted = [await producer.post(message, **options) for message in messages]
+        with suppress(PostsFailed):
+            await producer.flush()
+        return [each.result() for each in posted]
 
     async def together(self, *works: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run coroutine functions at the same time, as tasks or as threads, and wait for all."""
@@ -70,7 +79,7 @@ class Face:
 
         def in_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
             try:
-                _finish(work())
+                finish(work())
             except BaseException as error:
                 failures.append(error)
 
@@ -133,7 +142,7 @@ def _counting_tasks(
     return run
 
 
-def _finish(work: Coroutine[Any, Any, Any]) -> Any:
+def finish(work: Coroutine[Any, Any, Any]) -> Any:
     try:
         work.send(None)
     except StopIteration as done:
@@ -165,7 +174,7 @@ class _Wrapped:
         return call
 
     async def _run(self, handler: Callable[[Any], Coroutine[Any, Any, None]], **options: Any) -> None:
-        self._client.run(lambda message: _finish(handler(message)), **options)
+        self._client.run(lambda message: finish(handler(message)), **options)
 
     async def __aenter__(self) -> _Wrapped:
         self._client.__enter__()
@@ -197,7 +206,7 @@ class _WrappedPops(_Wrapped):
         self._client.ack([message._client for message in messages])
 
     async def _run(self, handler: Callable[[Any], Coroutine[Any, Any, None]], **options: Any) -> None:
-        self._client.run(lambda message: _finish(handler(_Wrapped(message))), **options)
+        self._client.run(lambda message: finish(handler(_Wrapped(message))), **options)
 
 
 class _WrappedTransactions(_Wrapped):
@@ -206,7 +215,7 @@ class _WrappedTransactions(_Wrapped):
     def __init__(self, *args: Any, check: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any) -> None:
         super().__init__(
             reput_client.blocking.TransactionProducer(
-                *args, check=lambda message: _finish(check(message)), **options
+                *args, check=lambda message: finish(check(message)), **options
             )
         )
 
@@ -214,7 +223,7 @@ class _WrappedTransactions(_Wrapped):
         self, message: Any, local_transaction: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any
     ) -> Any:
         return self._client.send_in_transaction(
-            message, lambda sent: _finish(local_transaction(sent)), **options
+            message, lambda sent: finish(local_transaction(sent)), **options
         )
 
 

@@ -13,7 +13,11 @@ from typing import Self
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import SignatureChallenge
-from reput_protocol.signature import Credentials, RequestSigner
+from reput_protocol.signature import (
+    Credentials,
+    RequestSigner,
+    signed_by,
+)
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, Value
 
@@ -92,7 +96,7 @@ class RawClient:
         if self.signer is not None:
             self.signer.sign(header, body)
         elif self.credentials is not None:
-            header.ext = self.credentials.signed(header.ext, body, version=0)
+            header.ext = signed_by(self.credentials, header.ext, body, version=0)
         return encode_frame(header, self.header_type, body)
 
     def send_bytes(self, data: bytes) -> None:

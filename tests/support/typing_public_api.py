@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import assert_type
 
 from reput_client import (
+    Ack,
+    AckLevel,
     Admin,
     ColumnsResult,
     Consumer,
@@ -25,12 +27,13 @@ from reput_client import (
     ReceivedMessage,
     RemoteOffsetStore,
     SendReceipt,
+    TopicConfig,
+    TopicRoute,
     TransactionProducer,
     TransactionReceipt,
     TransactionState,
     blocking,
 )
-from reput_protocol.commands.topic import TopicConfig, TopicRoute
 
 ADDRESS = "127.0.0.1:10911"
 
@@ -45,6 +48,9 @@ async def produce() -> None:
         assert_type(receipt.message_id, str)
         assert_type(receipt.offset_message_id, str)
         assert_type(receipt.queue_offset, int)
+        assert_type(receipt.stored_at, datetime | None)
+        level: Ack = AckLevel.FLUSHED
+        await producer.send(Message("orders", b"x"), ack=level)
         await producer.send(Message("orders", b"x", delay_level=3))
         await producer.send(Message("orders", b"x", delay_s=60.0))
         assert_type(Message("orders", b"x", deliver_at=datetime.now(UTC)).is_delayed, bool)
@@ -52,12 +58,10 @@ async def produce() -> None:
             [Message("orders", bytearray(b"1")), Message("orders", memoryview(b"2"))]
         )
         assert_type(receipts, list[SendReceipt])
-        messages = (Message("orders", b"x") for _ in range(3))
-        assert_type(await producer.send_pipelined(messages, in_flight=64, key="k"), list[SendReceipt])
         many = await producer.send_many("orders", [b"1", bytearray(b"2")], tag="paid", keys=[["o-1"], []])
         assert_type(many, Sequence[SendReceipt])
         assert_type(many[0], SendReceipt)
-        posted = await producer.post(Message("orders", b"x"), ack="flushed", key="k", on_done=print)
+        posted = await producer.post(Message("orders", b"x"), ack="flushed", ordering_key="k", on_done=print)
         assert_type(posted, Posted)
         assert_type(await posted, SendReceipt)
         await producer.flush()
@@ -80,7 +84,7 @@ async def produce_in_transactions() -> None:
     async with TransactionProducer(ADDRESS, group="shop", check=was_paid, checks_at_once=4) as producer:
         assert_type(producer, TransactionProducer)
         receipt = await producer.send_in_transaction(
-            Message("orders", b"x"), pay, check_after_s=60.0, key="k"
+            Message("orders", b"x"), pay, check_after_s=60.0, ordering_key="k"
         )
         assert_type(receipt, TransactionReceipt)
         assert_type(receipt.is_committed, bool)
@@ -107,6 +111,7 @@ async def consume() -> None:
         async for message in consumer:
             assert_type(message, ReceivedMessage)
             assert_type(message.body, bytes)
+            assert_type(message.born_at, datetime)
             assert_type(message.tag, str | None)
             assert_type(message.keys, tuple[str, ...])
             assert_type(message.properties, dict[str, str])
@@ -190,27 +195,10 @@ def block() -> None:
         assert_type(pull_consumer.pull_columns("orders", queue_id=0, offset=0), ColumnsResult)
         store = blocking.RemoteOffsetStore(pull_consumer)
         store.persist_all(pull_consumer.queues("orders"))
+        assert_type(consumer.receive(1.0), ReceivedMessage | None)
+        assert_type(consumer.positions(), dict[MessageQueue, int])
     with blocking.Admin(ADDRESS) as admin:
         assert_type(admin.max_offset("orders", 0), int)
+        assert_type(admin.topic_config("orders"), TopicConfig)
     local = blocking.LocalFileOffsetStore("offsets.json")
     blocking.Consumer(ADDRESS, group="billing", topic="orders", offset_store=local)
-
-
-def block_wrongly(producer: blocking.Producer, consumer: blocking.Consumer, admin: blocking.Admin) -> None:
-    """Each line is an error; an ignore that is not needed is one, too."""
-    blocking.Producer(ADDRESS, grup="shop")  # type: ignore[call-arg]
-    blocking.Producer(ADDRESS, linger_s="1")  # type: ignore[arg-type]
-    blocking.Producer(ADDRESS, runtime=None)  # type: ignore[call-arg]
-    blocking.PullConsumer(ADDRESS)  # type: ignore[call-arg]
-    producer.send(Message("orders", b"x"), akc="flushed")  # type: ignore[call-arg]
-    producer.send(b"x")  # type: ignore[arg-type]
-    producer.send(Message("orders", b"x"), "flushed")  # type: ignore[call-arg]
-    producer.send_batch([b"x"])  # type: ignore[list-item]
-    producer.send_many("orders", [b"x"], tag=1)  # type: ignore[arg-type]
-    producer.post(Message("orders", b"x"), on_done=1)  # type: ignore[arg-type]
-    consumer.receive("1")  # type: ignore[arg-type]
-    consumer.done()  # type: ignore[call-arg]
-    admin.create_topic("orders", queue=4)  # type: ignore[call-arg]
-    assert_type(consumer.receive(1.0), ReceivedMessage | None)
-    assert_type(consumer.positions(), dict[MessageQueue, int])
-    assert_type(admin.topic_config("orders"), TopicConfig)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import reput_client
 from reput_client import errors
+from reput_client.exported import modules_of
 
 HEAD = """\
 # Client API
@@ -41,10 +42,13 @@ GROUPS = {
 """The names that most programs use, by heading; all others of `reput_client` follow."""
 
 
+_MODULES = modules_of(reput_client._OWN)  # noqa: SLF001
+
+
 def page() -> str:
     """Return the page."""
     grouped = {name for names in GROUPS.values() for name in names}
-    rest = [name for name in reput_client.__all__ if name not in grouped and name not in errors.__all__]
+    rest = [name for name in dir(reput_client) if name not in grouped and name not in errors.__all__]
     return "".join((HEAD, *_sections({**GROUPS, "More": tuple(rest)})))
 
 
@@ -52,4 +56,5 @@ def _sections(groups: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for heading, names in groups.items():
         yield f"\n## {heading}\n"
         for name in names:
-            yield f"\n::: reput_client.{name}\n"
+            # Under its module: a reader of source does not follow names that only type checkers import.
+            yield f"\n::: {_MODULES.get(name, 'reput_client')}.{name}\n"

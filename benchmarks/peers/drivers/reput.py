@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from peers.bodies import Bodies, Tally
 from peers.drivers.base import QUIET_S, Driver, at_pace, by_tasks
-from reput_client import Message, Producer, blocking
+from reput_client import AckLevel, Message, Producer, blocking
 from reput_protocol.properties import TAGS
 
 _FRAMES = 16
@@ -31,8 +31,8 @@ class Reput(Driver):
 
     async def open_producer(self) -> None:
         """Connect what the job's kind needs."""
-        ack = self.job.durability
-        self._blocking = blocking.Producer(self.server, group="bench", ack=ack, max_in_flight=_FRAMES)
+        ack = AckLevel(self.job.durability)
+        self._blocking = blocking.Producer(self.server, group="bench", ack=ack)
         self._blocking.__enter__()
         self._producer = Producer(self.server, group="bench", ack=ack)
         await self._producer.__aenter__()

@@ -244,7 +244,7 @@ class MasterParts(RoleParts):
             clock_ms=core.clock_ms,
             window_s=lambda: core.config.dedup.window,
         )
-        once = PutOnce(deduplication, puts.appender)
+        once = PutOnce(deduplication, puts.appender, puts.progress)
         return (
             PutProcessor(
                 core.store, core.topic_access, core.counters, once, puts.progress, core.groups.requesters

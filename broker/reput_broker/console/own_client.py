@@ -6,7 +6,7 @@ Imported when the first page is asked for: a broker whose console is not used do
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final, cast
 
 import structlog
 import trio
@@ -42,7 +42,7 @@ _OPTIONS: Final = ClientOptions(_ADDRESS, timeout_s=60.0, credentials=Credential
 
 def own_admin(ask: Ask, broker_name: str) -> Admin:
     """Return a client whose only broker is this one. It needs no connecting and no closing."""
-    return Admin(_OwnSession(ask, broker_name), credentials=_OPTIONS.credentials)
+    return Admin(cast("Any", _OwnSession(ask, broker_name)), credentials=_OPTIONS.credentials)
 
 
 class _OwnSession(Session):

@@ -82,7 +82,7 @@ class PutProcessor:
 
         body, topic = request.body, header.topic
         block = Block(body, topic, header.queue_id, header.count, request.client.born_host)
-        if header.dedup is None:
+        if not self._once.looks_at(header.dedup):
             return Put(request, len(body), block, answer, topic, header.ack)
 
         def put_request(work: Work) -> Put:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from reput_broker.observe.counters import Counters
@@ -25,6 +26,10 @@ from reput_protocol.record.put_block import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")
+
+
+def _nothing() -> None:
+    pass
 
 
 class StoredBefore(PutResult):
@@ -160,6 +165,11 @@ class Appender:
             self._page_cache_seconds.observe(now - puts[0].request.received_at, in_page_cache)
             if self._syncs_always:
                 self._progress.flushed.want()
+
+    async def passed(self) -> None:
+        """Return when every put that came before is in the log, or was refused."""
+        with suppress(DiskFull, FileNotMade, Fenced, StoreClosed):  # which the caller's own put meets too
+            await self._lock.call(self._store, 0, _nothing)
 
     async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
         """Run `put`, which stores a record of the broker itself, when the lock is free. The caller

@@ -1,8 +1,9 @@
 """Store a message once although its producer sent it several times; topic and unique id identify it.
 
-Dispatched messages are found in the key index, which a crash leaves complete. Only messages put since then are in
-memory, which therefore does not grow with the window. A first attempt can still be in the buffers of an abandoned
-connection, so a message that was searched for and not found stays remembered in case it arrives late.
+A message that is sent again is searched for in the key index, once everything put before is dispatched; a crash leaves
+the index complete. A first attempt costs nothing, except while a search runs and for a while after it: it can still be
+in the buffers of an abandoned connection, so a message that was searched for and not found stays remembered in case it
+arrives late, and what is put meanwhile is remembered until it is dispatched.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from reput_protocol.errors import ErrorCode
 from reput_protocol.record.record import decode_record
 
 _CHECKED_MAX: Final = 65_536
+_LATE_MS: Final = 300_000
+"""How long after a search first attempts may arrive late."""
 
 
 class StoredAt(NamedTuple):
@@ -67,6 +70,12 @@ class Deduplication:
         self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
         self._checked: OrderedDict[Identity, StoredAt] = OrderedDict()
         self._searches: dict[object, int] = {}  # what was dispatched at the start of each
+        self._alert_until_ms = -1
+
+    @property
+    def is_alert(self) -> bool:
+        """Whether first attempts may arrive late, so that they are compared and remembered."""
+        return self._alert_until_ms >= 0 and (bool(self._searches) or self._clock_ms() < self._alert_until_ms)
 
     @contextmanager
     def look(self) -> Iterator[None]:
@@ -74,10 +83,12 @@ class Deduplication:
         ended."""
         token = object()
         self._searches[token] = self._store.dispatched_offset
+        self._alert_until_ms = max(self._alert_until_ms, 0)
         try:
             yield
         finally:
             del self._searches[token]
+            self._alert_until_ms = self._clock_ms() + _LATE_MS
 
     def complete_index(self) -> None:
         """Bring what has been dispatched into the index; call it in the event loop before `find_all`.

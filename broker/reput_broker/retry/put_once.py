@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import trio
 
 from reput_broker.put.appender import Appender, StoredBefore
+from reput_broker.put.progress import LogProgress
 from reput_broker.request import Handled, Refusal, Request, Result
 from reput_broker.retry.deduplication import Deduplication, StoredAt
 from reput_broker.retry.message_content import Content
@@ -63,7 +64,8 @@ def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], lis
     return unique_ids, sizes
 
 
-_LOOKS_AT_ONCE = 4
+_LOOKS_AT_ONCE: Final = 4
+_SETTLE_S: Final = 5.0
 Work = Callable[[], PutResult]
 Append = Callable[[Work], Result]
 
@@ -81,10 +83,15 @@ class Alone(NamedTuple):
 class PutOnce:
     """Appends messages that are not stored yet: in blocks, or alone."""
 
-    def __init__(self, deduplication: Deduplication, appender: Appender) -> None:
+    def __init__(self, deduplication: Deduplication, appender: Appender, progress: LogProgress) -> None:
         self._appender = appender
         self._deduplication = deduplication
+        self._progress = progress
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+
+    def looks_at(self, dedup: Dedup | None) -> bool:
+        """Whether a put may be stored already, so that it goes through here."""
+        return dedup is Dedup.CHECK or (dedup is Dedup.MARK and self._deduplication.is_alert)
 
     def append(self, request: Request, header: PutMessageHeader, put: Work, append: Append) -> Result:
         """Run `put` through `append`, or return the outcome that the messages had the first time.
@@ -112,12 +119,29 @@ class PutOnce:
         sizes: Sequence[int],
     ) -> Handled:
         with self._deduplication.look():
-            self._deduplication.complete_index()
+            await self._settle()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_all, header.topic, unique_ids, limiter=self._limiter
             )
             result = append(self._once(header, put, unique_ids, sizes, known))
             return await self._appender.resolve(result)
+
+    async def _settle(self) -> None:
+        """Bring everything that was put before into the index.
+
+        Raises:
+            Refusal: it takes too long, or there is no index, or no disk space for it.
+        """
+        await self._appender.passed()
+        with trio.move_on_after(_SETTLE_S):
+            await self._progress.dispatched.reached(self._progress.appended.offset)
+            self._deduplication.complete_index()
+            return
+        raise Refusal(
+            ErrorCode.NOT_READY,
+            f"it is unknown whether the message is stored: what was put before is not readable after {_SETTLE_S:.0f} s;"
+            " send it again shortly",
+        )
 
     def _once(
         self,
@@ -151,7 +175,7 @@ class PutOnce:
 
     async def _look_and_append_alone(self, alone: Alone, put: Work, append: Append) -> Handled:
         with self._deduplication.look():
-            self._deduplication.complete_index()
+            await self._settle()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_alone, alone.topic, alone.unique_id, limiter=self._limiter
             )

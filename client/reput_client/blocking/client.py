@@ -77,7 +77,7 @@ def constructor(
 
 def on_blocking_runtime(kind: type[ClientT]) -> type[ClientT]:
     """Return a subclass of the async client `kind` whose waits block the calling thread."""
-    return type(kind.__name__, (kind,), {"new_runtime": BlockingRuntime, "__module__": kind.__module__})
+    return type(kind.__name__, (kind,), {"_new_runtime": BlockingRuntime, "__module__": kind.__module__})
 
 
 def _described_by(method: Callable[..., Any], function: Callable[P, T]) -> Callable[P, T]:
@@ -99,11 +99,11 @@ class BlockingClient(Generic[ClientT]):
     """An async client and the runtime of its coroutines; a context manager."""
 
     def __init__(self, client: ClientT) -> None:
-        runtime = client.runtime
+        runtime = client._session.runtime
         assert isinstance(runtime, BlockingRuntime), "the client was made by `constructor`"
         self._client = client
         self._runtime = runtime
-        runtime.on_fork(client.after_fork)
+        runtime.on_fork(client._after_fork)
 
     def __enter__(self) -> Self:
         """Connect.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
-from reput_client.blocking.offset_store import BlockingOffsetStore
+from reput_client.blocking.offset_store import OffsetStore
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.errors import ClientClosed
@@ -26,7 +26,7 @@ _Consumer = on_blocking_runtime(asynchronous.Consumer)
 class BlockingConsumerOptions(ConsumerOptions):
     """See `Consumer`."""
 
-    offset_store: BlockingOffsetStore | None = None  # type: ignore[assignment]
+    offset_store: OffsetStore | None = None  # type: ignore[assignment]
 
 
 class Consumer(BlockingClient[asynchronous.Consumer]):
@@ -40,7 +40,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     @takes(BlockingConsumerOptions)
     def __init__(self, options: BlockingConsumerOptions) -> None:
         store = options.offset_store
-        own = None if store is None else store.asynchronous
+        own = None if store is None else store._client
         super().__init__(_Consumer(**{**vars(options), "offset_store": own}))
 
     @property
@@ -90,7 +90,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         return self
 
     def __next__(self) -> ReceivedMessage:
-        message = self._runtime.call(self._client.receive_nowait)
+        message = self._runtime.call(self._client._receive_nowait)
         if message is None:
             message = self.receive()
             if message is None:
@@ -103,6 +103,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     again = locked(asynchronous.Consumer.again)
     give_back = blocking(asynchronous.Consumer.give_back)
     commit = blocking(asynchronous.Consumer.commit)
+    failed = blocking(asynchronous.Consumer.failed)
     rewind = locked(asynchronous.Consumer.rewind)
 
     def stop(self) -> None:
@@ -120,9 +121,9 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-        if self._client.tracing is not None:
-            handler = self._client.tracing.plain_handler(handler, self.group)
-        handlers = self._client.handlers
+        if self._client._tracing is not None:
+            handler = self._client._tracing.plain_handler(handler, self.group)
+        handlers = self._client._member.handlers
         handlers.begin(concurrency)
         try:
             if concurrency == 1:
@@ -130,7 +131,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
                     try:
                         handler(message)
                     except Exception as error:
-                        self._runtime.run(self._client.failed(message, error))
+                        self.failed(message, error)
             else:
                 run_in_threads(
                     self.take,
@@ -147,7 +148,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         try:
             handler(message)
         except Exception as error:
-            self._runtime.run(self._client.failed(message, error))
+            self.failed(message, error)
         else:
             self.done(message)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from reput_client.blocking.client import BlockingClient, blocking, constructor
@@ -26,7 +26,7 @@ class PoppedMessage(popped.Popped):
 
     @property
     def _runtime(self) -> BlockingRuntime:
-        runtime = self.settling.session.runtime
+        runtime = self._settling.session.runtime
         assert isinstance(runtime, BlockingRuntime), "it was received by a synchronous client"
         return runtime
 
@@ -82,8 +82,6 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
         """Whether it receives no more messages, because it was stopped or closed."""
         return self._client.stopped
 
-    ack = blocking(asynchronous.PopConsumer.ack)
-
     def receive(
         self, max_messages: int = POP_MESSAGES_MAX, *, invisible_s: float = 60.0, wait_s: float = 15.0
     ) -> list[PoppedMessage]:
@@ -91,7 +89,14 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
 
         See `reput_client.PopConsumer.receive`.
         """
-        return self._runtime.run(self._client.receive_as(PoppedMessage, max_messages, invisible_s, wait_s))
+        return self._runtime.run(self._client._receive_as(PoppedMessage, max_messages, invisible_s, wait_s))
+
+    def ack(self, messages: Iterable[PoppedMessage]) -> None:
+        """Acknowledge several messages, with one request for each broker.
+
+        See `reput_client.PopConsumer.ack`.
+        """
+        self._runtime.run(self._client._settling.ack_all(messages))
 
     def stop(self) -> None:
         """Receive no more messages: `receive` returns, and `run` does when its handlers are done.
@@ -113,10 +118,10 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
         once the handlers in progress are done. Otherwise as `reput_client.PopConsumer.run`.
         """
         runtime, client = self._runtime, self._client
-        if client.tracing is not None:
-            handler = client.tracing.plain_handler(handler, self.group)
+        if client._tracing is not None:
+            handler = client._tracing.plain_handler(handler, self.group)
         run: Run[PoppedMessage] = runtime.call(
-            lambda: client.begin_run(PoppedMessage, concurrency, invisible_s)
+            lambda: client._begin_run(PoppedMessage, concurrency, invisible_s)
         )
 
         def handle(message: PoppedMessage) -> None:
@@ -139,4 +144,4 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
                 run_in_threads(take, lambda: run.stopped or client.closed, handle, slots)
         finally:
             with suppress(ClientClosed):  # from an interrupt
-                runtime.run(client.end_run(run))
+                runtime.run(client._end_run(run))

@@ -52,12 +52,12 @@ class Producer(BlockingClient[asynchronous.Producer]):
     ) -> None:
         """Flush what was posted, and close; see `reput_client.Producer.__aexit__`."""
         try:
-            self._runtime.run(self._client.flush_at_exit(error))
+            self._runtime.run(self._client._flush_at_exit(error))
         except ClientClosed:
             if self._runtime.interruption is None:
                 raise
             if error is None:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
         finally:
             self.close()
 
@@ -66,7 +66,7 @@ class Producer(BlockingClient[asynchronous.Producer]):
         super().close()
         if self._runtime.interruption is not None:
             try:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
             except PostsFailed as failed:
                 log.error("an interrupted producer was closed: %s", failed)
 
@@ -95,11 +95,6 @@ class Producer(BlockingClient[asynchronous.Producer]):
     def send_batch(self, messages: Sequence[Message], **options: Any) -> list[SendReceipt]:
         """`messages` other than a list or tuple are copied before the first one is sent."""
         return self._runtime.run(self._client.send_batch(_copy(messages), **options))
-
-    @signature_of(asynchronous.Producer.send_pipelined)
-    def send_pipelined(self, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
-        """`messages` is read under the client's lock: an iterator that waits delays other threads."""
-        return self._runtime.run(self._client.send_pipelined(self._runtime.read(messages), **options))
 
     @signature_of(asynchronous.Producer.send_many)
     def send_many(
@@ -142,12 +137,14 @@ class Producer(BlockingClient[asynchronous.Producer]):
             self._runtime.run(self._client.flush())
         except ClientClosed:
             if self._runtime.interruption is not None:
-                self._client.report_interrupted()
+                self._client._report_interrupted()
             raise
 
 
-BlockingCheck: TypeAlias = Callable[[ReceivedMessage], TransactionState]
-BlockingLocalTransaction: TypeAlias = Callable[[Message], TransactionState]
+TransactionCheck: TypeAlias = Callable[[ReceivedMessage], TransactionState]
+"""Returns how a transaction has ended; see `TransactionProducer`."""
+LocalTransaction: TypeAlias = Callable[[Message], TransactionState]
+"""Executes a local transaction and returns how it went."""
 
 _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 
@@ -156,7 +153,7 @@ _TransactionProducer = on_blocking_runtime(transactions.TransactionProducer)
 class BlockingTransactionOptions(transactions.TransactionProducerOptions):
     """See `TransactionProducer`."""
 
-    check: BlockingCheck = field()  # type: ignore[assignment]
+    check: TransactionCheck = field()  # type: ignore[assignment]
 
 
 class TransactionProducer(Producer):
@@ -181,11 +178,11 @@ class TransactionProducer(Producer):
     def send_in_transaction(
         self,
         message: Message,
-        local_transaction: BlockingLocalTransaction,
+        local_transaction: LocalTransaction,
         *,
         check_after_s: float | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionReceipt:
         """Store a message, run a local transaction, and commit or roll back the message accordingly.
@@ -202,7 +199,7 @@ class TransactionProducer(Producer):
                 transaction,
                 check_after_s=check_after_s,
                 queue_id=queue_id,
-                key=key,
+                ordering_key=ordering_key,
                 timeout_s=timeout_s,
             )
         )

@@ -48,9 +48,9 @@ class BulkReader(Client):
         self._offsets = OffsetRequests(self._session)
         self._ahead = self._new_ahead()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections."""
-        super().after_fork()
+        super()._after_fork()
         self._ahead = self._new_ahead()
 
     def _new_ahead(self) -> ReadAhead:

@@ -14,7 +14,6 @@ from reput_client.consume.group.failures import GiveBack
 from reput_client.consume.group.handling import Handling
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.overdue import Handlers
 from reput_client.consume.group.taking import Taking
 from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore
@@ -214,7 +213,7 @@ class Consumer(Client):
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        # `receive_nowait` inlined: this runs for every message.
+        # `_receive_nowait` inlined: this runs for every message.
         iteration = self._iteration
         if monotonic() < iteration.until:
             message = next(iteration.messages, None)
@@ -226,7 +225,7 @@ class Consumer(Client):
             raise StopAsyncIteration
         return message
 
-    def receive_nowait(self) -> ReceivedMessage | None:
+    def _receive_nowait(self) -> ReceivedMessage | None:
         """Like `receive`, but never waits: None if it would have to wait or poll."""
         iteration = self._iteration
         if monotonic() < iteration.until:
@@ -313,8 +312,8 @@ class Consumer(Client):
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-        if self.tracing is not None:
-            handler = self.tracing.handler(handler, self.group)
+        if self._tracing is not None:
+            handler = self._tracing.handler(handler, self.group)
         try:
             if concurrency > 1:
                 await self._handling.run_concurrently(handler, concurrency)
@@ -322,11 +321,6 @@ class Consumer(Client):
                 await self._handling.run_one_by_one(handler)
         finally:
             self.rewind()
-
-    @property
-    def handlers(self) -> Handlers:
-        """The handlers of `run`; for code that runs handlers in its own way."""
-        return self._member.handlers
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
         """Apply `on_failure` to a message from `take` whose handling raised `error`.
@@ -350,7 +344,7 @@ class Consumer(Client):
         self._taking.current_is_handled()
         await self._member.commits.commit(self._member.fetcher.queues.values())
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections, and join as a new member when used."""
         self._session.after_fork()
         self._taking.forget()

@@ -12,7 +12,7 @@ from reput_client.transport.address import Address
 from reput_client.transport.client import Client
 from reput_client.transport.session import Session, raise_refusal
 from reput_client.transport.standbys import read
-from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
+from reput_protocol.codes import Boundary, BoundaryType, RequestCode, ResponseCode
 from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.offset import (
     EarliestTimeResult,
@@ -102,7 +102,7 @@ class OffsetRequests:
         return _offset(await self._read(RequestCode.GET_MAX_OFFSET, header, queue, "last offset"))
 
     async def offset_by_time(
-        self, queue: MessageQueue, when: datetime | int, boundary: str = BoundaryType.LOWER
+        self, queue: MessageQueue, when: datetime | int, boundary: Boundary = BoundaryType.LOWER
     ) -> int:
         """Return the offset of the first message stored at or after `when`.
 
@@ -181,7 +181,7 @@ class QueueBounds(Client):
         topic: str,
         queue_id: int,
         when: datetime | int,
-        boundary: str = BoundaryType.LOWER,
+        boundary: Boundary = BoundaryType.LOWER,
         *,
         broker_name: str | None = None,
     ) -> int:

@@ -272,7 +272,7 @@ class PullConsumer(QueueBounds):
             or_slave=True,
         )
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections."""
-        super().after_fork()
+        super()._after_fork()
         self._new_read_aheads()

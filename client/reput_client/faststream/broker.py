@@ -53,6 +53,7 @@ from reput_client.produce.producer import Producer
 from reput_client.produce.receipts import SendReceipt
 from reput_client.tls import TLS
 from reput_client.transport.options import takes
+from reput_protocol.codes import Ack
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -195,7 +196,7 @@ class ReputBrokerOptions(_Defaults):
     address: str | Iterable[str] = "127.0.0.1:10911"
     _: KW_ONLY
     group: str = "reput-faststream"
-    ack: str = "flushed"
+    ack: Ack = "flushed"
     timeout_s: float = 10.0
     retries: int = 0
     deduplicate: bool = False
@@ -381,7 +382,7 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
             headers: properties.
             reply_to: a topic for the result of the handler.
             correlation_id: a property by which results and logs are related; generated if None.
-            options: `tag`, `keys`, a delay as of `Message`; `ack`, `key`, `queue_id` as of `Producer.send`.
+            options: `tag`, `keys`, a delay as of `Message`; `ack`, `ordering_key`, `queue_id` as of `Producer.send`.
 
         Raises:
             ReputError: as `Producer.send`.

@@ -9,6 +9,7 @@ from faststream import BatchPublishCommand, Context, PublishCommand, PublishType
 from faststream.message import AckStatus, decode_message
 
 from reput_client.received import PulledRecords, ReceivedMessage
+from reput_protocol.codes import Ack
 from reput_protocol.record.delays import DELAY_LEVELS_MS, DelayOptions
 
 CONTENT_TYPE = "content-type"
@@ -97,8 +98,8 @@ class MessageOptions(DelayOptions, total=False):
 
     tag: str | None
     keys: Sequence[str]
-    ack: str | None
-    key: str | None
+    ack: Ack | None
+    ordering_key: str | None
     queue_id: int | None
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fast_depends.library.serializer import SerializerProto
     from faststream._internal.types import AsyncCallable, CustomCallable
 
-_OF_SENDS = ("ack", "key", "queue_id")
+_OF_SENDS = ("ack", "ordering_key", "queue_id")
 
 
 class ReputProducer(ProducerProto[ReputPublishCommand]):
@@ -73,7 +73,7 @@ class ReputProducer(ProducerProto[ReputPublishCommand]):
         """Send one message and return the reply."""
         (message,) = await self.encode(cmd)
         reply = await self._connected.request(message, timeout_s=cmd.timeout_s, **_send_options(cmd))
-        return reply.with_class(Delivered)
+        return reply._with_class(Delivered)
 
     @property
     def _connected(self) -> Producer:

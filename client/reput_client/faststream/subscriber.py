@@ -27,11 +27,11 @@ from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from reput_client.consume.consumer import Consumer
 from reput_client.consume.group.failures import Decision, Failure, GiveBack, OnFailure, Verdict
+from reput_client.consume.group.options import Mode
 from reput_client.consume.group.subscriptions import Start
 from reput_client.faststream.messages import Delivered, ReputPublishCommand, ReputStreamMessage, decode, parse
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
-from reput_client.transport.session import Session
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.publisher import PublisherProto
@@ -51,7 +51,7 @@ class SubscriberOptions(TypedDict, total=False):
     tags: str
     sql: str | None
     start: Start
-    mode: str
+    mode: Mode
     orderly: bool
     handler_timeout_s: float
     prefetch_messages: int
@@ -219,7 +219,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
             await consumer.aclose()
 
     async def _handle(self, received: ReceivedMessage) -> None:
-        message = received.with_class(Delivered)
+        message = received._with_class(Delivered)
         task = asyncio.current_task()
         self._handling.add(task)
         try:
@@ -253,7 +253,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
         received = await self._consumer.receive(timeout)
         if received is None:
             return None
-        message = received.with_class(Delivered)
+        message = received._with_class(Delivered)
         self._fetched = received, message
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
@@ -296,13 +296,13 @@ class _AsTheHandlerSays(OnFailure):
         self._attempts_max = attempts_max
         GiveBack(attempts_max=attempts_max)  # it is valid
 
-    async def decide(self, failure: Failure, session: Session) -> Decision:
+    async def decide(self, failure: Failure) -> Decision:
         message = _current.get()
         if message.outcome is not AckStatus.REJECTED:
-            return await GiveBack(message.delay_level, self._attempts_max).decide(failure, session)
+            return await GiveBack(message.delay_level, self._attempts_max).decide(failure)
         if failure.broadcasting:
             return Verdict.HANDLED
-        return await _DEAD_LETTER.decide(replace(failure, attempts=1), session)
+        return await _DEAD_LETTER.decide(replace(failure, attempts=1))
 
 
 class _ResponsePublisher(FakePublisher):

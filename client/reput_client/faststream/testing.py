@@ -113,12 +113,12 @@ class _MemoryProducer(ReputProducer):
         record = self._store(message)
         timeout_s = _REPLY_S if cmd.timeout_s is None else cmd.timeout_s
         for subscriber in self._matching(record):
-            try:
-                with anyio.fail_after(timeout_s):
-                    result = await subscriber.process_message(_delivered(record))
-            except TimeoutError:
+            # Not `fail_after`: the handler may raise a TimeoutError of its own.
+            with anyio.move_on_after(timeout_s) as scope:
+                result = await subscriber.process_message(_delivered(record))
+            if scope.cancelled_caught:
                 correlation_id = cmd.correlation_id or ""
-                raise ReplyTimeout(message.topic, correlation_id, timeout_s, is_stored=True) from None
+                raise ReplyTimeout(message.topic, correlation_id, timeout_s, is_stored=True)
             reply = ReputPublishCommand.from_cmd(result.as_publish_command())
             reply.destination = message.topic
             (message,) = await self.encode(reply)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from reput_client.consume.group.failures import GiveBack, OnFailure
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.pop.handling import Run, check_invisible
-from reput_client.pop.popped import M, Popped, PoppedMessage
+from reput_client.pop.popped import M, PoppedMessage
 from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
 from reput_client.transport.client import Client
@@ -211,9 +211,9 @@ class PopConsumer(Client):
             RequestTimeout, ConnectFailed, BrokerNotFound: no broker of the topics answers in time.
             RecordMalformed: the answer has no records.
         """
-        return await self.receive_as(PoppedMessage, max_messages, invisible_s, wait_s)
+        return await self._receive_as(PoppedMessage, max_messages, invisible_s, wait_s)
 
-    async def receive_as(
+    async def _receive_as(
         self, kind: type[M], max_messages: int, invisible_s: float, wait_s: float
     ) -> list[M]:
         """Like `receive`, with messages of a class of the caller."""
@@ -226,7 +226,7 @@ class PopConsumer(Client):
         until = self._session.runtime.now() + wait_s
         return await self._popping.receive(kind, max_messages, invisible_s, until, Wait())
 
-    async def ack(self, messages: Iterable[Popped]) -> None:
+    async def ack(self, messages: Iterable[PoppedMessage]) -> None:
         """Acknowledge several messages, with one request for each broker.
 
         Raises:
@@ -254,18 +254,18 @@ class PopConsumer(Client):
         Raises:
             BrokerError: a permanent refusal. While brokers are away, this waits.
         """
-        if self.tracing is not None:
-            handler = self.tracing.handler(handler, self.group)
-        run = self.begin_run(PoppedMessage, concurrency, invisible_s)
+        if self._tracing is not None:
+            handler = self._tracing.handler(handler, self.group)
+        run = self._begin_run(PoppedMessage, concurrency, invisible_s)
         try:
             if concurrency > 1:
                 await run.run_concurrently(handler)
             else:
                 await run.run_one_by_one(handler)
         finally:
-            await self.end_run(run)
+            await self._end_run(run)
 
-    def begin_run(self, kind: type[M], concurrency: int, invisible_s: float) -> Run[M]:
+    def _begin_run(self, kind: type[M], concurrency: int, invisible_s: float) -> Run[M]:
         """Return a new run, for code that calls handlers in its own way."""
         self._session.check_open()
         run = Run(
@@ -283,13 +283,13 @@ class PopConsumer(Client):
         run.begin()
         return run
 
-    async def end_run(self, run: Run[Any]) -> None:
+    async def _end_run(self, run: Run[Any]) -> None:
         """End a run: give back what is not handled."""
         self._runs.discard(run)
         await self._finish(run)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections and runs."""
-        super().after_fork()
+        super()._after_fork()
         self._popping.forget()
         self._runs.clear()

@@ -53,17 +53,16 @@ def check_invisible(invisible_s: float) -> None:
 class PopFailure(Failure):
     """A handler raised for a popped message."""
 
-    async def give_back(self, session: Session, delay_level: int, attempts_max: int | None) -> None:
+    async def give_back(self, *, delay_level: int = 0, attempts_max: int | None = None) -> None:
         """See `Failure`. The broker counts attempts and makes dead letters by the group's setting."""
-        del session
         message = self.message
         assert isinstance(message, Popped), "`Run` makes these failures"
         is_last = attempts_max is not None and message.reconsume_times >= attempts_max
         if delay_level == DEAD_LETTER or is_last:
-            await message.settling.reject(message, reason_of(self.error))
+            await message._settling.reject(message, reason_of(self.error))
         else:
             delay_s = DELAY_LEVELS_MS[delay_level - 1] / 1000 if delay_level else default_delay_s(self)
-            await message.settling.nack(message, delay_s)
+            await message._settling.nack(message, delay_s)
 
 
 class Run(Generic[M]):
@@ -173,7 +172,7 @@ class Run(Generic[M]):
             self._ready.append(heapq.heappop(self._again)[2])
         while self._ready:
             lane = self._ready.popleft()
-            if lane[0].invisible_until > now:
+            if lane[0]._invisible_until > now:
                 self._running[lane[0]] = lane
                 return lane[0]
             log.warning(
@@ -243,7 +242,7 @@ class Run(Generic[M]):
         """Apply `on_failure` to a message whose handler raised `error`; raises that if it ends the run."""
         attempts = self._failures[message] = self._failures.get(message, 0) + 1
         failure = PopFailure(message, error, attempts, self._settling.group, self._popping.orderly)
-        decision = await self._on_failure.decide(failure, self._session)
+        decision = await self._on_failure.decide(failure)
         if decision is Verdict.RAISE:
             raise error
         if decision is Verdict.HANDLED:
@@ -280,11 +279,11 @@ class Run(Generic[M]):
         now = self._session.runtime.now()
         for lane in (*self._running.values(), *self._ready, *(lane for _, _, lane in self._again)):
             for message in lane:
-                if message.invisible_until > now and not (message.is_acknowledged or message.is_given_back):
+                if message._invisible_until > now and not (message.is_acknowledged or message.is_given_back):
                     yield message
 
     def _extend_at(self, message: M) -> float:
-        return message.invisible_until - _MARGIN * self._invisible_s
+        return message._invisible_until - _MARGIN * self._invisible_s
 
     async def _acknowledge(self) -> None:
         messages, self._handled = self._handled, []
@@ -315,7 +314,7 @@ class Run(Generic[M]):
                 await work(message)
             except InvalidHandle as error:
                 if not message.is_acknowledged:
-                    message.invisible_until = min(message.invisible_until, self._session.runtime.now())
+                    message._invisible_until = min(message._invisible_until, self._session.runtime.now())
                     log.warning("group %s: %s", self._settling.group, error)
             except ReputError as error:
                 failed.add(message.broker_name)

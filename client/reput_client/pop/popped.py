@@ -31,19 +31,17 @@ class Popped(ReceivedMessage):
     """A message that the group does not receive again before its invisible time ends.
 
     Attributes:
-        handle: identifies this delivery at its broker; another invisible time gives another handle.
-        invisible_until: when the invisible time ends, on the clock of the client's runtime.
         is_acknowledged: whether the group is done with it.
         is_given_back: whether its invisible time was ended, or changed, by `nack`.
     """
 
     __slots__ = (
-        "handle",
-        "invisible_until",
+        "_handle",
+        "_invisible_until",
+        "_popped_before",
+        "_settling",
         "is_acknowledged",
         "is_given_back",
-        "popped_before",
-        "settling",
     )
 
     def __init__(
@@ -55,19 +53,25 @@ class Popped(ReceivedMessage):
         invisible_until: float,
         popped_before: int | None,
     ) -> None:
-        """`popped_before`: how often, of a message that was popped in order; in its record it is of any other."""
+        """Create the message for the row that starts at `at` in the table.
+
+        Args:
+            handle: identifies this delivery at its broker; another invisible time gives another handle.
+            invisible_until: when the invisible time ends, on the clock of the client's runtime.
+            popped_before: how often, of a message that was popped in order; of any other, its record has it.
+        """
         super().__init__(records, at)
-        self.settling = settling
-        self.handle = handle
-        self.invisible_until = invisible_until
-        self.popped_before = popped_before
+        self._settling = settling
+        self._handle = handle
+        self._invisible_until = invisible_until
+        self._popped_before = popped_before
         self.is_acknowledged = False
         self.is_given_back = False
 
     @property
     def reconsume_times(self) -> int:
         """How often the message was delivered to the group before."""
-        return super().reconsume_times if self.popped_before is None else self.popped_before
+        return super().reconsume_times if self._popped_before is None else self._popped_before
 
     @property
     def delivery_attempt(self) -> int:
@@ -77,8 +81,8 @@ class Popped(ReceivedMessage):
     @property
     def queue(self) -> MessageQueue:
         """The queue that it was popped from; of a redelivered message, a queue of the group's retry topic."""
-        topic = marked_topic(self.topic, self.settling.group, self.handle.mark)
-        return MessageQueue(topic, self.broker_name, self.handle.queue_id)
+        topic = marked_topic(self.topic, self._settling.group, self._handle.mark)
+        return MessageQueue(topic, self.broker_name, self._handle.queue_id)
 
 
 class PoppedMessage(Popped):
@@ -99,7 +103,7 @@ class PoppedMessage(Popped):
             InvalidHandle: its invisible time has ended; it is redelivered.
             BrokerError, RequestTimeout, ConnectFailed: not acknowledged, or unknown; repeating is safe.
         """
-        await self.settling.ack_one(self)
+        await self._settling.ack_one(self)
 
     async def nack(self, delay_s: float = 0.0) -> None:
         """Give the message back: the group receives it again after `delay_s` seconds, with one more attempt.
@@ -108,7 +112,7 @@ class PoppedMessage(Popped):
             InvalidHandle: its invisible time has ended already, or it is acknowledged.
             BrokerError, RequestTimeout, ConnectFailed: not given back, or unknown.
         """
-        await self.settling.nack(self, delay_s)
+        await self._settling.nack(self, delay_s)
 
     async def extend(self, invisible_s: float) -> None:
         """Keep the message for `invisible_s` seconds from now.
@@ -117,7 +121,7 @@ class PoppedMessage(Popped):
             InvalidHandle: its invisible time has ended already, or it is acknowledged.
             BrokerError, RequestTimeout, ConnectFailed: not extended, or unknown.
         """
-        await self.settling.change(self, invisible_s)
+        await self._settling.change(self, invisible_s)
 
     async def reject(self, reason: str | None = None) -> None:
         """Make the message a dead letter of the group, and acknowledge it. `reason` is stored with it, for people.
@@ -128,7 +132,7 @@ class PoppedMessage(Popped):
             InvalidHandle: its invisible time has ended already, or it is acknowledged.
             BrokerError, RequestTimeout, ConnectFailed: not rejected, or unknown.
         """
-        await self.settling.reject(self, reason)
+        await self._settling.reject(self, reason)
 
 
 def popped_messages(

@@ -83,7 +83,7 @@ class Settling:
                     None,
                     wanted[0],
                     f"acknowledging {len(wanted)} messages",
-                    BatchAckBody(wanted[0].handle.broker_name, _batch_acks(self.group, wanted)).to_json(),
+                    BatchAckBody(wanted[0]._handle.broker_name, _batch_acks(self.group, wanted)).to_json(),
                 )
             except BrokerError as error:
                 if error.retryable:
@@ -105,9 +105,9 @@ class Settling:
                     AckMessageHeader(
                         self.group,
                         message.queue.topic,
-                        message.handle.queue_id,
-                        str(message.handle),
-                        message.handle.queue_offset,
+                        message._handle.queue_id,
+                        str(message._handle),
+                        message._handle.queue_offset,
                     ),
                     message,
                     f"acknowledging {message!r}",
@@ -127,7 +127,7 @@ class Settling:
             raise ValueError(f"a message can be invisible for 0 seconds or more, not {invisible_s}")
         async with self._only([message]):
             self._check(message)
-            handle = message.handle
+            handle = message._handle
             header = ChangeInvisibleTimeHeader(
                 self.group,
                 message.queue.topic,
@@ -145,13 +145,13 @@ class Settling:
             result = ChangeInvisibleTimeResult.from_ext(call.answer.ext)
             if not result.pop_time:
                 raise _invalid(message, "the group has acknowledged it")
-            message.handle = handle._replace(
+            message._handle = handle._replace(
                 start_offset=handle.queue_offset,
                 pop_time=result.pop_time,
                 invisible_time=result.invisible_time,
                 revive_queue_id=result.revive_qid,
             )
-            message.invisible_until = self.session.runtime.now() + invisible_s
+            message._invisible_until = self.session.runtime.now() + invisible_s
 
     async def nack(self, message: Popped, delay_s: float) -> None:
         """Give a message back; raises like `PoppedMessage.nack`."""
@@ -191,7 +191,7 @@ class Settling:
     def _check(self, message: Popped) -> None:
         if message.is_acknowledged:
             raise _invalid(message, "it is acknowledged")
-        late_s = self.session.runtime.now() - message.invisible_until
+        late_s = self.session.runtime.now() - message._invisible_until
         if late_s >= 0:
             raise _invalid(message, f"its invisible time ended {late_s:.3g} s ago")
 
@@ -215,19 +215,19 @@ class Settling:
 
 def _asked_for(message: Popped) -> MessageQueue:
     """Return the message's queue under the consumed topic, whose route is known."""
-    return MessageQueue(message.topic, message.broker_name, message.handle.queue_id)
+    return MessageQueue(message.topic, message.broker_name, message._handle.queue_id)
 
 
 def _invalid(message: Popped, reason: str) -> InvalidHandle:
     topic, _, queue_id = message.queue
-    return InvalidHandle(topic, queue_id, message.handle.queue_offset, reason)
+    return InvalidHandle(topic, queue_id, message._handle.queue_offset, reason)
 
 
 def _batch_acks(group: str, messages: Sequence[Popped]) -> list[BatchAck]:
     """Return the acknowledgements of messages of one broker, one for each check point."""
     bits: dict[tuple[str, PopHandle], int] = {}
     for message in messages:
-        handle = message.handle
+        handle = message._handle
         point = message.topic, handle._replace(queue_offset=0)
         bits[point] = bits.get(point, 0) | 1 << (handle.queue_offset - handle.start_offset)
     return [

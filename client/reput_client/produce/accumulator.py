@@ -6,8 +6,7 @@ A message is validated before any part of it is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import takewhile
-from typing import Final
+from typing import Final, TypeAlias
 
 from reput_client.produce.block import Terms
 from reput_client.produce.posted_block import Posted, PostedBlock, Waits
@@ -26,7 +25,8 @@ BLOCK_MESSAGES: Final = 1024
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
 
-OnDone = Callable[[Posted], object]
+OnDone: TypeAlias = Callable[[Posted], object]
+"""Called with a posted message that has a receipt or an error."""
 
 
 class Accumulator:
@@ -56,7 +56,7 @@ class Accumulator:
         self.held = 0
         """Bytes of all unfinished blocks; the code that finishes a block subtracts it."""
         self.open: dict[MessageQueue, PostedBlock] = {}
-        """In the order in which they are due."""
+        """In the order of opening."""
         self._current: dict[str, PostedBlock] = {}
         """By topic: the open block of messages without a chosen queue."""
         self.last_serial = 0
@@ -69,18 +69,18 @@ class Accumulator:
         message: Message,
         terms: Terms,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         on_done: OnDone | None,
     ) -> Posted | None:
         """Put a message into its open block; None if there is none with room.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if queue_id is None and key is None:
+        if queue_id is None and ordering_key is None:
             block = self._current.get(message.topic)
         else:
             route = self._routes.get(message.topic)
-            block = None if route is None else self.open.get(named_queue(route, queue_id, key))
+            block = None if route is None else self.open.get(named_queue(route, queue_id, ordering_key))
         if block is None:
             return None
         if (message.delay is not None or message.unique_id is not None) and self.is_alone(message):
@@ -94,7 +94,7 @@ class Accumulator:
             return None
         if len(block.bodies) >= BLOCK_MESSAGES:
             return None
-        block.is_free &= queue_id is None and key is None
+        block.is_free &= queue_id is None and ordering_key is None
         return self._put(block, message, body, text, size, on_done)
 
     def size_of(self, message: Message, text: bytes) -> int:
@@ -169,7 +169,7 @@ class Accumulator:
 
     def due(self, now: float) -> list[PostedBlock]:
         """Return the open blocks that are due to leave."""
-        return list(takewhile(lambda block: block.due_at <= now, self.open.values()))
+        return [block for block in self.open.values() if block.due_at <= now]
 
     def close(self, block: PostedBlock) -> None:
         """Stop adding messages to a block."""

@@ -22,6 +22,7 @@ from reput_client.produce.puts import (
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
+from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -38,17 +39,22 @@ class Terms(NamedTuple):
 
     Attributes:
         ack: the level to be acknowledged.
-        timeout_s: seconds for each attempt; if `is_patient`, for which the broker may be silent.
-        retries: how often it is sent again where that may help.
+        timeout_s: seconds for all attempts; if `is_patient`, for which the broker may be silent.
+        retries: how often it is sent again where that helps; None: until its time is over.
         is_patient: time in which the broker answers other blocks does not count.
         is_divisible: if the broker rejects the content, each message is sent again in its own frame.
     """
 
     ack: AckLevel
     timeout_s: float
-    retries: int = 0
+    retries: int | None = 0
     is_patient: bool = True
     is_divisible: bool = False
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it may be sent again."""
+        return self.retries is None or self.retries > 0
 
 
 class OutgoingBlock(Waiter):
@@ -65,7 +71,6 @@ class OutgoingBlock(Waiter):
         "done",
         "error",
         "flags",
-        "holders",
         "is_delayed",
         "is_free",
         "is_serial",
@@ -78,8 +83,10 @@ class OutgoingBlock(Waiter):
         "queue",
         "receipts",
         "refused_by",
+        "repeated_until",
         "sent_at",
         "since",
+        "sleepers",
         "spared",
         "terms",
         "texts",
@@ -87,7 +94,7 @@ class OutgoingBlock(Waiter):
         "unknown",
     )
 
-    on_arrival: Callable[[OutgoingBlock], None]
+    on_arrival: Callable[[], None]
     """Called when its call has finished."""
 
     def __init__(
@@ -106,8 +113,8 @@ class OutgoingBlock(Waiter):
         self.terms = terms
         self.on_done = on_done
         """Called once, with the block, when it is done."""
-        self.holders: list[Waiter] = []
-        """Callers that wait for it and send meanwhile; if empty, only the producer's task sends."""
+        self.sleepers: list[Event] = []
+        """Callers to be woken when it is done."""
         self.bodies: list[Buffer] = []
         self.texts: list[bytes] = []
         """Encoded properties, with unique ids only if messages have their own: of each message, or one for all."""
@@ -127,7 +134,9 @@ class OutgoingBlock(Waiter):
         """Whether it may be sent again, so that it must be its queue's only block in flight."""
         self.attempt = 0
         self.since = 0.0
-        """Start of its time to leave."""
+        """Start of its time to leave; of its time, unless it is patient."""
+        self.repeated_until = 0.0
+        """Until when it is sent again; set by its first failure."""
         self.sent_at = 0.0
         """Start of its time to be answered."""
         self.spared = False
@@ -145,13 +154,14 @@ class OutgoingBlock(Waiter):
 
     def notify(self) -> None:
         """See `Waiter`; the next step handles the answer."""
-        self.on_arrival(self)
+        self.on_arrival()
 
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
         """Encode the block."""
         self.count = count = len(self.bodies)
         terms = self.terms
-        self.is_serial = terms.retries > 0 or (terms.is_divisible and count > 1)
+        # Delayed messages have no order among them.
+        self.is_serial = (terms.repeats and not self.is_delayed) or (terms.is_divisible and count > 1)
         fresh = None if ids is None else ids.next_run(count)
         self.unique_ids = (None,) * count if fresh is None else fresh
         if self.own_ids:
@@ -183,14 +193,13 @@ class OutgoingBlock(Waiter):
 
     def template(self, putter: Putter) -> RequestTemplate:
         """Return the header of its frame."""
-        may_be_stored = self.unknown is not None or self.attempt > 0 or bool(self.own_ids)
-        ack = self.terms.ack
+        may_be_stored = self.unknown is not None or (putter.knows_ids and bool(self.own_ids))
+        ack, dedup = self.terms.ack, putter.dedup(may_be_stored, repeats=self.terms.repeats)
         if self.is_delayed:
-            dedup = putter.dedup(may_be_stored)
             return putter.single_template(
                 self.queue, len(self.data), self.delayed_text, ack, flag=self.flags[0], dedup=dedup
             )
-        return putter.template(self.queue, self.count, ack, may_be_stored=may_be_stored)
+        return putter.template(self.queue, self.count, ack, dedup)
 
     def divide(self) -> list[OutgoingBlock]:
         """Return a block for each message of a rejected block, which is done when they are."""
@@ -213,7 +222,6 @@ class OutgoingBlock(Waiter):
             part = OutgoingBlock(self.queue, self.terms, on_done)
             part.data, part.count, part.positions, part.unique_ids = data[start:end], 1, (0,), (unique_id,)
             part.is_serial = True
-            part.holders = self.holders
             part.attempt, part.since, part.not_before = self.attempt, self.since, self.not_before
             parts.append(part)
         self.parts = parts

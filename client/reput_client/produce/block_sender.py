@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from reput_client.errors import ClientClosed
@@ -22,7 +22,7 @@ from reput_client.produce.queue_selector import RoundRobin
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.routing import Route
-from reput_client.transport.runtime import CallerRuns
+from reput_client.transport.runtime import CallerRuns, Event
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
@@ -61,12 +61,16 @@ class BlockSender:
         """By broker name."""
         self._has_news = False
         """Whether links have news not handled by a step."""
-        self._steppers: dict[Waiter, float] = {}
-        """Callers in `send_until`, and until when they sleep."""
-        self._waiting = 0
-        """Callers in `wait`."""
-        self._parked: set[Waiter] = set()
-        """Those of them who would step at once if woken."""
+        self._driver: Waiter | None = None
+        """Of the caller that does the steps; the others sleep."""
+        self._sleeps_until = -math.inf
+        """When the driver does the next step even if nothing happens."""
+        self._asleep: dict[Event, Callable[[], bool] | None] = {}
+        """Callers that sleep, each with the condition that it waits for; without one, its block wakes it."""
+        self._have_woken = False
+        """Whether sleepers were woken that have not run since, as far as is known."""
+        self._heir: Event | None = None
+        """The sleeper that was woken to drive, and does not yet."""
         self.due_at = math.inf
         """When `step` must be called again even without an answer."""
         self._stepped_at = -math.inf
@@ -74,42 +78,21 @@ class BlockSender:
     # -- steps: nothing here waits -------------------------------------------------------------------------------------
 
     def require_step(self, due_at: float) -> None:
-        """Make sure that `step` is called by this time."""
+        """Make sure that `step` is called by this time, if any caller waits."""
         self.due_at = min(self.due_at, due_at)
-        if any(until > due_at for until in self._steppers.values()):
+        if due_at < self._sleeps_until:
+            self._sleeps_until = due_at
             self.wake()
 
     def wake(self) -> None:
-        """Make the callers in `send_until` do a step."""
-        for waiter in self._steppers:
-            self._session.pump.wake(waiter)
+        """Make the driver do a step, or look at its condition again; it does so itself while it does not sleep."""
+        if self._driver is not None and self._sleeps_until > -math.inf:
+            self._session.pump.wake(self._driver)
 
-    def _wake_all(self) -> None:
-        """Wake every caller: one that waits for a block also connects to its broker."""
-        self.wake()
-        for link in self._links.values():
-            for block in (*link.flying, *link.waiting):
-                self._wake_holders(block)
-
-    def _wake_holders(self, block: OutgoingBlock) -> None:
-        if not block.holders:
-            self.wake()
-        for holder in block.holders:
-            if not holder.ready:
-                self._session.pump.wake(holder)
-
-    def _heard(self, block: OutgoingBlock | None) -> None:
+    def _heard(self) -> None:
         """Note that a block's call has finished, or that a connection attempt has ended."""
         self._has_news = True
-        if block is None or block.call is None or block.call.error is not None:
-            self._wake_all()
-        elif not block.holders:
-            self.wake()
-        elif self._parked.isdisjoint(block.holders):
-            self._wake_all()  # its holder is busy, and others may have room
-        else:
-            for holder in block.holders:
-                holder.notify()
+        self.wake()
 
     def link(self, broker_name: str) -> Link:
         """Return the link to a broker."""
@@ -120,13 +103,13 @@ class BlockSender:
             )
         return link
 
-    def choose(self, route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-        """Return the queue for a new block; without `queue_id` and `key`, past brokers that lag or are away.
+    def choose(self, route: Route, queue_id: int | None, ordering_key: str | None) -> MessageQueue:
+        """Return the queue for a new block; without `queue_id` and `ordering_key`, past brokers that lag or are away.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if len(route.brokers) == 1 or queue_id is not None or key is not None:
-            return self._selector.choose(route, queue_id, key)
+        if len(route.brokers) == 1 or queue_id is not None or ordering_key is not None:
+            return self._selector.choose(route, queue_id, ordering_key)
         held_up = {name for name in route.brokers if self._is_held_up(name)}
         queue = self._selector.choose(route, left_out=held_up)
         self._faults.chosen(queue.broker_name)
@@ -145,22 +128,27 @@ class BlockSender:
         """Whether any link is connecting."""
         return any(link.connecting for link in self._links.values())
 
-    def _is_busy(self, block: PostedBlock) -> bool:
-        """Whether a block would have to wait, so that further messages may as well be added."""
-        link = self._links.get(block.queue.broker_name)
-        return link is not None and link.is_busy(block.queue)
+    @property
+    def is_driven(self) -> bool:
+        """Whether a caller does the steps."""
+        return self._driver is not None
+
+    def is_busy(self, queue: MessageQueue) -> bool:
+        """Whether a block waits with advantage, because messages that come meanwhile share it."""
+        link = self._links.get(queue.broker_name)
+        return link is not None and link.is_busy(queue)
 
     def seal_all(self) -> None:
         """Seal every open block."""
         for block in list(self._accumulator.open.values()):
             self.seal(block)
 
-    def seal(self, block: PostedBlock) -> None:
+    def seal(self, block: PostedBlock, now: float | None = None) -> None:
         """Seal an open block and queue it."""
         self._accumulator.close(block)
-        self.add(block)
+        self.add(block, now)
 
-    def add(self, block: OutgoingBlock) -> None:
+    def add(self, block: OutgoingBlock, now: float | None = None) -> None:
         """Seal a block and queue it on its link."""
         link = self.link(block.queue.broker_name)
         if self._session.closed:
@@ -174,7 +162,7 @@ class BlockSender:
             block.finish(None, ReputError(f"the block cannot be encoded: {error!r}"))
             self._finished([block])
             return
-        link.add(block, self._session.runtime.now())
+        link.add(block, self._session.runtime.now() if now is None else now)
 
     def step(self) -> bool:
         """Do everything that is due and possible now; return whether everything sent is written."""
@@ -185,8 +173,8 @@ class BlockSender:
                 self._take_news(now)
             if accumulator.open:
                 for block in accumulator.due(now):
-                    if now >= _grows_until(block) or not self._is_busy(block):
-                        self.seal(block)
+                    if now >= block.grows_until or not self.is_busy(block.queue):
+                        self.seal(block, now)
             written = True
             for link in links:
                 if now >= link.expires_at:
@@ -199,17 +187,18 @@ class BlockSender:
         return written
 
     def look_ahead(self) -> None:
-        """After a step: compute when the next one is due, and wake callers that would sleep longer."""
-        now = self._session.runtime.now()
-        due_at = min((link.next_due(now) for link in self._links.values()), default=math.inf)
+        """After a step: compute when the next one is due, and wake a driver that would sleep longer."""
+        now, due_at = self._stepped_at, math.inf
+        for link in self._links.values():
+            due_at = min(due_at, link.next_due(now))
         for block in self._accumulator.open.values():
             if block.due_at > now:
                 due_at = min(due_at, block.due_at)
-                break
-            # It leaves after an answer, for which callers that only post must check.
-            again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
-            due_at = min(due_at, _grows_until(block), again_at)
-        self.due_at = due_at
+            else:
+                # It leaves after an answer, for which callers that only post must check.
+                again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
+                due_at = min(due_at, block.grows_until, again_at)
+        self.due_at = math.inf
         self.require_step(due_at)
 
     def _take_news(self, now: float) -> None:
@@ -255,8 +244,6 @@ class BlockSender:
         self._faults.chosen(queue.broker_name)
         block.move(queue)
         self.link(block.queue.broker_name).take_over(block)
-        for holder in block.holders:
-            holder.notify()
         return True
 
     def _expire(self, now: float) -> None:
@@ -264,7 +251,7 @@ class BlockSender:
         if now < min(link.next_expiry() for link in links):
             return
         self._session.poll(to_the_end=True)  # their answers may have arrived
-        spares = not self._steppers and not self._waiting and now - self._stepped_at > _AWAY_S
+        spares = self._driver is None and now - self._stepped_at > _AWAY_S
         self._take_news(now)
         self._has_news = True  # given-up blocks make room for others
         for link in links:
@@ -275,7 +262,13 @@ class BlockSender:
             self._session.routes.forget_template(block.queue.topic)
             if block.on_done is not None:
                 block.on_done(block)
-            self._wake_holders(block)
+            for event in block.sleepers:
+                event.set()
+                self._have_woken = True
+        self.wake()
+        for event, condition in self._asleep.items():
+            if condition is not None and condition():
+                event.set()
 
     def take_answers(self) -> None:
         """Handle the answers received."""
@@ -286,9 +279,7 @@ class BlockSender:
         for block in blocks:
             for part in (block, *block.parts):
                 self._links[part.queue.broker_name].withdraw(part)
-        for link in self._links.values():
-            for waiting in link.waiting:
-                self._wake_holders(waiting)  # there may be room for it now
+        self.wake()  # there may be room for others now
 
     def give_up(self, opened: Iterable[OutgoingBlock], error: ReputError) -> None:
         """End everything including open blocks: with `error`, or as unknown if a block may have left."""
@@ -307,8 +298,8 @@ class BlockSender:
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: drop what the parent sends, and use other ids."""
-        self._steppers.clear()
-        self._waiting = 0
+        self._driver = self._heir = None
+        self._asleep.clear()
         self._links.clear()
         self._ids = ids
         for block in list(self._accumulator.open.values()):
@@ -320,91 +311,102 @@ class BlockSender:
         """Do what is due, without waiting for answers."""
         self._session.poll()
         written = self.step()
-        if await self._connect():
+        while (link := self._start_connecting(self._stepped_at)) is not None:
+            await link.connect()
             written = self.step()
         self.look_ahead()
         if not written:
             self.wake()  # a waiting caller writes the rest
 
-    async def send_until(
-        self, condition: Callable[[], bool], deadline: float, between: Callable[[], Awaitable[None]]
-    ) -> bool:
-        """Do steps for the whole producer until `condition` holds; False if `deadline` came first.
+    async def until(self, condition: Callable[[], bool], deadline: float = math.inf) -> bool:
+        """Return True once `condition` holds, False if `deadline` came first; it changes only when a block is done.
 
-        `between` is awaited after each step.
+        One of the callers that wait does the steps for all, and the next one when it leaves.
         """
-        session = self._session
-        waiter = Waiter()
-        session.poll()
-        try:
-            while True:
-                waiter.ready = False
-                self.step()
-                self._steppers[waiter] = -math.inf
-                await between()
-                if condition():
-                    return True
-                if session.runtime.now() >= deadline:
-                    return False
-                if await self._connect():
-                    continue
-                self.look_ahead()
-                self._steppers[waiter] = until = min(deadline, self.due_at)
-                await session.pump.wait(waiter, until)
-                self._steppers[waiter] = -math.inf
-        finally:
-            self._steppers.pop(waiter, None)
-
-    async def wait(
-        self, holder: Waiter, condition: Callable[[], bool], blocks: Collection[OutgoingBlock]
-    ) -> None:
-        """After `step`: do steps until `condition` holds, woken only for the links of the holder's `blocks`.
-
-        The caller connects by itself, even if there are tasks.
-        """
-        session = self._session
-        self._waiting += 1
+        now = self._session.runtime.now
         try:
             while not condition():
-                now, due_at = session.runtime.now(), math.inf
-                for link in {self.link(block.queue.broker_name) for block in blocks}:
-                    if link.waiting and link.needs_connection(now):
-                        await link.connect()
-                        break
-                    due_at = min(due_at, link.next_due(now) if link.waiting else link.expires_at)
+                if now() >= deadline:
+                    return False
+                if self._driver is None:
+                    await self._drive(condition, deadline)
                 else:
-                    self._parked.add(holder)
-                    try:
-                        await session.pump.wait(holder, due_at)
-                    finally:
-                        self._parked.discard(holder)
-                self.step()
-                holder.ready = False
+                    await self._sleep(condition, deadline)
         finally:
-            self._waiting -= 1
-            if self._has_news:
-                self.step()
+            self._hand_over()
+        return True
 
-    async def _connect(self) -> bool:
-        """Connect links that need it, in tasks if there are any; return whether the caller has connected."""
-        now = self._session.runtime.now()
-        links = [link for link in self._links.values() if link.needs_connection(now)]
-        for link in links:
-            if self.caller is None:
+    async def wait_for(self, block: OutgoingBlock) -> None:
+        """Return when a block is done; like `until`."""
+        try:
+            while not block.done:
+                if self._driver is None:
+                    await self._drive(lambda: block.done, math.inf)
+                else:
+                    event = self._session.runtime.event()
+                    block.sleepers.append(event)
+                    await self._sleep(None, math.inf, event)
+        finally:
+            self._hand_over()
+
+    async def _drive(self, condition: Callable[[], bool], deadline: float) -> None:
+        session = self._session
+        waiter = self._driver = Waiter()
+        try:
+            if self._have_woken:
+                await session.runtime.pause()  # those whose messages are done send the next ones
+            while True:
+                self._have_woken = False
+                self.step()
+                if condition() or self._stepped_at >= deadline:
+                    return
+                connecting = self._start_connecting(self._stepped_at)
+                if connecting is not None:
+                    break
+                self.look_ahead()
+                waiter.ready = False
+                self._sleeps_until = min(deadline, self.due_at)
+                await session.pump.wait(waiter, self._sleeps_until)
+                self._sleeps_until = -math.inf
+        finally:
+            self._driver = None
+            self._sleeps_until = -math.inf
+        self._hand_over()  # another caller drives meanwhile
+        await connecting.connect()
+
+    async def _sleep(
+        self, condition: Callable[[], bool] | None, deadline: float, event: Event | None = None
+    ) -> None:
+        event = event or self._session.runtime.event()
+        self._asleep[event] = condition
+        try:
+            await event.wait(deadline if deadline == math.inf else deadline - self._session.runtime.now())
+        finally:
+            del self._asleep[event]
+            if self._heir is event:
+                self._heir = None
+
+    def _hand_over(self) -> None:
+        """Wake a sleeper that will drive, unless one was woken already."""
+        if self._driver is None and self._heir is None and self._asleep:
+            self._heir = next(iter(self._asleep))
+            self._heir.set()
+
+    def _start_connecting(self, now: float) -> Link | None:
+        """Connect links that need it, in tasks; without tasks, return the first: the caller connects it."""
+        for link in self._links.values():
+            if link.needs_connection(now):
+                if self.caller is not None:
+                    return link
                 link.connecting = True
                 self._session.runtime.spawn(link.connect, link.connected)
-            else:
-                await link.connect()
-        return bool(links) and self.caller is not None
+        return None
 
     async def deliver(self, block: OutgoingBlock) -> Sequence[SendReceipt]:
         """Send a block and return its receipts, or raise its error."""
-        holder = Waiter()
-        block.holders.append(holder)
         self.add(block)
         try:
-            self.step()
-            await self.wait(holder, lambda: block.done, (block,))
+            await self.wait_for(block)
         except ClientClosed as closed:  # from an interrupt
             raise outcome_unknown(block.queue, block.unique_ids, str(closed)) from closed
         finally:
@@ -419,8 +421,3 @@ class BlockSender:
     def interruption(self) -> str | None:
         """Why an interrupt closed the client, or None."""
         return None if self.caller is None else self.caller.interruption
-
-
-def _grows_until(block: PostedBlock) -> float:
-    """Return until when a due block may still take messages: only if its time does not count from each call."""
-    return block.since + block.terms.timeout_s if block.terms.is_patient else block.due_at

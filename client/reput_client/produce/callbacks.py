@@ -37,6 +37,11 @@ class Callbacks:
     def __bool__(self) -> bool:
         return bool(self._to_call)
 
+    @property
+    def are_due(self) -> bool:
+        """Whether `call` would call any."""
+        return bool(self._to_call) and self._calling is None
+
     def add(self, block: PostedBlock) -> None:
         """Schedule the callbacks of a done block."""
         if block.callbacks:

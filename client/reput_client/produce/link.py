@@ -9,11 +9,18 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from reput_client.errors import BrokerNotFound, ClientClosed, ConnectionLost, RequestTimeout
+from reput_client.errors import (
+    BrokerNotFound,
+    ClientClosed,
+    ConnectionLost,
+    NotABroker,
+    RequestTimeout,
+    TlsRefused,
+)
 from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.placement import is_not_taken, lacks_replica
-from reput_client.produce.puts import RETRY_PAUSE_S, Putter, outcome_unknown, unknown_after
+from reput_client.produce.puts import Putter, outcome_unknown, unknown_after
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
@@ -26,6 +33,14 @@ _IN_FLIGHT: Final = 64
 """Maximum unanswered blocks."""
 _IN_FLIGHT_BYTES: Final = 4 << 20
 """No further block is sent while so many bytes are unanswered."""
+_GATHER_FROM: Final = 2
+"""With so many unanswered blocks, a further one takes messages until one of them is answered: the client encodes the
+next block while the broker stores one and the other is under way."""
+_RETRY_PAUSE_S: Final = 0.05
+"""Delay before the first repetition; the n-th waits n times as long."""
+_RETRY_PAUSE_MAX_S: Final = 1.0
+_ANSWER_S: Final = 6.0
+"""How long an attempt that is not the last waits for its answer at most: longer than a broker waits for its disk."""
 _SLAVES_S: Final = 0.2
 """When to send again a block whose master waits for its slaves."""
 _LOOK_AHEAD: Final = 64
@@ -52,10 +67,10 @@ class Link:
         putter: Putter,
         faults: FaultIsolation,
         broker_name: str,
-        on_news: Callable[[OutgoingBlock | None], None],
+        on_news: Callable[[], None],
         backoff: Backoff,
     ) -> None:
-        """`on_news` is called with a block whose call has finished, and with None after a connection attempt."""
+        """`on_news` is called when a block's call has finished, and after a connection attempt."""
         self._session = session
         self._putter = putter
         self._faults = faults
@@ -69,6 +84,8 @@ class Link:
         self.connecting = False
         self._connect_at = -math.inf
         self._failure: ReputError | None = None
+        self._hopeless: ReputError | None = None
+        """Why waiting for the broker does not help, such as a server of another protocol at its address."""
         self._heard_at = -math.inf
         self.expires_at = math.inf
         """`expire` has nothing to do before; `next_expiry` updates it."""
@@ -93,9 +110,10 @@ class Link:
         )
 
     def is_busy(self, queue: MessageQueue) -> bool:
-        """Whether a block of this queue would have to wait for answers."""
+        """Whether so much is unanswered that a further block of this queue had better take more messages first."""
         return bool(self.flying) and (
-            self.is_full or any(block.queue == queue and block.is_serial for block in self.flying)
+            len(self.flying) + len(self.waiting) >= _GATHER_FROM
+            or any(block.queue == queue and block.is_serial for block in self.flying)
         )
 
     @property
@@ -103,6 +121,12 @@ class Link:
         """The connection to the master, open or not; None if its address is not known."""
         address = self._session.brokers.master(self._broker_name)
         return None if address is None else self._session.connection_to(address)
+
+    @property
+    def _is_rocketmq(self) -> bool:
+        """Whether a server of RocketMQ answers, which deduplicates nothing."""
+        connection = self._connection
+        return connection is not None and connection.is_rocketmq
 
     @property
     def has_unwritten(self) -> bool:
@@ -120,6 +144,11 @@ class Link:
         return connection.flush_now()
 
     def _start(self, connection: BrokerConnection, now: float) -> None:
+        if not self.flying and len(self.waiting) == 1 and self.waiting[0].not_before <= now:
+            block = self.waiting[0]
+            if connection.is_of(block.queue.broker_name):  # usual with one message in flight
+                self._start_block(connection, self.waiting.popleft(), now)
+                return
         held_up: set[MessageQueue] = set()
         flying_bytes = place = 0
         is_ordered = not connection.is_rocketmq  # else blocks of a queue are sent one after the other
@@ -140,14 +169,17 @@ class Link:
                 continue
             if block.is_serial or not is_ordered:
                 held_up.add(block.queue)
-            template = block.template(self._putter)
-            block.sent_at = now if block.terms.is_patient else block.since
-            block.connection = connection
-            block.on_arrival = self._on_news
-            self.flying.append(block)
             del self.waiting[place]
-            block.call = connection.start_template(template, block, block.data)
+            self._start_block(connection, block, now)
             flying_bytes += len(block.data)
+
+    def _start_block(self, connection: BrokerConnection, block: OutgoingBlock, now: float) -> None:
+        template = block.template(self._putter)
+        block.sent_at = now
+        block.connection = connection
+        block.on_arrival = self._on_news
+        self.flying.append(block)
+        block.call = connection.start_template(template, block, block.data)
 
     def answered(self, now: float) -> list[OutgoingBlock]:
         """Handle the answers received; return the blocks that are done."""
@@ -186,7 +218,10 @@ class Link:
                     self._connect_at = -math.inf
                     self._failure = None
                     self._backoff.reset()
-                    self._faults.answered(self._broker_name)
+                    # As in RocketMQ, a broker that is slow with a send is left out for a while.
+                    self._faults.answered(
+                        self._broker_name, 0.0 if block.terms.is_patient else now - block.since
+                    )
                     done.append(block)
             elif call.sent:
                 unknown = outcome_unknown(block.queue, block.unique_ids, str(call.error))
@@ -205,6 +240,7 @@ class Link:
         self.is_away = True
         self._failure = error
         self._faults.failed(self._broker_name)
+        self._session.look_soon(self._broker_name)
 
     def free_blocks(self) -> list[OutgoingBlock]:
         """Return the waiting blocks that may go to another broker: those that are certainly not stored."""
@@ -258,12 +294,16 @@ class Link:
             error: ReputError = _not_left(block)
             block.connection.doubt(block.sent_at)
             if not block.connection.abandon(block.call):
-                reason = f"no answer within {block.terms.timeout_s:.2g} s"
+                reason = f"no answer within {now - block.sent_at:.2g} s"
                 error = outcome_unknown(block.queue, block.unique_ids, reason)
             self._failed(block, error, now, done, again)
         for block in [block for block in self.waiting if now >= self._waits_until(block)]:
             self.waiting.remove(block)
             self._failed(block, self._failure or _not_left(block), now, done, again)
+        if done and not self.waiting:  # the next block begins anew
+            self._failure = self._hopeless = None
+            self.is_away = False
+            self._connect_at = -math.inf
         self._wait_again(again)
         return done
 
@@ -288,20 +328,28 @@ class Link:
         again: list[OutgoingBlock],
     ) -> None:
         """Add a failed block to `again` if it may be repeated; otherwise finish it and add it to `done`."""
+        terms = block.terms
         block.attempt += 1
+        if block.attempt == 1:
+            block.repeated_until = (now if terms.is_patient else block.since) + terms.timeout_s
+        next_at = now + min(_RETRY_PAUSE_S * block.attempt, _RETRY_PAUSE_MAX_S)
+        is_given_up = terms.retries is not None and block.attempt > terms.retries
         try:
             block.unknown = unknown_after(
                 error,
                 block.unknown,
-                is_last=block.attempt > block.terms.retries,
-                deduplicates=self._putter.deduplicate,
+                is_last=is_given_up or next_at >= block.repeated_until,
+                retries=terms.retries,
+                deduplicates=self._putter.deduplicate and not self._is_rocketmq,
             )
         except ReputError as last:
             block.finish(None, last)
             done.append(block)
             return
         block.call = block.connection = None
-        block.since = block.not_before = now + RETRY_PAUSE_S * block.attempt
+        block.not_before = next_at
+        if terms.is_patient:
+            block.since = next_at
         again.append(block)
 
     # -- times -----------------------------------------------------------------------------------------------------
@@ -309,10 +357,17 @@ class Link:
     def _waits_until(self, block: OutgoingBlock) -> float:
         """Return when a waiting block is given up: a patient one has time while the broker answers others."""
         terms = block.terms
+        if self._hopeless is not None and not terms.is_patient:
+            return -math.inf
         return (max(block.since, self._heard_at) if terms.is_patient else block.since) + terms.timeout_s
 
     def _flies_until(self, block: OutgoingBlock) -> float:
-        return block.sent_at + block.terms.timeout_s
+        """Return when a block in flight is given up, or sent again."""
+        terms = block.terms
+        until = (block.sent_at if terms.is_patient else block.since) + terms.timeout_s
+        if terms.repeats and (self._putter.deduplicate or terms.retries is not None):
+            until = min(until, block.sent_at + min(_ANSWER_S, terms.timeout_s / 2))
+        return until
 
     def next_expiry(self) -> float:
         """Compute when `expire` is needed next."""
@@ -359,13 +414,11 @@ class Link:
             expiry = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=now)
             deadline = min(now + self._session.connect_timeout_s, max(now, expiry))
             topic = self.waiting[0].queue.topic if self.waiting else ""
-            if topic and (self.is_away or self._connection is None):
+            if topic and self.is_away:
                 await self._session.look_for_master(topic, deadline)
-            connection = self._connection
-            if connection is None:
-                raise BrokerNotFound(self._broker_name, topic)
-            await self._session.try_to_open(connection.address, deadline, self._broker_name)
+            await self._session.open_for(MessageQueue(topic, self._broker_name, 0), deadline, patient=False)
             self.is_away = False
+            self._hopeless = None
             if not isinstance(self._failure, NotMaster):
                 self._failure = None
         except ClientClosed:
@@ -373,6 +426,11 @@ class Link:
         except ReputError as error:
             if not isinstance(self._failure, NotMaster):
                 self._failure = error
+            if isinstance(error, NotABroker | TlsRefused) or (
+                isinstance(error, BrokerNotFound) and not self._session.brokers.slaves(self._broker_name)
+            ):
+                self._hopeless = error
+                self.expires_at = -math.inf
             self.is_away = True
             self._faults.failed(self._broker_name)
         except Exception as error:
@@ -386,7 +444,7 @@ class Link:
     def connected(self) -> None:
         """Report that a connection attempt has ended."""
         self.connecting = False
-        self._on_news(None)
+        self._on_news()
 
 
 def _not_left(block: OutgoingBlock) -> RequestTimeout:

@@ -31,7 +31,6 @@ from reput_protocol.record.message import (
     encode_properties_text,
 )
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-from reput_protocol.wire.channel import Waiter
 
 _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, RequestTimeout)
 
@@ -58,21 +57,19 @@ class Limits(NamedTuple):
 
     Attributes:
         id_bytes: of the unique id added to each message's properties.
-        known_alone: a message with an own unique id gets a block of its own.
     """
 
     messages: int
     size: int
     id_bytes: int
-    known_alone: bool = False
 
 
 class SendOfMany:
     """One send of many messages. Once a block fails, only those in flight are waited for.
 
     Args:
-        in_flight: maximum unanswered blocks; if they are divisible, messages.
-        queue_id, key: the queue of all blocks; without both each goes to the next.
+        in_flight: maximum unanswered blocks.
+        queue_id, ordering_key: the queue of all blocks; without both each goes to the next.
     """
 
     def __init__(
@@ -82,34 +79,32 @@ class SendOfMany:
         terms: Terms,
         in_flight: int,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
     ) -> None:
         self._session = session
         self._sender = sender
         self._terms = terms
         self._in_flight = in_flight
         self._queue_id = queue_id
-        self._key = key
+        self._ordering_key = ordering_key
         self._room_from = in_flight - max(1, in_flight // 2)
         """The next blocks are encoded at this many unanswered; the broker handles those meanwhile."""
-        self._unanswered = 0
         self._blocks: list[tuple[int, OutgoingBlock]] = []
         """With the index of the first message of each."""
-        self._open: dict[OutgoingBlock, int] = {}
-        """Unfinished blocks in order, each with what it counts towards `in_flight`."""
+        self._open: dict[OutgoingBlock, None] = {}
+        """Unfinished blocks in order."""
         self._begun = 0
         """Messages in blocks."""
         self._failed = False
-        self._holder = Waiter()
 
     async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
-        """Send all messages and return their receipts in order; raises like `Producer.send_pipelined`."""
+        """Send all messages and return their receipts in order; raises like `Producer.send_many`."""
         errors: dict[int, ReputError] = {}
         opened, sender = self._open, self._sender
         try:
             try:
                 for group in groups:
-                    if self._unanswered + self._weight(group) > self._in_flight:
+                    if len(opened) >= self._in_flight:
                         await self._wait(self._has_room)
                     if self._failed:
                         break
@@ -141,32 +136,27 @@ class SendOfMany:
         return self._outcome(errors)
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        await self._sender.wait(self._holder, condition, self._open)
+        await self._sender.until(condition)
 
     async def _begin(self, group: Group) -> None:
         """Send a group; if this raises, no part of it was sent."""
         session = self._session
         deadline = session.deadline(self._terms.timeout_s)
         route = await session.publish_route(group.topic, deadline)
-        queue = self._sender.choose(route, self._queue_id, self._key)
-        is_free = self._queue_id is None and self._key is None
+        queue = self._sender.choose(route, self._queue_id, self._ordering_key)
+        is_free = self._queue_id is None and self._ordering_key is None
         block = block_of(group, queue, self._terms, is_free=is_free)
         block.on_done = self._on_done
-        block.holders.append(self._holder)
         self._blocks.append((self._begun, block))
         self._begun += len(group.bodies)
-        self._open[block] = weight = self._weight(group)
-        self._unanswered += weight
+        self._open[block] = None
         self._sender.add(block)
 
-    def _weight(self, group: Group) -> int:
-        return len(group.bodies) if self._terms.is_divisible else 1
-
     def _has_room(self) -> bool:
-        return self._unanswered <= self._room_from or self._failed
+        return len(self._open) <= self._room_from or self._failed
 
     def _on_done(self, block: OutgoingBlock) -> None:
-        self._unanswered -= self._open.pop(block)
+        del self._open[block]
         if block.error is not None and not self._failed:
             self._failed = True
             waiting = [b for b in self._open if b.call is None and not b.parts and not b.done]
@@ -222,7 +212,7 @@ def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
             if own_size > BLOCK_BYTES_MAX:
                 raise too_large(own_size)
             was_alone = alone
-            alone = message.delay is not None or (limits.known_alone and own_id is not None)
+            alone = message.delay is not None
             if group.bodies and (
                 alone
                 or was_alone

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from reput_client.errors import BrokerNotFound, ConnectFailed, NotABroker
 from reput_client.produce.fault_isolation import FaultIsolation
@@ -19,6 +20,8 @@ from reput_protocol.errors import (
     TopicNotFound,
 )
 from reput_protocol.record.message import MessageQueue
+
+T = TypeVar("T")
 
 _REFUSED_THERE: Final = (StoreUnavailable, PermissionDenied, TopicNotFound)
 """Refusals that last, perhaps of this broker only."""
@@ -63,39 +66,38 @@ class Placement:
         faults: FaultIsolation,
         topic: str,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         deadline: float,
     ) -> None:
-        """Place a message of `topic` in queue `queue_id`, or that of `key`, or without both in any."""
+        """Place a message of `topic` in queue `queue_id`, or that of `ordering_key`, or without both in any."""
         self._session = session
         self._selector = selector
         self._faults = faults
         self._topic = topic
         self._queue_id = queue_id
-        self._key = key
+        self._ordering_key = ordering_key
         self.deadline = deadline
         self.is_patient = True
-        self._began_at = 0.0
         self._chosen = False
-        self._repeated: MessageQueue | None = None
         self._refused: set[str] = set()
 
-    def repeat(self, deadline: float, *, same: bool) -> None:
-        """Give the next attempt its own deadline, and the `same` queue, if its broker may have the message."""
-        self.deadline = deadline
-        self._repeated = self.queue if same and self._chosen else None
-        self._refused = set()
+    async def until_taken(self, attempt: Callable[[MessageQueue], Awaitable[T]]) -> T:
+        """Return what `attempt` returns for the first queue whose broker takes the message; raises its last error."""
+        while True:
+            try:
+                return await attempt(await self.choose())
+            except ReputError as error:
+                if not await self.goes_on(error):
+                    raise
 
     async def choose(self) -> MessageQueue:
         """Return the queue for the next attempt; raises like `Producer.send`."""
-        if self._repeated is not None:
-            self.is_patient = True
-            return self._repeated
         session, topic = self._session, self._topic
-        now = self._began_at = session.runtime.now()
-        route = session.routes.fresh(topic, now) or await session.publish_route(topic, self.deadline)
-        if len(route.brokers) == 1 or self._queue_id is not None or self._key is not None:
-            self.queue = self._selector.choose(route, self._queue_id, self._key)
+        route = session.routes.fresh(topic, session.runtime.now()) or await session.publish_route(
+            topic, self.deadline
+        )
+        if len(route.brokers) == 1 or self._queue_id is not None or self._ordering_key is not None:
+            self.queue = self._selector.choose(route, self._queue_id, self._ordering_key)
         else:
             self.queue = self._selector.choose(route, left_out=self._left_out(route))
             self._faults.chosen(self.queue.broker_name)
@@ -110,11 +112,6 @@ class Placement:
             name for name in route.brokers if self._session.brokers.master(name) is None
         } | self._refused
         return faulty | hopeless if set(route.brokers) - faulty - hopeless else hopeless
-
-    def stored(self) -> None:
-        """Note that the attempt has succeeded."""
-        if not self.is_patient:
-            self._faults.answered(self.queue.broker_name, self._session.runtime.now() - self._began_at)
 
     async def goes_on(self, error: ReputError) -> bool:
         """Return whether to choose again after `error`: nothing is stored, and there is time.

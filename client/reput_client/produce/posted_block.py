@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
-from reput_client.transport.runtime import Event
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import Message, MessageQueue
@@ -39,10 +38,11 @@ class PostedBlock(OutgoingBlock):
     __slots__ = (
         "asked",
         "callbacks",
-        "changed",
         "due_at",
         "ends_of_spans",
         "fixed",
+        "grows_until",
+        "left",
         "serial",
         "size",
         "waits",
@@ -65,7 +65,11 @@ class PostedBlock(OutgoingBlock):
         self.serial = serial
         """Blocks are sealed in any order, those of one queue by their serials."""
         self.due_at = due_at
-        """Latest time to leave."""
+        """When it leaves if its broker can take it at once."""
+        self.grows_until = due_at
+        """Until when it takes more messages instead while its broker has unanswered blocks."""
+        self.left = 0
+        """How many of its messages were sent by callers that were cancelled since it was sealed."""
         self.waits = waits
         self.fixed = fixed
         """Bytes of a record without body and properties, but with the unique id."""
@@ -79,8 +83,6 @@ class PostedBlock(OutgoingBlock):
         """Messages whose outcome was reported or is waited for."""
         self.ends_of_spans: list[Callable[[], None]] = []
         """Called when the block is done."""
-        self.changed: Event | None = None
-        """Set when the block is done, if a caller waits."""
 
     def put(self, message: Message, body: Buffer, text: bytes, size: int) -> int:
         """Add a message with its encoded properties, a record of `size` bytes; return its number."""
@@ -116,18 +118,11 @@ class PostedBlock(OutgoingBlock):
         """As in `OutgoingBlock`, by message number."""
         return super().receipt_of(self._place(number))
 
-    def signal(self) -> None:
-        """Wake the callers that wait for it."""
-        if self.changed is not None:
-            self.changed.set()
-            self.changed = None
-
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
-        """As in `OutgoingBlock`; also wakes the waiting callers."""
+        """As in `OutgoingBlock`."""
         super().finish(receipts, error)
         for end in self.ends_of_spans:
             end()
-        self.signal()
 
     @property
     def is_decided(self) -> bool:

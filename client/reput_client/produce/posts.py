@@ -30,6 +30,8 @@ from reput_protocol.record.message_id import UniqueIdGenerator
 log = logging.getLogger("reput_client")
 
 POST_LINGER_S: Final = 0.005
+_GROWS_S: Final = 0.05
+"""How long a block of sends takes more messages while others are unanswered; some of them have little time left."""
 BUFFER_BYTES: Final = 32 << 20
 _FAILED_BLOCKS_MAX: Final = 1000
 _STOP_S: Final = 5.0
@@ -55,11 +57,9 @@ class Posts:
         self._session = session
         self._accumulator = accumulator
         self._sender = sender
-        self._linger_s = linger_s if linger_s > 0 else POST_LINGER_S
+        self._linger_s = linger_s
         self._unfinished: dict[int, PostedBlock] = {}
         """Unfinished blocks by serial, in order."""
-        self._changed: Event | None = None
-        """Set when a block is done, if a caller waits."""
         self._callbacks = Callbacks(session.runtime)
         self._ended: Event | None = None
         """Set when the task has ended; None without a task."""
@@ -74,73 +74,96 @@ class Posts:
     # -- taking messages -----------------------------------------------------------------------------------------------
 
     def take(
-        self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
+        self,
+        message: Message,
+        terms: Terms,
+        queue_id: int | None,
+        ordering_key: str | None,
+        on_done: OnDone | None,
     ) -> Posted | None:
         """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
         if self._sender.caller is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
-        return self._accumulator.take(message, terms, queue_id, key, on_done)
+        return self._accumulator.take(message, terms, queue_id, ordering_key, on_done)
 
     async def post(
-        self, message: Message, terms: Terms, queue_id: int | None, key: str | None, on_done: OnDone | None
+        self,
+        message: Message,
+        terms: Terms,
+        queue_id: int | None,
+        ordering_key: str | None,
+        on_done: OnDone | None,
     ) -> Posted:
         """Do what is due, let other tasks run, and add a message as soon as there is room."""
         self._check_open()
         await self._attend()
         await self._session.runtime.pause()
-        return await self._take(message, terms, queue_id, key, on_done)
+        posted = await self._take(message, terms, queue_id, ordering_key, on_done)
+        self._ensure_task()
+        return posted
 
     async def send(
-        self, message: Message, terms: Terms, queue_id: int | None, key: str | None
+        self, message: Message, terms: Terms, queue_id: int | None, ordering_key: str | None
     ) -> SendReceipt:
         """Send a message in a block with others that come soon; return its receipt or raise like `Producer.send`.
 
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
-        posted = self.take(message, terms, queue_id, key, None)
+        accumulator, sender = self._accumulator, self._sender
+        posted = accumulator.take(message, terms, queue_id, ordering_key, None)
         if posted is None:
             self._check_open()
-            if self._sender.caller is not None:
-                await self._attend()
-            posted = await self._take(message, terms, queue_id, key, None)
+            posted = await self._take(message, terms, queue_id, ordering_key, None)
         block, number = posted.block, posted.number
-        posted.mark_reported()
+        block.asked.add(number)
         try:
-            await self.wait_for(block)
+            await sender.wait_for(block)
         except ClientClosed as closed:  # from an interrupt
             raise outcome_unknown(block.queue, (), str(closed)) from closed
         finally:
-            if self._accumulator.open.get(block.queue) is block:
-                self._accumulator.withdraw(block, number)
-                if block.is_empty:
-                    self._accumulator.close(block)
-                    block.finish(None, None)
-                    self._on_done(block)
+            if not block.done:
+                self._leave(block, number)
         return block.outcome(number)
+
+    def _leave(self, block: PostedBlock, number: int) -> None:
+        """Take a message of a cancelled send out of its block; a block that nobody waits for any more is not sent."""
+        if self._accumulator.open.get(block.queue) is block:
+            self._accumulator.withdraw(block, number)
+            if not block.is_empty:
+                return
+            self._accumulator.close(block)
+        else:
+            block.left += 1
+            if block.left < block.count:
+                return
+            self._sender.withdraw([block])
+        block.finish(None, None)
+        self._on_done(block)
 
     async def _take(
         self,
         message: Message,
         terms: Terms,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
         text = accumulator.text_of(message)
         size = accumulator.size_of(message, text)
-        deadline = session.deadline(terms.timeout_s)
+        now = session.runtime.now()
+        deadline = now + terms.timeout_s
         while True:
-            route = await session.publish_route(message.topic, deadline)
+            route = session.routes.fresh(message.topic, now)
+            if route is None:
+                route = await session.publish_route(message.topic, deadline)
             self._check_open()
             if accumulator.has_room(size):
                 break
             await self._make_room(size, deadline)
         # No wait from here on.
-        posted = self._put(message, text, size, terms, route, queue_id, key, on_done)
-        self._ensure_task()
-        return posted
+        return self._put(message, text, size, terms, route, queue_id, ordering_key, on_done)
 
     def _put(
         self,
@@ -150,27 +173,31 @@ class Posts:
         terms: Terms,
         route: Route,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         on_done: OnDone | None,
     ) -> Posted:
         """Add a message to an open block, or to a new one; a block it replaces is sent. Never waits."""
         accumulator, sender, left = self._accumulator, self._sender, False
         alone = accumulator.is_alone(message)
-        is_free = queue_id is None and key is None
+        is_free = queue_id is None and ordering_key is None
         is_current = is_free and not alone
         block = accumulator.current(message.topic) if is_current else None
         if block is not None and not accumulator.fits(block, message, size, terms):
             sender.seal(block)
             block, left = None, True
         if block is None:
-            queue = sender.choose(route, queue_id, key)
+            queue = sender.choose(route, queue_id, ordering_key)
             block = accumulator.open.get(queue)
             if block is not None and not accumulator.fits(block, message, size, terms):
                 sender.seal(block)
                 block, left = None, True
             if block is None:
                 now = self._session.runtime.now()
-                due_at = now + self._linger_s
+                if terms.is_patient:
+                    due_at, grows_until = now + (self._linger_s or POST_LINGER_S), now + terms.timeout_s
+                else:
+                    due_at = now + self._linger_s
+                    grows_until = due_at + _GROWS_S
                 block = accumulator.begin(
                     queue,
                     terms,
@@ -180,10 +207,14 @@ class Posts:
                     is_free=is_free,
                     is_current=is_current,
                 )
+                block.grows_until = grows_until
                 block.since = now
                 self._unfinished[block.serial] = block
-                sender.require_step(due_at)
-                _unfinished.add(self)
+                if terms.is_patient:
+                    _unfinished.add(self)
+                    sender.require_step(due_at)
+                elif sender.is_driven:
+                    sender.require_step(grows_until if sender.is_busy(queue) else due_at)
         block.is_free &= is_free
         posted = accumulator.put(block, message, text, size, on_done)
         if alone:
@@ -252,14 +283,8 @@ class Posts:
         self._accumulator.held -= block.size
         # Last: if an interrupt comes before, the outcome is unknown or not reported yet.
         del self._unfinished[block.serial]
-        self._signal()
         if not self._unfinished:
             _unfinished.discard(self)
-
-    def _signal(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
-            self._changed = None
 
     def _take_unreported(self) -> tuple[list[Posted], int]:
         """Return the messages whose failure was not reported, and their number including those of dropped blocks."""
@@ -282,7 +307,14 @@ class Posts:
         await self._callbacks.call()
 
     async def _send_until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        return await self._sender.send_until(condition, deadline, self._callbacks.call)
+        """Like `BlockSender.until`, and call callbacks meanwhile."""
+        callbacks = self._callbacks
+        while True:
+            await callbacks.call()
+            if condition():
+                return True
+            if not await self._sender.until(lambda: callbacks.are_due or condition(), deadline):
+                return False
 
     # -- the task ------------------------------------------------------------------------------------------------------
 
@@ -309,9 +341,6 @@ class Posts:
         ended.set()
         if self._ended is ended:
             self._ended = None
-            self._signal()
-            for block in self._unfinished.values():
-                block.signal()
 
     def _is_idle(self) -> bool:
         return not (self._unfinished or self._callbacks or self._sender.is_connecting)
@@ -322,27 +351,16 @@ class Posts:
         """Wait for `condition`, which changes when a block is done; False if `deadline` came first."""
         if self._sender.caller is not None:
             return await self._send_until(condition, deadline)
-        runtime = self._session.runtime
-        while not condition():
-            remaining = deadline - runtime.now()
-            if remaining <= 0:
-                return False
-            self._ensure_task()
-            if self._changed is None:
-                self._changed = runtime.event()
-            await self._changed.wait(remaining)
-        return True
+        self._ensure_task()
+        return await self._sender.until(condition, deadline)
 
     async def wait_for(self, block: PostedBlock) -> None:
         """See `Waits`."""
         if self._sender.caller is not None:
             await self._send_until(lambda: block.done, math.inf)
-            return
-        while not block.done:
+        else:
             self._ensure_task()
-            if block.changed is None:
-                block.changed = self._session.runtime.event()
-            await block.changed.wait(math.inf)
+            await self._sender.wait_for(block)
 
     def block_for(self, block: PostedBlock) -> None:
         """See `Waits`."""
@@ -376,6 +394,7 @@ class Posts:
         if self._ended is not None:
             self._sender.wake()
             await self._ended.wait(_STOP_S)
+        await self._sender.until(lambda: not self._sender.is_connecting, self._session.deadline(_STOP_S))
         if not self._flushing:
             self._log_unreported()
 
@@ -409,14 +428,13 @@ class Posts:
         self._sender.forget(ids)
         for block in self._unfinished.values():
             reason = "it was posted before the fork, and the parent process sends it"
-            block.changed = None
             block.finish(None, outcome_unknown(block.queue, (), reason))
         self._accumulator.held = 0
         self._unfinished.clear()
         self._callbacks.forget()
         self._failed.clear()
         self._failed_before = self._flushing = 0
-        self._changed = self._ended = None
+        self._ended = None
 
 
 _unfinished: Final[set[Posts]] = set()

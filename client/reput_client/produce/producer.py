@@ -1,4 +1,4 @@
-"""Sending messages: one at a time, in blocks, pipelined, gathered for a moment (linger), or posted."""
+"""Sending messages: one at a time, in blocks, many, or posted."""
 
 from __future__ import annotations
 
@@ -19,17 +19,14 @@ from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import (
-    RETRY_PAUSE_S,
-    MaybeStored,
     Putter,
     receipt_of,
     too_large,
-    unknown_after,
 )
-from reput_client.produce.queue_selector import RoundRobin
+from reput_client.produce.queue_selector import RoundRobin, ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
-from reput_client.produce.traced import of_bodies, of_copy, of_list, of_message, of_messages, traced
+from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
 from reput_client.transport.channel import RequestTemplate
@@ -37,27 +34,25 @@ from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import wall_clock_ms
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel, MessageSysFlag
+from reput_protocol.codes import Ack, AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
-from reput_protocol.properties import check_key
+from reput_protocol.properties import SHARDING_KEY, check_key
 from reput_protocol.record.forwarding import forwarded_properties
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
 
 log = logging.getLogger("reput_client")
 
-SEND_TIMEOUT_S: Final = 10.0
-"""Longer than the 5 s for which a broker waits for its disk by default, so that it can report a slow disk."""
+SEND_TIMEOUT_S: Final = 30.0
+"""A broker starts again, or another one takes over, in less."""
 MANY_BATCH: Final = 1024
 """Messages in a block of `send_many`, unless `batch_bytes` is reached first."""
 
 MANY_IN_FLIGHT: Final = 8
 
-_BLOCKS_OF_SINGLES: Final = 4
-"""`send_pipelined` divides its in-flight limit into this many blocks, for different queues."""
-
 _STOP_S: Final = 5.0
+_TERMS_MAX: Final = 64
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
 
@@ -66,21 +61,20 @@ class ProducerOptions(ClientOptions):
     """See `Producer`."""
 
     group: str = "reput-producer"
-    ack: str = AckLevel.FLUSHED
+    ack: Ack = AckLevel.FLUSHED
     timeout_s: float = SEND_TIMEOUT_S
-    retries: int = 0
+    retries: int | None = None
     linger_s: float = 0.0
     batch_bytes: int = 1024 * 1024
     buffer_bytes: int = BUFFER_BYTES
-    max_in_flight: int = 64
     unique_ids: bool = True
-    deduplicate: bool = False
+    deduplicate: bool | None = None
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.retries < 0 or self.linger_s < 0 or self.max_in_flight < 1:
-            raise ValueError("retries and linger_s must not be negative, max_in_flight not less than 1")
+        if (self.retries or 0) < 0 or self.linger_s < 0:
+            raise ValueError("retries and linger_s must not be negative")
         if self.deduplicate and not self.unique_ids:
             raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
         if self.heartbeat_interval_s <= 0:
@@ -105,18 +99,19 @@ class Producer(Client):
         group: the producer group, shown by the broker.
         ack: the default acknowledgement level: `page_cache` (survives the broker process), `flushed` (survives the
             machine) or `replicated`.
-        timeout_s: seconds a send may take, including connecting; each repetition has as many.
-        retries: how often a send is repeated when its outcome is unknown or the broker is busy; with `deduplicate` also
-            when the ack level was not reached. 0 by default, because a repeated send can store a message twice, unless
-            `deduplicate` is on.
-        deduplicate: make the broker store each message once, by topic and unique id, within its `dedup.window`; a
-            duplicate is answered with the first receipt. Generated ids are checked only when a send is repeated, a
-            message's own `unique_id` always.
-        linger_s: seconds a `send` waits for others to share a block with; 0 sends immediately. Posted messages wait as
+        timeout_s: seconds a send may take, including connecting and all repetitions.
+        retries: how often a send is repeated when its outcome is unknown, the ack level was not reached or the broker
+            is busy; None: until `timeout_s` is over. 0: never. Without `deduplicate`, None repeats only what was
+            certainly not stored, and a number also what may be stored then twice. `send_many` repeats nothing.
+        deduplicate: make the broker store a repeated message once, by topic and unique id, within its `dedup.window`; a
+            duplicate is answered with the first receipt. By default on, if there are unique ids. True also takes a
+            message whose `unique_id` the application has set for the same one from any producer: it is looked up at
+            each send.
+        linger_s: seconds a `send` waits for others to share a block with. With 0 it leaves at once, or, while two
+            blocks are unanswered, with the others that come until one of them is answered. Posted messages wait as
             long, or 5 ms if it is 0.
         batch_bytes: maximum size of a block, at most 8 MiB.
         buffer_bytes: maximum bytes of unfinished posted or lingering messages; further ones wait for room.
-        max_in_flight: the default limit of unanswered messages in `send_pipelined`.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message has only its offset id.
         heartbeat_interval_s: seconds between heartbeats, if any; well below the broker's `groups.heartbeat_timeout`.
 
@@ -134,15 +129,19 @@ class Producer(Client):
         super().__init__(options)
         self._options = options
         self._ack = AckLevel(options.ack)
-        self._putter = Putter(self._session, self.group, deduplicate=options.deduplicate)
+        marks = options.unique_ids if options.deduplicate is None else options.deduplicate
+        self._putter = Putter(
+            self._session, self.group, deduplicate=marks, knows_ids=bool(options.deduplicate)
+        )
         self._selector = RoundRobin()
         self._faults = FaultIsolation(self._session.runtime.now)
         self._ids = new_generator() if options.unique_ids else None
+        self._send_terms: dict[tuple[Ack | None, float | None], Terms] = {}
         self._post_terms = {level: self._terms(level, None, retries=options.retries) for level in AckLevel}
         accumulator = Accumulator(
             self._session.routes,
             self._ids,
-            known_alone=options.deduplicate,
+            known_alone=self._putter.knows_ids,
             block_bytes=options.batch_bytes,
             held_max=options.buffer_bytes,
         )
@@ -181,11 +180,11 @@ class Producer(Client):
             PostsFailed: messages failed and this was not reported yet; only logged if the block raises already.
         """
         try:
-            await self.flush_at_exit(error)
+            await self._flush_at_exit(error)
         finally:
             await self.aclose()
 
-    async def flush_at_exit(self, error: BaseException | None) -> None:
+    async def _flush_at_exit(self, error: BaseException | None) -> None:
         """Flush as the first half of `__aexit__`."""
         if error is None:
             await self._posts.flush()
@@ -218,9 +217,9 @@ class Producer(Client):
         self,
         message: Message,
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send one message and return its receipt once the ack level is reached.
@@ -230,7 +229,9 @@ class Producer(Client):
 
         Args:
             ack: the level for this message; the producer's own if None.
-            queue_id: the queue; otherwise chosen by `key`; otherwise round robin.
+            queue_id: the queue; otherwise chosen by `ordering_key`; otherwise round robin.
+            ordering_key: messages with the same one go to the same queue and stay in order; consumers see it as
+                `ReceivedMessage.ordering_key`. (`Message.keys` are for looking messages up.)
 
         Raises:
             SendOutcomeUnknown: the frame left and no answer came; the message may be stored.
@@ -239,41 +240,10 @@ class Producer(Client):
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
-        if self._options.linger_s > 0:
-            terms = self._terms(
-                ack, timeout_s, retries=self._options.retries, is_patient=False, is_divisible=True
-            )
-            return await self._posts.send(message, terms, queue_id, key)
-        level = self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)
-        unique_id = message.unique_id
-        if unique_id is None and self._ids is not None:
-            unique_id = self._ids.next()
-        session = self._session
-        deduplicates = self._putter.deduplicate
-        topic = message.topic
-        unknown: MaybeStored | None = None
-        attempt = 0
-        place = self._place(topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                # The broker deduplicates whole blocks, so a put that may be stored shares none.
-                may_be_stored = attempt > 0 or (deduplicates and message.unique_id is not None)
-                template, body = self._frame(queue, message, unique_id, level, may_be_stored=may_be_stored)
-                call = await self._putter.put(
-                    queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
-                )
-                receipt = receipt_of(topic, call, unique_id, level)
-                place.stored()
-                return receipt
-            except ReputError as error:
-                if await place.goes_on(error):
-                    continue
-                attempt += 1
-                is_last = attempt > self._options.retries
-                unknown = unknown_after(error, unknown, is_last=is_last, deduplicates=deduplicates)
-            await session.runtime.sleep(RETRY_PAUSE_S * attempt)
-            place.repeat(session.deadline(timeout_s), same=unknown is not None and deduplicates)
+        if ordering_key is not None:
+            message = ordered(message, ordering_key)
+        terms = self._send_terms.get((ack, timeout_s)) or self._terms_of_sends(ack, timeout_s)
+        return await self._posts.send(message, terms, queue_id, ordering_key)
 
     @traced(of_copy)
     async def forward(
@@ -283,9 +253,9 @@ class Producer(Client):
         *,
         properties: Mapping[str, str] | None = None,
         unique_id: str | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send a received message to another topic, or again to its own.
@@ -296,7 +266,7 @@ class Producer(Client):
         Args:
             properties: additional or replaced properties.
             unique_id: of the copy; by default one that the producer generates.
-            ack, queue_id, key, timeout_s: as for `send`.
+            ack, queue_id, ordering_key, timeout_s: as for `send`.
 
         Raises:
             DamagedMessage: the message fails its checksum; nothing was sent.
@@ -309,21 +279,21 @@ class Producer(Client):
             check_key(unique_id, "unique_id")
         elif self._ids is not None:
             unique_id = self._ids.next()
+        if ordering_key is not None:
+            properties = {**(properties or {}), SHARDING_KEY: ordering_key}
         text = forwarded_properties(message.properties, unique_id, properties or {})
-        place = self._place(topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                template = self._putter.single_template(
-                    queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
-                )
-                call = await self._putter.put(
-                    queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
-                )
-                return receipt_of(topic, call, unique_id, level)
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
+        place = self._place(topic, queue_id, ordering_key, timeout_s)
+
+        async def put(queue: MessageQueue) -> SendReceipt:
+            template = self._putter.single_template(
+                queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
+            )
+            call = await self._putter.put(
+                queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
+            )
+            return receipt_of(topic, call, unique_id, level)
+
+        return await place.until_taken(put)
 
     @traced(of_message)
     async def send_oneway(
@@ -331,7 +301,7 @@ class Producer(Client):
         message: Message,
         *,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Send one message without an answer, for messages that may be lost, such as measurements.
@@ -344,27 +314,15 @@ class Producer(Client):
             BrokerError: the topic cannot be sent to.
             SendOutcomeUnknown: the connection ended when part of the message had left.
         """
-        unique_id = message.unique_id
-        if unique_id is None and self._ids is not None:
-            unique_id = self._ids.next()
-        place = self._place(message.topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                template, body = self._frame(
-                    queue,
-                    message,
-                    unique_id,
-                    AckLevel.PAGE_CACHE,
-                    may_be_stored=message.unique_id is not None,
-                    oneway=True,
-                )
-                return await self._putter.put_oneway(
-                    queue, template, body, place.deadline, patient=place.is_patient
-                )
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
+        message = ordered(message, ordering_key)
+        text = encode_properties_text(message, self._id_of(message))
+        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
+
+        async def put(queue: MessageQueue) -> None:
+            template, body = self._oneway_frame(queue, message, text)
+            await self._putter.put_oneway(queue, template, body, place.deadline, patient=place.is_patient)
+
+        await place.until_taken(put)
 
     @traced(of_message)
     async def request(
@@ -372,9 +330,9 @@ class Producer(Client):
         message: Message,
         *,
         timeout_s: float | None = None,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
     ) -> ReceivedMessage:
         """Send one message and return the reply of a consumer of its topic (see `reply`).
 
@@ -383,7 +341,7 @@ class Producer(Client):
 
         Args:
             timeout_s: for the whole request; the producer's own if None.
-            ack, queue_id, key: as for `send`.
+            ack, queue_id, ordering_key: as for `send`.
 
         Raises:
             ReplyTimeout: no reply in time; has topic and correlation id. A later reply is dropped and counted.
@@ -394,19 +352,14 @@ class Producer(Client):
         level = self._ack if ack is None else AckLevel(ack)
         if timeout_s is None:
             timeout_s = self._session.timeout_s
-        unique_id = message.unique_id
-        if unique_id is None and self._ids is not None:
-            unique_id = self._ids.next()
-        place = self._place(message.topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                return await self._requests.ask(
-                    queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_patient
-                )
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
+        message = ordered(message, ordering_key)
+        unique_id = self._id_of(message)
+        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
+        return await place.until_taken(
+            lambda queue: self._requests.ask(
+                queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_patient
+            )
+        )
 
     @traced(of_copy)
     async def reply(
@@ -436,21 +389,21 @@ class Producer(Client):
         deadline = self._session.deadline(timeout_s)
         await send_reply(self._session, self.group, message, unique_id, request.broker_name, deadline)
 
-    @traced(of_list)
+    @traced(of_messages)
     async def send_batch(
         self,
         messages: Sequence[Message],
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic to one queue, in order, in blocks; return their receipts in order.
 
         Each block is stored whole or not at all and acknowledged before the next is sent, so the stored messages are
-        always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own; for
-        many of them `send_pipelined` is faster.
+        always a prefix of `messages`. `timeout_s` counts for each block. A delayed message is a block of its own;
+        `post` is faster for many of them.
 
         Raises:
             InvalidMessage: the messages are of several topics, or one is too large; nothing was sent.
@@ -466,15 +419,17 @@ class Producer(Client):
                 raise InvalidMessage(
                     f"a batch is of one topic, not of {topic!r} and {message.topic!r}; send one batch for each"
                 )
-        groups = list(groups_of(messages, self._limits(len(messages))))
+        groups = list(
+            groups_of((ordered(message, ordering_key) for message in messages), self._limits(len(messages)))
+        )
         terms = self._terms(ack, timeout_s, retries=self._options.retries, is_patient=False)
         route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
-        queue = self._sender.choose(route, queue_id, key)
+        queue = self._sender.choose(route, queue_id, ordering_key)
         receipts: list[SendReceipt] = []
         try:
             for group in groups:
                 # The first block may go to another broker; the others follow it.
-                is_free = not receipts and queue_id is None and key is None
+                is_free = not receipts and queue_id is None and ordering_key is None
                 block = block_of(group, queue, terms, is_free=is_free)
                 receipts += await self._sender.deliver(block)
                 queue = block.queue
@@ -487,45 +442,6 @@ class Producer(Client):
             padding: list[SendReceipt | None] = [None] * (len(messages) - len(receipts))
             raise PartlySent([*receipts, *padding], {len(receipts): error}) from error
         return receipts
-
-    @traced(of_messages)
-    async def send_pipelined(
-        self,
-        messages: Iterable[Message],
-        *,
-        in_flight: int | None = None,
-        batch: int = 1,
-        ack: str | None = None,
-        queue_id: int | None = None,
-        key: str | None = None,
-        timeout_s: float | None = None,
-    ) -> list[SendReceipt]:
-        """Send messages with up to `in_flight` blocks unanswered; return their receipts in order.
-
-        A block has up to `batch` messages and `batch_bytes`, and is stored whole or not at all. With `batch=1` each
-        message is stored or refused by itself, `in_flight` counts messages, and several share a frame. Messages to one
-        queue are stored in order. Without `queue_id` or `key` the frames go to the queues round robin. `timeout_s` is
-        how long the broker may be silent. `retries` does not apply.
-
-        Raises:
-            PartlySent: a message failed; later ones were sent only if already in flight.
-            ReputError: the first message could not be sent; nothing was.
-        """
-        if in_flight is not None and in_flight < 1:
-            raise ValueError(f"in_flight must be at least 1, not {in_flight}")
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, not {batch}")
-        in_flight = in_flight or self._options.max_in_flight
-        singles = batch == 1
-        if singles:
-            # They may still share frames: they fail one by one.
-            blocks = _BLOCKS_OF_SINGLES if queue_id is None and key is None else 1
-            batch = max(1, in_flight // blocks)
-        limits = self._limits(batch, known_alone=singles and self._putter.deduplicate)
-        terms = self._terms(ack, timeout_s, is_divisible=singles)
-        return list(
-            await self._send_of_many(terms, in_flight, queue_id, key).run(groups_of(messages, limits))
-        )
 
     @traced(of_bodies)
     async def send_many(
@@ -540,15 +456,16 @@ class Producer(Client):
         flag: int = 0,
         batch: int = MANY_BATCH,
         in_flight: int = MANY_IN_FLIGHT,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> Sequence[SendReceipt]:
         """Send a message of `topic` for each body, in blocks, several in flight; return their receipts in order.
 
         Stores what `send` would, at a fraction of the cost: no `Message` is created, and a receipt only on access. Each
-        block is stored whole or not at all. Order, queues, `timeout_s` and `retries` are as for `send_pipelined`.
+        block is stored whole or not at all. Messages to one queue
+        are stored in order. `timeout_s` is how long the broker may be silent. Nothing is sent again: see `post`.
 
         Args:
             bodies: may be an iterator, which is read as blocks are sent, unless `tags` or `keys` are given. A body must
@@ -558,7 +475,7 @@ class Producer(Client):
             keys: the keys of each message.
             batch: maximum messages in a block; the producer's `batch_bytes` also applies.
             in_flight: maximum unanswered blocks.
-            ack, queue_id, key: as for `send`.
+            ack, queue_id, ordering_key: as for `send`.
 
         Raises:
             InvalidName, InvalidMessage: topic, tag, keys or properties cannot be sent; nothing was.
@@ -567,21 +484,25 @@ class Producer(Client):
         """
         if in_flight < 1 or batch < 1:
             raise ValueError(f"batch and in_flight must be at least 1, not {batch} and {in_flight}")
+        if ordering_key is not None:
+            properties = {**(properties or {}), SHARDING_KEY: ordering_key}
         count = 0
         if tags is not None or keys is not None:
             bodies = list(bodies)
             count = len(bodies)
         texts = texts_of(topic, count, id_text_bytes(self._ids), tag, tags, keys, properties, flag)
         groups = groups_of_bodies(topic, bodies, texts, flag, self._limits(batch))
-        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, queue_id, key).run(groups)
+        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, queue_id, ordering_key).run(
+            groups
+        )
 
     async def post(
         self,
         message: Message,
         *,
-        ack: str | None = None,
+        ack: Ack | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         on_done: OnDone | None = None,
     ) -> Posted:
         """Add one message to a block and return; it is sent and acknowledged later (docs/client.md, post).
@@ -591,7 +512,7 @@ class Producer(Client):
         `buffer_bytes`, and briefly whenever a block is full, so that other tasks run. Messages to one queue are stored
         in the order of posting, also those that `retries` sends again; a block that fails, with all its messages, does
         not hold up later ones. A message reported as `SendOutcomeUnknown` may still be stored, later and behind others.
-        Without `queue_id` or `key` the blocks go round robin to the queues, except those of brokers that lag.
+        Without `queue_id` or `ordering_key` the blocks go round robin to the queues, except those of brokers that lag.
 
         `await` the result for the outcome. Failures not reported by that or by `on_done` are raised by the next `flush`
         or at the end of the `async with` block.
@@ -599,7 +520,7 @@ class Producer(Client):
         Args:
             message: a delayed one gets a block of its own, as does, with `deduplicate`, one with its own unique id. A
                 body that is not `bytes` is copied.
-            ack, queue_id, key: as for `send`.
+            ack, queue_id, ordering_key: as for `send`.
             on_done: called with the result when it is done, in the producer's task. It must be quick; exceptions are
                 logged.
 
@@ -608,18 +529,20 @@ class Producer(Client):
             RequestTimeout: there was no room for `timeout_s` seconds.
             TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: it was not taken either.
         """
+        if ordering_key is not None:
+            message = ordered(message, ordering_key)
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
         posts = self._posts
-        if self.tracing is not None:
-            with self.tracing.sending(message) as sending:
+        if self._tracing is not None:
+            with self._tracing.sending(message) as sending:
                 message = sending.injected(message)
-                posted = posts.take(message, terms, queue_id, key, on_done) or await posts.post(
-                    message, terms, queue_id, key, on_done
+                posted = posts.take(message, terms, queue_id, ordering_key, on_done) or await posts.post(
+                    message, terms, queue_id, ordering_key, on_done
                 )
                 sending.of_posted(posted)
                 return posted
-        return posts.take(message, terms, queue_id, key, on_done) or await posts.post(
-            message, terms, queue_id, key, on_done
+        return posts.take(message, terms, queue_id, ordering_key, on_done) or await posts.post(
+            message, terms, queue_id, ordering_key, on_done
         )
 
     async def flush(self) -> None:
@@ -632,7 +555,7 @@ class Producer(Client):
         """
         await self._posts.flush()
 
-    def report_interrupted(self) -> None:
+    def _report_interrupted(self) -> None:
         """In the synchronous API, after an interrupt has closed the producer: call the remaining callbacks.
 
         Raises:
@@ -640,7 +563,7 @@ class Producer(Client):
         """
         self._posts.report_interrupted()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections and posts, and generate own ids."""
         if self._ids is not None:
             self._ids = new_generator()
@@ -651,15 +574,15 @@ class Producer(Client):
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _limits(self, messages: int, *, known_alone: bool = False) -> Limits:
-        return Limits(messages, self._options.batch_bytes, id_text_bytes(self._ids), known_alone)
+    def _limits(self, messages: int) -> Limits:
+        return Limits(messages, self._options.batch_bytes, id_text_bytes(self._ids))
 
     def _terms(
         self,
-        ack: str | None,
+        ack: Ack | None,
         timeout_s: float | None,
         *,
-        retries: int = 0,
+        retries: int | None = 0,
         is_patient: bool = True,
         is_divisible: bool = False,
     ) -> Terms:
@@ -667,36 +590,37 @@ class Producer(Client):
         timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
         return Terms(level, timeout_s, retries, is_patient, is_divisible)
 
+    def _terms_of_sends(self, ack: Ack | None, timeout_s: float | None) -> Terms:
+        terms = self._terms(
+            ack, timeout_s, retries=self._options.retries, is_patient=False, is_divisible=True
+        )
+        if len(self._send_terms) < _TERMS_MAX:
+            self._send_terms[ack, timeout_s] = terms
+        return terms
+
     def _send_of_many(
-        self, terms: Terms, in_flight: int, queue_id: int | None, key: str | None
+        self, terms: Terms, in_flight: int, queue_id: int | None, ordering_key: str | None
     ) -> SendOfMany:
-        return SendOfMany(self._session, self._sender, terms, in_flight, queue_id, key)
+        return SendOfMany(self._session, self._sender, terms, in_flight, queue_id, ordering_key)
 
-    def _place(self, topic: str, queue_id: int | None, key: str | None, timeout_s: float | None) -> Placement:
+    def _place(
+        self, topic: str, queue_id: int | None, ordering_key: str | None, timeout_s: float | None
+    ) -> Placement:
         deadline = self._session.deadline(timeout_s)
-        return Placement(self._session, self._selector, self._faults, topic, queue_id, key, deadline)
+        return Placement(self._session, self._selector, self._faults, topic, queue_id, ordering_key, deadline)
 
-    def _frame(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        unique_id: str | None,
-        ack: AckLevel,
-        *,
-        may_be_stored: bool,
-        oneway: bool = False,
+    def _id_of(self, message: Message) -> str | None:
+        return message.unique_id or (None if self._ids is None else self._ids.next())
+
+    def _oneway_frame(
+        self, queue: MessageQueue, message: Message, text: bytes
     ) -> tuple[RequestTemplate, Buffer]:
-        """Return header and body of the frame for one message."""
-        text = encode_properties_text(message, unique_id)
+        """Return header and body of the frame of a message with encoded properties `text`."""
+        putter, ack = self._putter, AckLevel.PAGE_CACHE
+        dedup = putter.dedup(putter.knows_ids and message.unique_id is not None, repeats=False)
         if message.delay is not None:
-            template = self._putter.single_template(
-                queue,
-                len(message.body),
-                text,
-                ack,
-                flag=message.flag,
-                dedup=self._putter.dedup(may_be_stored),
-                oneway=oneway,
+            template = putter.single_template(
+                queue, len(message.body), text, ack, flag=message.flag, dedup=dedup, oneway=True
             )
             return template, message.body
         record, _ = encode_block(
@@ -704,7 +628,4 @@ class Producer(Client):
         )
         if len(record) > BLOCK_BYTES_MAX:
             raise too_large(len(record))
-        template = self._putter.template(
-            queue, 1, ack, may_be_stored=may_be_stored, oneway=oneway, shareable=not (may_be_stored or oneway)
-        )
-        return template, record
+        return putter.template(queue, 1, ack, dedup, oneway=True), record

@@ -7,7 +7,6 @@ sent alone as RocketMQ's 310.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
 from reput_client.errors import (
@@ -30,6 +29,7 @@ from reput_protocol.commands.send import (
 )
 from reput_protocol.errors import (
     BrokerError,
+    ErrorCode,
     HeaderFieldError,
     InvalidMessage,
     ReputError,
@@ -55,61 +55,59 @@ _STORED: Final = frozenset(
 _SUCCESS: Final = ResponseCode.SUCCESS.value
 _new_tuple = tuple.__new__
 
-RETRY_PAUSE_S: Final = 0.05
-"""Delay before the first repetition; the n-th waits n times as long."""
-
 
 class Putter:
     """Sends blocks of records, and messages as 310, for a producer of `group`.
 
-    With `deduplicate` every frame tells the broker whether it may be stored already.
+    Args:
+        deduplicate: frames that may be sent again tell the broker so, and whether they may be stored already.
+        knows_ids: a message whose id the application has set may be stored already, by any producer.
     """
 
-    def __init__(self, session: Session, group: str, *, deduplicate: bool = False) -> None:
+    def __init__(self, session: Session, group: str, *, deduplicate: bool, knows_ids: bool) -> None:
         self._session = session
         self._group = group
         self.deduplicate = deduplicate
-        self._templates: dict[
-            tuple[MessageQueue, int, AckLevel, Dedup | None, int, bool], RequestTemplate
-        ] = {}
+        self.knows_ids = knows_ids
+        self._templates: dict[tuple[MessageQueue, int, AckLevel, Dedup | None, int], RequestTemplate] = {}
 
     def template(
         self,
         queue: MessageQueue,
         count: int,
         ack: AckLevel,
+        dedup: Dedup | None,
         *,
-        may_be_stored: bool = False,
         oneway: bool = False,
-        shareable: bool = False,
     ) -> RequestTemplate:
         """Return the encoded header of a PutMessage; there are few different ones, so they are cached.
 
-        Args:
-            may_be_stored: it was sent before, or the application chose the ids of its messages.
-            oneway: it has no answer.
-            shareable: a put of one message that may share a frame with similar ones.
+        `oneway`: it has no answer.
         """
-        dedup = self.dedup(may_be_stored)
         flag = ONEWAY_FLAG if oneway else 0
-        key = (queue, count, ack, dedup, flag, shareable)
+        key = (queue, count, ack, dedup, flag)
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
             header = PutMessageHeader(queue.topic, queue.queue_id, count, ack, dedup)
             ext = header.to_ext(HeaderType.MSGPACK)
-            # The broker deduplicates whole blocks, so a put that it checks shares none.
-            of_many = partial(self.template, queue, ack=ack) if shareable and dedup is None else None
-            template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag, of_many=of_many, queue=queue)
+            template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag)
             self._templates[key] = template
         return template
 
-    def dedup(self, may_be_stored: bool) -> Dedup | None:
-        """Return whether the broker checks for the put (it may be stored) or only remembers it."""
+    def dedup(self, may_be_stored: bool, *, repeats: bool) -> Dedup | None:
+        """Return whether the broker checks for the put or only remembers it.
+
+        Args:
+            may_be_stored: it was sent before, or the application chose the ids of its messages.
+            repeats: it may be sent again.
+        """
         if not self.deduplicate:
             return None
-        return Dedup.CHECK if may_be_stored else Dedup.MARK
+        if may_be_stored:
+            return Dedup.CHECK
+        return Dedup.MARK if repeats else None
 
     def single_template(
         self,
@@ -258,11 +256,13 @@ MaybeStored: TypeAlias = SendOutcomeUnknown | AckNotReached
 
 
 def unknown_after(
-    error: ReputError, unknown: MaybeStored | None, *, is_last: bool, deduplicates: bool
+    error: ReputError, unknown: MaybeStored | None, *, is_last: bool, retries: int | None, deduplicates: bool
 ) -> MaybeStored | None:
     """Return, for a send to be repeated after `error`, the last attempt that may be stored, or None.
 
-    What is stored without reaching the ack level is repeated only if the broker deduplicates.
+    What is stored without reaching the ack level is repeated only if the broker deduplicates, and so is, if the
+    application has not asked for a number of `retries`, what may be stored. Without such a number, a full disk is
+    reported at once: it may stay full for long.
 
     Raises:
         SendOutcomeUnknown, AckNotReached: it is not repeated, and this or an earlier attempt may be stored.
@@ -270,11 +270,15 @@ def unknown_after(
     """
     if isinstance(error, MaybeStored):
         unknown = error
-    repeatable = (
-        isinstance(error, SendOutcomeUnknown)
-        or (isinstance(error, BrokerError) and error.retryable)
-        or (isinstance(error, AckNotReached) and deduplicates)
-    )
+    match error:
+        case SendOutcomeUnknown():
+            repeatable = deduplicates or retries is not None
+        case AckNotReached():
+            repeatable = deduplicates
+        case BrokerError():
+            repeatable = error.retryable and (retries is not None or error.error is not ErrorCode.DISK_FULL)
+        case _:
+            repeatable = False
     if repeatable and not is_last:
         return unknown
     if unknown is None or unknown is error:
@@ -347,8 +351,8 @@ def too_large(size: int) -> InvalidMessage:
 
 def positions_in_answer(call: Call) -> Sequence[int]:
     """Return where each record starts in a stored batch, from an answer with all offset ids (320); else nothing."""
-    ids = str(call.answer.ext.get("msgId", "")).split(",")
-    if len(ids) == 1:
+    ids = str(call.answer.ext["msgId"]).split(",") if "msgId" in call.answer.ext else ()
+    if len(ids) < 2:
         return ()
     offsets = [decode_offset_message_id(each)[1] for each in ids]
     return [offset - offsets[0] for offset in offsets]

@@ -1,28 +1,31 @@
-"""The queue of a message: given, by key, or round robin."""
+"""The queue of a message: given, by ordering key, or round robin."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container
+from copy import copy
 
 from reput_client.errors import NoQueue
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
+from reput_protocol.properties import SHARDING_KEY
+from reput_protocol.property_rules import check_property
 from reput_protocol.record.hashing import java_hash
-from reput_protocol.record.message import MessageQueue
+from reput_protocol.record.message import Message, MessageQueue
 
 _I32_MIN = -0x8000_0000
 
 
-def queue_by_key(route: Route, key: str) -> MessageQueue:
-    """Return the queue of `key`, by RocketMQ's rule (SelectMessageQueueByHash).
+def queue_by_key(route: Route, ordering_key: str) -> MessageQueue:
+    """Return the queue of `ordering_key`, by RocketMQ's rule (SelectMessageQueueByHash).
 
     It is always the same while the number of queues does not change.
     """
     queues = route.writable
     if not queues:
         raise NoQueue(route.topic, "writable queue")
-    value = java_hash(key)
+    value = java_hash(ordering_key)
     return queues[0 if value == _I32_MIN else abs(value) % len(queues)]
 
 
@@ -37,12 +40,25 @@ def queue_by_id(route: Route, queue_id: int) -> MessageQueue:
     raise InvalidMessage(f"topic {route.topic!r} has no writable queue {queue_id}; it has 0 to {last}")
 
 
-def named_queue(route: Route, queue_id: int | None, key: str | None) -> MessageQueue:
-    """Return the queue of this number or key, one of which must be given; raises `InvalidMessage`, `NoQueue`."""
+def ordered(message: Message, ordering_key: str | None) -> Message:
+    """Return the message with its ordering key as a property (RocketMQ: __SHARDINGKEY), for consumers and replays.
+
+    Raises `InvalidMessage`: the key cannot be sent.
+    """
+    if ordering_key is None:
+        return message
+    check_property(SHARDING_KEY, ordering_key)
+    message = copy(message)
+    message.properties = {**message.properties, SHARDING_KEY: ordering_key}
+    return message
+
+
+def named_queue(route: Route, queue_id: int | None, ordering_key: str | None) -> MessageQueue:
+    """Return the queue of this number or ordering key, one of which is given; raises `InvalidMessage`, `NoQueue`."""
     if queue_id is not None:
         return queue_by_id(route, queue_id)
-    assert key is not None, "one of them is given"
-    return queue_by_key(route, key)
+    assert ordering_key is not None, "one of them is given"
+    return queue_by_key(route, ordering_key)
 
 
 class RoundRobin:
@@ -56,15 +72,15 @@ class RoundRobin:
         self,
         route: Route,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         left_out: Container[str] = (),
     ) -> MessageQueue:
-        """Return the queue of this number or key, or the next writable one, past the brokers in `left_out`.
+        """Return the queue of this number or ordering key, or the next writable one, past the brokers in `left_out`.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if queue_id is not None or key is not None:
-            return named_queue(route, queue_id, key)
+        if queue_id is not None or ordering_key is not None:
+            return named_queue(route, queue_id, ordering_key)
         queues = route.writable
         if not queues:
             raise NoQueue(route.topic, "writable queue")

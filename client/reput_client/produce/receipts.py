@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from itertools import accumulate, chain, count, repeat
 from typing import NamedTuple, overload
 
 from reput_protocol.codes import AckLevel, TransactionState
 from reput_protocol.commands.send import PutMessageResult
+from reput_protocol.record.delays import moment_of
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
 
@@ -31,6 +33,11 @@ class SendReceipt(NamedTuple):
     store_host: str
     ack: AckLevel
     unique_id: str | None = None
+
+    @property
+    def stored_at(self) -> datetime | None:
+        """When it was stored, by the broker's clock, in UTC; None from RocketMQ's brokers."""
+        return None if self.store_timestamp_ms < 0 else moment_of(self.store_timestamp_ms)
 
     @property
     def offset_message_id(self) -> str:

@@ -78,11 +78,6 @@ class PendingRequests:
         Not `patient`: connecting to its broker is tried once.
         """
         session = self._session
-        if self._putter.deduplicate and message.unique_id is not None:
-            raise InvalidMessage(
-                "the broker would drop a request that it has already, and no consumer would handle it; send it without "
-                "unique_id, or with a producer without deduplicate"
-            )
         # When the reply comes, the broker must have this client's connection.
         await session.open_for(queue, deadline, patient=patient)
         await self._presence.be_known_to(queue.broker_name, deadline)

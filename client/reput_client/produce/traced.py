@@ -27,9 +27,9 @@ def traced(begin: Begin) -> Callable[[M], M]:
 
         @wraps(method)
         def call(self: Client, *args: Any, **options: Any) -> Coroutine[Any, Any, Any]:
-            if self.tracing is None:
+            if self._tracing is None:
                 return method(self, *args, **options)
-            return send(self.tracing, self, *args, **options)
+            return send(self._tracing, self, *args, **options)
 
         async def send(tracing: Tracing, /, *args: Any, **options: Any) -> Any:
             given = parameters.bind(*args, **options)
@@ -53,14 +53,7 @@ def of_message(tracing: Tracing, given: dict[str, Any]) -> Sending:
 def of_messages(tracing: Tracing, given: dict[str, Any]) -> Sending:
     """Begin the span of several `messages`, which all get its context."""
     sending = tracing.sending_many()
-    given["messages"] = sending.each_injected(given["messages"])
-    return sending
-
-
-def of_list(tracing: Tracing, given: dict[str, Any]) -> Sending:
-    """Like `of_messages`, of a sequence."""
-    sending = of_messages(tracing, given)
-    given["messages"] = list(given["messages"])
+    given["messages"] = list(sending.each_injected(given["messages"]))
     return sending
 
 

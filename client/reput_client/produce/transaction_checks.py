@@ -28,7 +28,7 @@ from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
 log = logging.getLogger("reput_client")
-Check: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
+TransactionCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 """Returns how a message's local transaction went; `message_id` is the transaction's id."""
 _WAITING_MAX: Final = 1000
 
@@ -95,7 +95,7 @@ class TransactionChecks:
     """Answers the checks for one producer group by the application's `check`, up to `at_once` at a time."""
 
     def __init__(
-        self, session: Session, group: str, check: Check, ends: TransactionEnds, at_once: int
+        self, session: Session, group: str, check: TransactionCheck, ends: TransactionEnds, at_once: int
     ) -> None:
         self._session = session
         self._group = group

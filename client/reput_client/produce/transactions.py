@@ -11,16 +11,23 @@ from typing import Final, Self, TypeAlias
 from reput_client.errors import AckNotReached
 from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.puts import check_ack, result_of, single_receipt
+from reput_client.produce.queue_selector import ordered
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
-from reput_client.produce.transaction_checks import Check, HalfPlace, TransactionChecks, TransactionEnds
+from reput_client.produce.transaction_checks import (
+    HalfPlace,
+    TransactionCheck,
+    TransactionChecks,
+    TransactionEnds,
+)
 from reput_client.transport.options import takes
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
-from reput_protocol.errors import InvalidMessage, ReputError
+from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_client_group
 from reput_protocol.properties import encode_properties
-from reput_protocol.record.message import Message, encode_properties_text
+from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.wire.channel import Call
 
 LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
 """Executes the local transaction and returns how it went. The message's `unique_id` is the transaction's id."""
@@ -33,7 +40,7 @@ class TransactionProducerOptions(ProducerOptions):
     """See `TransactionProducer`."""
 
     group: str = field()
-    check: Check
+    check: TransactionCheck
     checks_at_once: int = 1
 
     def __post_init__(self) -> None:
@@ -61,8 +68,8 @@ class TransactionProducer(Producer):
             raises, the broker repeats the check.
         checks_at_once: how many checks are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
-        ack, timeout_s, connect_timeout_s, retries, deduplicate, linger_s, batch_bytes, buffer_bytes, max_in_flight: as
-            for `Producer`, for messages sent without a transaction. Half messages are flushed, with
+        ack, timeout_s, connect_timeout_s, retries, deduplicate, linger_s, batch_bytes, buffer_bytes: as for
+            `Producer`, for messages sent without a transaction. Half messages are flushed, with
             `ack="replicated"` replicated too, and never sent twice.
 
     Raises:
@@ -114,7 +121,7 @@ class TransactionProducer(Producer):
         *,
         check_after_s: float | None = None,
         queue_id: int | None = None,
-        key: str | None = None,
+        ordering_key: str | None = None,
         timeout_s: float | None = None,
     ) -> TransactionReceipt:
         """Store a message, run a local transaction, and commit or roll back the message accordingly.
@@ -127,7 +134,7 @@ class TransactionProducer(Producer):
                 decision to `check`, and so does an exception, which is raised here.
             check_after_s: seconds before the broker's first check; at least the broker's own `transactions.timeout`.
                 After the first check only `check` counts, not the result of this call.
-            queue_id, key, timeout_s: as for `send`; the timeout is for the half message.
+            queue_id, ordering_key, timeout_s: as for `send`; the timeout is for the half message.
 
         Raises:
             TransactionEnded: `check` has meanwhile ended it the other way, or it was put aside.
@@ -138,10 +145,10 @@ class TransactionProducer(Producer):
             BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; it has not run.
         """
         assert self._ids is not None, "it writes unique ids"
-        message = copy(message)
+        message = copy(ordered(message, ordering_key))
         message.unique_id = message.unique_id or self._ids.next()
         half, place = await self._send_half(
-            message, message.unique_id, check_after_s, queue_id, key, timeout_s
+            message, message.unique_id, check_after_s, queue_id, ordering_key, timeout_s
         )
         state = await local_transaction(message)
         if not isinstance(state, TransactionState):
@@ -158,7 +165,7 @@ class TransactionProducer(Producer):
         unique_id: str,
         check_after_s: float | None,
         queue_id: int | None,
-        key: str | None,
+        ordering_key: str | None,
         timeout_s: float | None,
     ) -> tuple[SendReceipt, HalfPlace]:
         session = self._session
@@ -173,30 +180,27 @@ class TransactionProducer(Producer):
         text = encode_properties_text(message, unique_id) + encode_properties(added)
         # A local transaction must not have run for a half message that the loss of one machine takes away.
         level = AckLevel.REPLICATED if self._ack is AckLevel.REPLICATED else AckLevel.FLUSHED
-        place = self._place(message.topic, queue_id, key, timeout_s)
-        while True:
-            try:
-                queue = await place.choose()
-                template = self._putter.single_template(
-                    queue,
-                    len(message.body),
-                    text,
-                    level,
-                    flag=message.flag,
-                    sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
-                )
-                # The broker must know a producer to check with before it has the half message.
-                await session.open_for(queue, place.deadline, patient=place.is_patient)
-                await self._presence.be_known_to(queue.broker_name, place.deadline)
-                call = await self._putter.put(
-                    queue, template, message.body, place.deadline, (unique_id,), patient=place.is_patient
-                )
-                half = single_receipt(message.topic, result_of(call), unique_id)
-                break
-            except ReputError as error:
-                if not await place.goes_on(error):
-                    raise
-        half_place = HalfPlace(queue, half.queue_offset, half.physical_offset, unique_id)
+        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
+
+        async def put(queue: MessageQueue) -> tuple[Call, SendReceipt]:
+            template = self._putter.single_template(
+                queue,
+                len(message.body),
+                text,
+                level,
+                flag=message.flag,
+                sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
+            )
+            # The broker must know a producer to check with before it has the half message.
+            await session.open_for(queue, place.deadline, patient=place.is_patient)
+            await self._presence.be_known_to(queue.broker_name, place.deadline)
+            call = await self._putter.put(
+                queue, template, message.body, place.deadline, (unique_id,), patient=place.is_patient
+            )
+            return call, single_receipt(message.topic, result_of(call), unique_id)
+
+        call, half = await place.until_taken(put)
+        half_place = HalfPlace(place.queue, half.queue_offset, half.physical_offset, unique_id)
         try:
             check_ack(call, level, [half])
         except AckNotReached:
@@ -204,7 +208,7 @@ class TransactionProducer(Producer):
             raise
         return half, half_place
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections; the next transaction registers again."""
-        super().after_fork()
+        super()._after_fork()
         self._checks.forget()

@@ -1,9 +1,9 @@
-"""A client's requests: encoded once, copied for each frame, joined where that is possible. No I/O, no clock."""
+"""A client's requests: encoded once, copied for each frame. No I/O, no clock."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from reput_protocol.buffers import Buffer
@@ -15,6 +15,8 @@ from reput_protocol.signature import (
     Credentials,
     RequestSigner,
     request_content,
+    signed_by,
+    user_fields,
 )
 from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head, encode_header
@@ -30,23 +32,11 @@ _UNKNOWN: Final = Peer.UNKNOWN
 _REPUT: Final = Peer.REPUT
 
 
-class ShareableCall(Call):
-    """A put of one message, which may share a frame with others (see `sharing.py`)."""
+class OnewayCall(Call):
+    """A frame without an answer: a oneway request, or our answer to the broker.
 
-    __slots__ = ("is_abandoned", "shared", "template", "travels_alone")
-
-    def __init__(self, opaque: int, waiter: Waiter, template: RequestTemplate) -> None:
-        super().__init__(opaque, waiter)
-        self.template = template
-        self.shared: Call | None = None
-        """The call that is pending in its place, once part of the shared frame was written."""
-        self.is_abandoned = False
-        self.travels_alone = False
-        """Whether it is sent in its own frame from now on."""
-
-
-class NoticedCall(Call):
-    """A call whose `on_sent` is called when its frame was written."""
+    Done, without a header, when the system has taken the whole frame.
+    """
 
     __slots__ = ("_was_sent",)
 
@@ -63,25 +53,8 @@ class NoticedCall(Call):
     def sent(self, value: bool) -> None:
         self._was_sent = value
         if value:
-            self.on_sent()
-
-    def on_sent(self) -> None:
-        """Note that the whole frame was written."""
-        raise NotImplementedError
-
-
-class OnewayCall(NoticedCall):
-    """A frame without an answer: a oneway request, or our answer to the broker.
-
-    Done, without a header, when the system has taken the whole frame.
-    """
-
-    __slots__ = ()
-
-    def on_sent(self) -> None:
-        """See `NoticedCall`."""
-        self.done = True
-        self.waiter.notify()
+            self.done = True
+            self.waiter.notify()
 
 
 class _SignedForm(NamedTuple):
@@ -99,25 +72,9 @@ class _SignedForm(NamedTuple):
 class RequestTemplate:
     """A request whose header differs only in its opaque and signature: encoded once, copied for each frame."""
 
-    __slots__ = ("_head_bytes", "_prefix", "_signed", "_suffix", "code", "ext", "flag", "of_many", "queue")
+    __slots__ = ("_head_bytes", "_prefix", "_signed", "_suffix", "code", "ext", "flag")
 
-    def __init__(
-        self,
-        code: int,
-        ext: Mapping[str, Value],
-        *,
-        flag: int = 0,
-        of_many: Callable[[int], RequestTemplate] | None = None,
-        queue: Hashable = None,
-    ) -> None:
-        """Take the header's fields.
-
-        Args:
-            of_many: for the put of one message: returns the template for that many; such puts may share a frame.
-            queue: the target of the put; puts into one queue keep their order.
-        """
-        self.of_many = of_many
-        self.queue = queue
+    def __init__(self, code: int, ext: Mapping[str, Value], *, flag: int = 0) -> None:
         self.code = int(code)
         self.ext = ext
         self.flag = flag
@@ -168,7 +125,7 @@ class RequestTemplate:
     ) -> bytes:
         """Like `encode_signed`, with a signature in RocketMQ's form and a JSON header, which every server reads."""
         header = self._header(opaque, PROTOCOL_VERSION if peer is not Peer.ROCKETMQ else ROCKETMQ_VERSION)
-        header.ext = credentials.signed(text_ext(header.ext), *body, version=header.version)
+        header.ext = signed_by(credentials, text_ext(header.ext), *body, version=header.version)
         return encode_frame_head(header, HeaderType.JSON, sum(map(len, body)))
 
     def signed_form(self, credentials: Credentials) -> _SignedForm:
@@ -180,7 +137,7 @@ class RequestTemplate:
 
     def _sign(self, credentials: Credentials) -> _SignedForm:
         header = self._header(_OPAQUE_MARK, PROTOCOL_VERSION)
-        header.ext = {**header.ext, **credentials.fields()}
+        header.ext = {**header.ext, **user_fields(credentials)}
         content = request_content(header.code, header.flag, header.version, header.ext)
         header.ext[REPUT_SIGNATURE] = (
             "?" * REPUT_SIGNATURE_LENGTH
@@ -215,7 +172,7 @@ Outgoing: TypeAlias = tuple[Call, tuple[Buffer | UnsignedHead, *tuple[Buffer, ..
 
 
 class ClientChannel(Channel):
-    """A client's calls: templates encode them, and puts of one message may share a frame."""
+    """A client's calls, encoded by templates."""
 
     signer: RequestSigner | None = None
     """Signs the requests in Reput's form."""
@@ -235,34 +192,10 @@ class ClientChannel(Channel):
             return template.encode_for_rocketmq(self.rocketmq_user, opaque, body, self.peer)
         return template.encode(opaque, sum(map(len, body)), self.peer)
 
-    def new_shareable(self, waiter: Waiter, template: RequestTemplate) -> ShareableCall:
-        """Return a pending call for a put of one message that may share a frame."""
-        opaque = self.next_opaque()
-        call = self._pending[opaque] = ShareableCall(opaque, waiter, template)
-        return call
-
-    def join(self, shared: Call, members: Iterable[ShareableCall]) -> None:
-        """Make `shared` the pending call in place of `members`."""
-        for member in members:
-            self._pending.pop(member.opaque, None)
-            member.shared = shared
-        self._pending[shared.opaque] = shared
-
-    def renew(self, call: ShareableCall) -> None:
-        """Make a call pending again whose record is sent once more, in its own frame."""
-        call.sent = False
-        call.shared = None
-        call.travels_alone = True
-        self._pending[call.opaque] = call
-
     def new_oneway(self, waiter: Waiter) -> OnewayCall:
         """Return a call that is done when its frame was written; never pending."""
         return OnewayCall(self.next_opaque(), waiter)
 
     def abandon(self, call: Call) -> None:
-        """Stop waiting for a call's answer, and for that of a shared call that no other caller waits for."""
+        """Stop waiting for a call's answer."""
         self._pending.pop(call.opaque, None)
-        if isinstance(call, ShareableCall):
-            call.is_abandoned = True
-            if call.shared is not None and not call.shared.is_wanted:
-                self._pending.pop(call.shared.opaque, None)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class Client:
     """A client of a broker or cluster; an async context manager."""
 
-    tracing: ClassVar[Tracing | None] = None
+    _tracing: ClassVar[Tracing | None] = None
     """Set for all clients by `reput_client.otel.instrument`."""
 
     @staticmethod
-    def new_runtime() -> Runtime:
+    def _new_runtime() -> Runtime:
         """Return a new client's runtime: the running event loop, unless a subclass overrides this."""
         from reput_client.transport.aio import (
             AnyioRuntime,  # not at the top: the synchronous API imports no event loop
@@ -32,7 +32,7 @@ class Client:
 
     def __init__(self, options: ClientOptions) -> None:
         shared = options.address if isinstance(options.address, Session) else None
-        self._session = shared or Session(options, self.new_runtime())
+        self._session = shared or Session(options, self._new_runtime())
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -53,14 +53,9 @@ class Client:
         """Close the connections. Requests in progress raise `ClientClosed`."""
         self._session.close()
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections without closing them for the parent."""
         self._session.after_fork()
-
-    @property
-    def runtime(self) -> Runtime:
-        """The runtime that this client waits with."""
-        return self._session.runtime
 
 
 _FIRST: Final = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
@@ -17,7 +17,6 @@ from reput_client.transport.channel import (
     OnewayCall,
     Outgoing,
     RequestTemplate,
-    ShareableCall,
     UnsignedHead,
 )
 from reput_client.transport.connecting import connect, secure, try_until
@@ -26,7 +25,6 @@ from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.runtime import Event, Runtime
-from reput_client.transport.sharing import SharedCall, Write, apart, next_write
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of
@@ -186,14 +184,14 @@ class BrokerConnection:
                 until = deadline if not self.address.others else self._try_until(deadline, left)
                 try:
                     await self._connect_to(place, until, deadline)
+                except (ConnectionLost, ConnectFailed) as error:  # before its base class
+                    reason = error.reason
+                    if isinstance(error, TlsRefused):
+                        refused.append(error)
                 except OSError as error:
                     if error.errno is None:
                         raise  # from a signal handler
                     reason = error.strerror or str(error)
-                except (ConnectionLost, ConnectFailed) as error:
-                    reason = error.reason
-                    if isinstance(error, TlsRefused):
-                        refused.append(error)
                 else:
                     return
                 failures.append(f"{place}: {reason}" if self.address.others else reason)
@@ -367,11 +365,7 @@ class BrokerConnection:
         peer = channel.peer
         if peer is Peer.ROCKETMQ:
             return self._start_rocket(template, waiter, body)
-        call = (
-            channel.new_call(waiter)
-            if template.of_many is None or peer is not Peer.REPUT
-            else channel.new_shareable(waiter, template)
-        )
+        call = channel.new_call(waiter)
         head = (
             template.encode(call.opaque, len(body), peer)
             if self._credentials is None
@@ -486,15 +480,7 @@ class BrokerConnection:
         """Write what the system takes without waiting; False if it took nothing."""
         if not self._out:
             return self._flush_secured()
-        write = next_write(
-            self._out,
-            self._channel,
-            self._send_again,
-            begun=self._out_skip > 0,
-            bytes_max=_JOIN_BYTES_MAX,
-            pieces_max=_IOV_MAX * 4,
-        )
-        pieces, size = write.pieces, write.size
+        pieces, size = self._next_pieces()
         try:
             if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
                 joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -504,13 +490,23 @@ class BrokerConnection:
             else:  # Windows
                 written = sock.send(_skip(pieces, self._out_skip)[0])
         except OSError as error:
-            has_ended = self._write_failed(error)
-            if not has_ended and self._channel.signer is not None:
-                self._mark_written(write, 0)  # keeps the signatures
-            return has_ended
-        if written:
-            self._mark_written(write, written)
+            return self._write_failed(error)
+        self._mark_written(written)
         return True
+
+    def _next_pieces(self) -> tuple[list[Buffer], int]:
+        """Return the pieces of the frames to be written together, and their size; they are signed now."""
+        pieces: list[Buffer] = []
+        size = 0
+        for place, (call, (head, *body)) in enumerate(self._out):
+            if isinstance(head, UnsignedHead):
+                head = head.signed(tuple(body))
+                self._out[place] = (call, (head, *body))
+            pieces += (head, *body)
+            size += len(head) + sum(map(len, body))
+            if size >= _JOIN_BYTES_MAX or len(pieces) >= _IOV_MAX * 4:
+                break
+        return pieces, size
 
     def _flush_secured(self) -> bool:
         """Write what TLS has taken before; False if the system does not take all of it."""
@@ -546,48 +542,22 @@ class BrokerConnection:
         self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
         return True
 
-    def _mark_written(self, write: Write, written: int) -> None:
+    def _mark_written(self, written: int) -> None:
         written += self._out_skip
-        out = self._out
-        for _ in range(write.taken):
-            out.popleft()
-        left: list[Outgoing] = []
-        for index, frame in enumerate(write.frames):
-            call, pieces = frame
+        while written:
+            call, pieces = self._out[0]
             size = sum(map(len, pieces))
-            if not written < size:
-                written -= size
-                self._has_begun(call)
-                call.sent = True
-                continue
-            if written:
-                self._has_begun(call)
-                left.append(frame)
-                index += 1
-            for untouched in write.frames[index:]:
-                left += apart(untouched, self._channel)
-            break
-        out.extendleft(reversed(left))
+            if written < size:
+                break
+            self._out.popleft()
+            call.sent = True
+            written -= size
         self._out_skip = written
-
-    def _has_begun(self, call: Call) -> None:
-        """Note that part of the call's frame was written: a shared frame can no longer be split."""
-        if isinstance(call, SharedCall) and not call.has_begun:
-            call.has_begun = True
-            self._channel.join(call, [member for member, _ in call.frames])
-
-    def _send_again(self, puts: Iterable[tuple[ShareableCall, Buffer]]) -> None:
-        """Queue puts again, each in its own frame, before everything unwritten."""
-        frames: list[Outgoing] = [self._out.popleft()] if self._out_skip else []
-        for call, record in puts:
-            self._channel.renew(call)
-            frames.append((call, (self._channel.head(call.template, call.opaque, record), record)))
-        self._out.extendleft(reversed(frames))
 
     def abandon(self, call: Call) -> bool:
         """Stop waiting for `call`; True if its frame was unwritten and has been removed."""
         self._channel.abandon(call)
-        if call.sent or (isinstance(call, ShareableCall) and call.shared is not None):
+        if call.sent:
             return False
         for index, (queued, _) in enumerate(self._out):
             if queued is call:

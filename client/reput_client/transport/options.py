@@ -13,7 +13,6 @@ from reput_client.transport.backoff import Backoff
 
 if TYPE_CHECKING:
     from reput_client.tls import TLS
-    from reput_client.transport.session import Session
 
 P = ParamSpec("P")
 SelfT = TypeVar("SelfT")
@@ -27,10 +26,10 @@ REQUEST_TIMEOUT_S: Final = 3.0
 class ClientOptions:
     """What a client is given; the options of each kind of client are a subclass. See the clients for each of them.
 
-    `address` may be the session of another client, whose connections are then used, as that one's options say.
+    Inside the client, `address` may be the session of another one, whose connections are then used, as its options say.
     """
 
-    address: str | Iterable[str] | Session
+    address: str | Iterable[str]
     _: KW_ONLY
     timeout_s: float = REQUEST_TIMEOUT_S
     connect_timeout_s: float = CONNECT_TIMEOUT_S

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from reput_client.transport.channel import RequestTemplate
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import OWN_REQUEST_CODE_MIN, AckLevel, RequestCode, ResponseCode
+from reput_protocol.codes import OWN_REQUEST_CODE_MIN, AckLevel, Dedup, RequestCode, ResponseCode
 from reput_protocol.commands.send import PutMessageHeader, SendMessageHeader
 from reput_protocol.errors import ErrorCode, MessageRefused, RequestNotSupported
 from reput_protocol.kernel.records import record_starts
@@ -97,7 +97,7 @@ def rocket_form(template: RequestTemplate, body: Buffer, broker: RocketBroker) -
 
 
 def _check_send(broker: RocketBroker, ack: AckLevel, ext: Mapping[str, Value]) -> None:
-    if ext.get("dedup") is not None:
+    if ext.get("dedup") == Dedup.CHECK:
         raise _refusal(broker, "does not deduplicate messages; use a producer without deduplicate")
     if ack is AckLevel.REPLICATED:
         raise _refusal(

@@ -206,8 +206,10 @@ class SinkTask:
         ) as producer:
             queue_id = None if messages.queue_id == ANY_QUEUE else messages.queue_id
             delayed = _delayed_messages(messages.topic, later, times)
-            sent = producer.send_pipelined(delayed, queue_id=queue_id, ack=self._options.ack)
-        self.messages += len(sent)
+            for message in delayed:
+                producer.post(message, queue_id=queue_id, ack=self._options.ack)
+                self.messages += 1
+            producer.flush()
         return messages._replace(columns=messages.columns.take(np.flatnonzero(at_once)), deliver_at=None)
 
 

@@ -8,12 +8,11 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from reput_client.blocking.bulk import BulkReader
-from reput_client.errors import BrokerNotFound, ConnectFailed, RequestTimeout
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
 from reput_pipeline.spark.option_reader import credentials_for
-from reput_protocol.errors import BrokerError
+from reput_protocol.errors import ReputError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,17 +32,15 @@ def connect(options: SourceOptions) -> BulkReader:
 
 
 def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Call `ask`, again up to `fetchRetries` times if there is no answer or a retryable error.
+    """Call `ask`, again up to `fetchRetries` times while its error is retryable.
 
     Raises:
-        BrokerNotFound, ConnectFailed, RequestTimeout, BrokerError: of the last attempt.
+        ReputError: of the last attempt.
     """
     for _ in range(options.fetch_retries):
         try:
             return ask(*arguments, **named)
-        except (BrokerNotFound, ConnectFailed, RequestTimeout):
-            pass
-        except BrokerError as error:
+        except ReputError as error:
             if not error.retryable:
                 raise
         time.sleep(options.fetch_retry_interval_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
@@ -13,6 +14,7 @@ from reput_protocol.commands.body import Body, Members, Number
 from reput_protocol.commands.header import I32, I64, CommandHeader
 from reput_protocol.commands.request import RequestType, Sender, Slave
 from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
+from reput_protocol.record.delays import moment_of
 from reput_protocol.rights import Right
 
 
@@ -46,6 +48,16 @@ class DelayedMessage(Members):
     unique_id: str | None = field(default=None, name="uniqKey")
     tag: str | None = None
     keys: list[str] = []
+
+    @property
+    def deliver_at(self) -> datetime:
+        """When it is due, in UTC."""
+        return moment_of(self.deliver_timestamp)
+
+    @property
+    def stored_at(self) -> datetime:
+        """When it was stored, by the broker's clock, in UTC."""
+        return moment_of(self.store_timestamp)
 
 
 class DelayedMessageList(Body):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -102,6 +102,10 @@ class Intake(StrEnum):
     OPEN = "open"
     READONLY = "readonly"
     DRAINING = "draining"
+
+
+IntakeName: TypeAlias = Literal["open", "readonly", "draining"]
+"""An `Intake` as an argument."""
 
 
 class SetIntakeHeader(CommandHeader):

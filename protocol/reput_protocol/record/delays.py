@@ -25,6 +25,15 @@ _DELAY_MAX_S: Final = 10**11
 """About three thousand years; the broker's own limit is much lower."""
 
 
+def moment_of(timestamp_ms: int) -> datetime:
+    """Return a time in ms since 1970 as a datetime in UTC, exactly.
+
+    Raises:
+        OverflowError: it is beyond the years 1 to 9999.
+    """
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)
+
+
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Return the delays, in ms, in RocketMQ's option messageDelayLevel: `1s 5s 10m 2h`.
 

@@ -69,11 +69,6 @@ class Call:
         self.body: memoryview = _EMPTY
         self.error: ReputError | None = None
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a caller waits for one of the calls that it stands for."""
-        return False
-
     def finish(self, header: Header, body: memoryview) -> None:
         """Take the answer."""
         self.header = header
@@ -86,10 +81,6 @@ class Call:
         self.error = error
         self.done = True
         self.waiter.notify()
-
-    def was_dropped(self) -> None:
-        """Note that the peer has not handled the request, although it was sent."""
-        self.sent = False
 
     @property
     def answer(self) -> Header:
@@ -211,7 +202,7 @@ class Channel:
     def drop_all(self) -> None:
         """Note that the peer has handled no pending request."""
         for call in self._pending.values():
-            call.was_dropped()
+            call.sent = False
 
     def end(self, error: ReputError) -> None:
         """End every pending call with `error`, because the connection has ended."""

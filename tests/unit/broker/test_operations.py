@@ -168,4 +168,4 @@ def test_a_drained_broker_is_not_ready_and_has_everything_on_disk(
         producer.send(Message("t", b"y"), ack="page_cache")
         assert admin.flush_log() == admin.describe_broker()["store"]["end_offset_b"] > 0
     with pytest.raises(ValueError, match="shut"):
-        Admin(broker.address).set_intake("shut")
+        Admin(broker.address).set_intake("shut")  # type: ignore[arg-type]

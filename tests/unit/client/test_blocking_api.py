@@ -30,27 +30,13 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (BatchWriter, BlockingBatchWriter),
     (OffsetStore, blocking.LocalFileOffsetStore),
 ]
-OF_ASYNC_CLIENTS_ONLY = {
-    "aclose",
-    "after_fork",
-    "begin_run",
-    "end_run",
-    "failed",
-    "flush_at_exit",
-    "handlers",
-    "new_runtime",
-    "receive_as",
-    "receive_nowait",
-    "runtime",
-    "report_interrupted",
-}
+OF_ASYNC_CLIENTS_ONLY = {"aclose"}
 OTHER_TYPES = {
     ("Consumer", "run"),
-    ("PopConsumer", "receive"),
-    ("PopConsumer", "run"),
+    *(("PopConsumer", name) for name in ("ack", "receive", "run")),
     ("TransactionProducer", "send_in_transaction"),
 }
-"""They take functions of the application, coroutine functions only in the async API, or return other messages."""
+"""They take functions of the application, coroutine functions only in the async API, or messages with methods."""
 
 
 def public_methods() -> list[Any]:

@@ -14,11 +14,10 @@ from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
-from reput_client.transport.sharing import BLOCK_RECORDS_MAX
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.channel import Call, Waiter
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 
 TEMPLATE = RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": "t"})
 SMALL, MIDDLE, LARGE = b"s" * 1000, bytes(range(256)) * 900, bytes(range(256)) * 3000
@@ -131,85 +130,12 @@ def test_a_frame_written_to_a_connection_that_the_system_has_ended_fails_its_cal
     assert not call.sent
 
 
-def shareable(topic: str, ack: str = "page_cache") -> RequestTemplate:
-    """Return the template of puts of one message to a queue."""
-
-    def of_many(count: int) -> RequestTemplate:
-        return RequestTemplate(RequestCode.PUT_MESSAGE, {"topic": topic, "count": count, "ack": ack})
-
-    ext: dict[str, Value] = {"topic": topic, "count": 1, "ack": ack}
-    return RequestTemplate(RequestCode.PUT_MESSAGE, ext, of_many=of_many, queue=topic)
-
-
-def seen(wire: Wire) -> list[tuple[object, object, bytes]]:
-    """Return topic, count and body of every frame that has arrived."""
-    headers = [decode_header(frame.header_type, frame.header) for frame in wire.frames]
-    return [
-        (header.ext["topic"], header.ext.get("count"), bytes(frame.body))
-        for header, frame in zip(headers, wire.frames, strict=True)
-    ]
-
-
-def test_puts_that_wait_together_leave_as_one_frame_per_queue_and_overtake_nothing_else(wire: Wire) -> None:
-    one, other = shareable("one"), shareable("other")
-    start = wire.connection.start_template
-    calls = [start(template, Waiter(), body) for template, body in ((one, b"1"), (other, b"2"), (one, b"3"))]
-    calls.append(wire.start(b"4"))
-    calls += [start(one, Waiter(), b"5"), start(one, Waiter(), b"6" * 20_000), start(one, Waiter(), b"7")]
+def test_a_lost_connection_reports_for_each_frame_whether_it_left(wire: Wire) -> None:
+    gone = [wire.start(b"x") for _ in range(3)]
     assert wire.connection.flush_now()
-    wire.arrive(6)
-    assert seen(wire) == [
-        ("one", 2, b"13"),
-        ("other", 1, b"2"),
-        ("t", None, b"4"),
-        ("one", 1, b"5"),
-        ("one", 1, b"6" * 20_000),
-        ("one", 1, b"7"),
-    ]
-    assert all(call.sent for call in calls)
-    assert not wire.connection.has_unwritten
-
-
-def test_puts_at_different_ack_levels_keep_their_order(wire: Wire) -> None:
-    low, high = shareable("one"), shareable("one", "flushed")
-    for template, body in ((low, b"1"), (low, b"2"), (high, b"3"), (low, b"4"), (low, b"5")):
-        wire.connection.start_template(template, Waiter(), body)
-    assert wire.connection.flush_now()
-    wire.arrive(3)
-    assert seen(wire) == [("one", 2, b"12"), ("one", 1, b"3"), ("one", 2, b"45")]
-
-
-def test_no_block_has_more_than_its_share_of_records(wire: Wire) -> None:
-    template = shareable("one")
-    for _ in range(3 * BLOCK_RECORDS_MAX + 1):
-        wire.connection.start_template(template, Waiter(), b"x")
-    wire.arrive(4)
-    assert [count for _, count, _ in seen(wire)] == [*[BLOCK_RECORDS_MAX] * 3, 1]
-
-
-def test_nothing_of_a_partly_sent_shared_frame_can_be_cancelled(wire: Wire) -> None:
-    template = shareable("one")
-    records = [bytes([number]) * 16_000 for number in range(60)]
-    calls = [wire.connection.start_template(template, Waiter(), record) for record in records]
-    assert not wire.connection.flush_now(), "the system cannot take it all"
-    assert not calls[0].sent, "a part of the first block has left"
-    assert not wire.connection.abandon(calls[1])
-    assert wire.connection.abandon(calls[58]), "it is in no block yet"
-    while wire.connection.has_unwritten or len(b"".join(body for *_, body in seen(wire))) < 59 * 16_000:
-        wire.arrive(len(wire.frames) + 1)
-    assert b"".join(body for *_, body in seen(wire)) == b"".join(records[:58] + records[59:])
-    assert sum(int(str(count)) for _, count, _ in seen(wire)) == 59
-    assert len(wire.frames) < 59
-    assert all(call.sent for call in calls[:58] + calls[59:])
-
-
-def test_a_lost_connection_reports_for_each_put_of_a_shared_frame_whether_it_left(wire: Wire) -> None:
-    template = shareable("one")
-    gone = [wire.connection.start_template(template, Waiter(), b"x") for _ in range(3)]
-    assert wire.connection.flush_now()
-    stuck = [wire.connection.start_template(template, Waiter(), b"y" * 16_000) for _ in range(60)]
+    stuck = [wire.start(b"y" * 16_000) for _ in range(60)]
     assert not wire.connection.flush_now()
     wire.connection.close()
     assert all(call.done and call.error is not None for call in gone + stuck)
     assert all(call.sent for call in gone)
-    assert not any(call.sent for call in stuck)
+    assert not stuck[-1].sent

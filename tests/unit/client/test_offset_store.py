@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reput_client.blocking import LocalFileOffsetStore
-from reput_client.blocking.offset_store import BlockingOffsetStore
+from reput_client.blocking import LocalFileOffsetStore, OffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.consume.group.commits import StoredOffsets
 from reput_client.errors import ConnectFailed, OffsetStoreDamaged, RequestTimeout
@@ -46,18 +45,25 @@ def group() -> Group:
     return Group()
 
 
+def blocking_store(group: Group) -> OffsetStore:
+    """Return a blocking store of offsets that are not at a broker."""
+    store = OffsetStore()
+    store._client, store._runtime = RemoteOffsetStore(group), BlockingRuntime()
+    return store
+
+
 @pytest.fixture(params=["remote", "local"])
-def store(request: pytest.FixtureRequest, group: Group, tmp_path: Path) -> BlockingOffsetStore:
+def store(request: pytest.FixtureRequest, group: Group, tmp_path: Path) -> OffsetStore:
     if request.param == "local":
         return LocalFileOffsetStore(tmp_path / "deep" / "offsets.json")
-    return BlockingOffsetStore(RemoteOffsetStore(group), BlockingRuntime())
+    return blocking_store(group)
 
 
-def test_nothing_kept_is_minus_one(store: BlockingOffsetStore) -> None:
+def test_nothing_kept_is_minus_one(store: OffsetStore) -> None:
     assert [store.read(Q0, kind) for kind in (MEMORY, STORE, BOTH)] == [-1, -1, -1]
 
 
-def test_memory_and_store_are_told_apart(store: BlockingOffsetStore) -> None:
+def test_memory_and_store_are_told_apart(store: OffsetStore) -> None:
     store.update(Q0, 5)
     assert [store.read(Q0, kind) for kind in (MEMORY, BOTH)] == [5, 5]
     assert store.read(Q0, STORE) == -1
@@ -71,7 +77,7 @@ def test_memory_and_store_are_told_apart(store: BlockingOffsetStore) -> None:
     assert store.read(Q0, BOTH) == 5
 
 
-def test_updates_may_be_bound_to_increase(store: BlockingOffsetStore) -> None:
+def test_updates_may_be_bound_to_increase(store: OffsetStore) -> None:
     store.update(Q0, 5)
     store.update(Q0, 3, increase_only=True)
     assert store.read(Q0, MEMORY) == 5
@@ -80,7 +86,7 @@ def test_updates_may_be_bound_to_increase(store: BlockingOffsetStore) -> None:
     assert store.read(Q0, MEMORY) == 3
 
 
-def test_persist_all_writes_the_named_and_forgets_the_others(store: BlockingOffsetStore) -> None:
+def test_persist_all_writes_the_named_and_forgets_the_others(store: OffsetStore) -> None:
     store.update(Q0, 1)
     store.update(Q1, 2)
     store.persist_all([Q1])
@@ -90,7 +96,7 @@ def test_persist_all_writes_the_named_and_forgets_the_others(store: BlockingOffs
     store.persist(Q0)
 
 
-def test_a_clone_is_a_copy_of_one_topic(store: BlockingOffsetStore) -> None:
+def test_a_clone_is_a_copy_of_one_topic(store: OffsetStore) -> None:
     store.update(Q0, 1)
     store.update(MessageQueue("u", "b", 0), 2)
     clone = store.clone("t")
@@ -113,7 +119,7 @@ def test_a_clone_is_a_copy_of_one_topic(store: BlockingOffsetStore) -> None:
 def test_an_error_of_the_broker_is_minus_one_and_no_answer_minus_two(
     group: Group, failure: ReputError, expected: int
 ) -> None:
-    store = BlockingOffsetStore(RemoteOffsetStore(group), BlockingRuntime())
+    store = blocking_store(group)
     group.failure = failure
     assert store.read(Q0, STORE) == expected
     assert store.failure is failure
@@ -133,7 +139,7 @@ def test_a_member_does_not_take_an_error_for_a_group_without_progress(group: Gro
 
 
 def test_queues_of_two_brokers_are_two_queues(group: Group) -> None:
-    store = BlockingOffsetStore(RemoteOffsetStore(group), BlockingRuntime())
+    store = blocking_store(group)
     there = replace(Q0, broker_name="c")
     for queue, offset in ((Q0, 5), (there, 7)):
         store.update(queue, offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from reput_client.errors import AckNotReached
@@ -20,6 +22,12 @@ def test_ids() -> None:
     receipt = SendReceipt("t", 1, 2, 0xDE, 4, "127.0.0.1:10911", AckLevel.FLUSHED)
     assert receipt.offset_message_id == receipt.message_id == "7F00000100002A9F00000000000000DE"
     assert receipt._replace(unique_id="mine").message_id == "mine"
+
+
+def test_the_time_of_storing_is_in_utc() -> None:
+    receipt = SendReceipt("t", 1, 2, 0xDE, 1_700_000_000_001, "127.0.0.1:10911", AckLevel.FLUSHED)
+    assert receipt.stored_at == datetime(2023, 11, 14, 22, 13, 20, 1000, UTC)
+    assert receipt._replace(store_timestamp_ms=-1).stored_at is None  # from RocketMQ's brokers
 
 
 def test_the_records_of_a_block_are_consecutive() -> None:

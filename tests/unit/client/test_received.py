@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import zlib
+from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reput_client.consume.group.serving import RetriedMessage
 from reput_client.consume.pull import PulledMessages, read_records
 from reput_client.errors import DamagedMessage, UnsupportedCompression
-from reput_client.received import ReceivedMessage
+from reput_client.received import DamagedRecord, ReceivedMessage
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import find_property
@@ -221,6 +226,73 @@ TAG_TEXTS = st.lists(
     ),
     max_size=4,
 ).map("".join)
+
+
+COPIES: list[Callable[[ReceivedMessage], ReceivedMessage]] = [
+    lambda message: pickle.loads(pickle.dumps(message)),
+    copy.copy,
+    copy.deepcopy,
+]
+
+
+@pytest.mark.parametrize("duplicate", COPIES)
+def test_a_copy_carries_the_message_and_not_its_pull(
+    duplicate: Callable[[ReceivedMessage], ReceivedMessage],
+) -> None:
+    records = [record(body=bytes([number]) * 10_000, queue_offset=number) for number in range(100)]
+    message = PulledMessages("t", b"".join(records), None, "broker-a")[70]
+    message.send_back_id = "id"
+    copied = duplicate(message)
+    assert len(pickle.dumps(copied)) == len(pickle.dumps(message)) < len(records[70]) + 400
+    assert _seen(copied) == _seen(message)
+
+
+@pytest.mark.parametrize("duplicate", COPIES)
+def test_a_copy_of_a_damaged_message_is_damaged(
+    duplicate: Callable[[ReceivedMessage], ReceivedMessage],
+) -> None:
+    changed = received(record().replace(b"hello", b"hellO"))
+    unreadable = DamagedRecord("t", "broker-a", 3, 11, b"other bytes", "its record cannot be read")
+    for message in (changed, unreadable):
+        copied = duplicate(message)
+        with pytest.raises(DamagedMessage) as expected:
+            _ = message.body
+        with pytest.raises(DamagedMessage) as caught:
+            _ = copied.body
+        assert str(caught.value) == str(expected.value)
+        assert (copied.record, copied.queue, copied.queue_offset) == (message.record, message.queue, 11)
+
+
+@pytest.mark.parametrize("duplicate", COPIES)
+def test_a_copy_of_a_redelivered_message_keeps_topic_and_queue(
+    duplicate: Callable[[ReceivedMessage], ReceivedMessage],
+) -> None:
+    encoded = record(topic="%RETRY%g", properties=b"RETRY_TOPIC\x01orders\x02")
+    (pulled,) = PulledMessages("%RETRY%g", encoded, None, "broker-a")
+    message = RetriedMessage.of(pulled)
+    copied = duplicate(message)
+    assert type(copied) is RetriedMessage
+    assert (copied.topic, copied.queue.topic) == ("orders", "%RETRY%g")
+    assert _seen(copied) == _seen(message)
+
+
+def _seen(message: ReceivedMessage) -> dict[str, object]:
+    """Return all that a program can see of a message."""
+    names = [
+        name
+        for name in dir(ReceivedMessage)
+        if isinstance(getattr(ReceivedMessage, name), property) or name == "send_back_id"
+    ]
+    return {name: getattr(message, name) for name in names}
+
+
+def test_times_are_in_utc() -> None:
+    message = received(record(born_timestamp_ms=1_700_000_000_001, store_timestamp_ms=1_700_000_000_999))
+    assert message.born_at == datetime(2023, 11, 14, 22, 13, 20, 1000, UTC)
+    assert message.stored_at == datetime(2023, 11, 14, 22, 13, 20, 999_000, UTC)
+    assert message.born_at.tzinfo is UTC
+    with pytest.raises(OverflowError):
+        _ = received(record(born_timestamp_ms=1 << 62)).born_at
 
 
 @given(st.lists(st.tuples(TAG_TEXTS, st.booleans()), min_size=1, max_size=12))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -32,17 +32,23 @@ class Failure:
     group: str
     orderly: bool
     broadcasting: bool = False
+    _session: Session | None = field(default=None, repr=False, compare=False)
 
-    def __str__(self) -> str:
-        topic, _, queue_id = self.message.queue
-        place = f"message {self.message.queue_offset} of {topic}/{queue_id}"
-        attempt = self.message.reconsume_times + self.attempts
-        return f"group {self.group}: {place} was not handled (attempt {attempt}): {self.error!r}"
+    async def give_back(self, *, delay_level: int = 0, attempts_max: int | None = None) -> None:
+        """Give the message back to the broker, which redelivers it to the group later.
 
-    async def give_back(self, session: Session, delay_level: int, attempts_max: int | None) -> None:
-        """Give the message back to the broker, as `GiveBack` describes. Raises `ReputError` if it does not take it."""
+        Return `Verdict.HANDLED` afterwards: it counts as handled here.
+
+        Args:
+            delay_level: as for `Consumer.give_back`.
+            attempts_max: after so many redeliveries it becomes a dead letter; None: the group's setting.
+
+        Raises:
+            ReputError: as `Consumer.give_back`.
+        """
+        assert self._session is not None, "the consumer made it"
         await send_back(
-            session,
+            self._session,
             self.message,
             group=self.group,
             queue=self.message.queue,
@@ -50,6 +56,12 @@ class Failure:
             max_reconsume_times=attempts_max,
             reason=reason_of(self.error),
         )
+
+    def __str__(self) -> str:
+        topic, _, queue_id = self.message.queue
+        place = f"message {self.message.queue_offset} of {topic}/{queue_id}"
+        attempt = self.message.reconsume_times + self.attempts
+        return f"group {self.group}: {place} was not handled (attempt {attempt}): {self.error!r}"
 
 
 class Verdict(Enum):
@@ -67,14 +79,15 @@ class Again:
 
 
 Decision: TypeAlias = Verdict | Again
+"""What an `OnFailure` returns."""
 
 
 class OnFailure(ABC):
     """Decides about messages that could not be handled."""
 
     @abstractmethod
-    async def decide(self, failure: Failure, session: Session) -> Decision:
-        """Return what to do. Requests go through `session`, so that this works in both APIs of the client.
+    async def decide(self, failure: Failure) -> Decision:
+        """Return what to do; may await only methods of `failure`, so that this works in both APIs of the client.
 
         Raises:
             Exception: ends `run`, like `Verdict.RAISE`.
@@ -84,9 +97,9 @@ class OnFailure(ABC):
 class StopRunning(OnFailure):
     """End `run` at the first exception; its message is redelivered next time."""
 
-    async def decide(self, failure: Failure, session: Session) -> Decision:
+    async def decide(self, failure: Failure) -> Decision:
         """See `OnFailure`."""
-        del failure, session
+        del failure
         return Verdict.RAISE
 
 
@@ -103,9 +116,8 @@ class RetryHere(OnFailure):
         self._after_s = after_s
         self._attempts_max = attempts_max
 
-    async def decide(self, failure: Failure, session: Session) -> Decision:
+    async def decide(self, failure: Failure) -> Decision:
         """See `OnFailure`."""
-        del session
         if is_passed_over(failure):
             return Verdict.HANDLED
         if self._attempts_max is not None and failure.attempts >= self._attempts_max:
@@ -144,7 +156,7 @@ class GiveBack(OnFailure):
         self._attempts_max = attempts_max
         self._after_s = after_s
 
-    async def decide(self, failure: Failure, session: Session) -> Decision:
+    async def decide(self, failure: Failure) -> Decision:
         """See `OnFailure`."""
         if is_passed_over(failure):
             return Verdict.HANDLED
@@ -156,7 +168,7 @@ class GiveBack(OnFailure):
                 return Again(self._after_s)
             delay_level = DEAD_LETTER
         try:
-            await failure.give_back(session, delay_level, self._attempts_max)
+            await failure.give_back(delay_level=delay_level, attempts_max=self._attempts_max)
         except ReputError as error:
             after_s = default_delay_s(failure) if is_unsupported(error) else _KEPT_S
             log.warning(

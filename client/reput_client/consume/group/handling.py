@@ -129,10 +129,11 @@ class Handling:
             options.group,
             options.orderly,
             options.model is MessageModel.BROADCASTING,
+            self._session,
         )
         assigned.deciding.add(message.queue_offset)
         try:
-            decision = await self._on_failure.decide(failure, self._session)
+            decision = await self._on_failure.decide(failure)
         finally:
             assigned.deciding.discard(message.queue_offset)
         if decision is Verdict.RAISE:

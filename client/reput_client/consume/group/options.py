@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.failures import OnFailure
@@ -17,7 +17,13 @@ from reput_client.transport.session import wall_clock_ms
 from reput_protocol.codes import MessageModel
 from reput_protocol.names import check_client_group
 
-_MODELS: Final = {"clustering": MessageModel.CLUSTERING, "broadcasting": MessageModel.BROADCASTING}
+Mode: TypeAlias = Literal["clustering", "broadcasting"]
+"""How a group gets messages: each member a part of them, or each member all of them."""
+
+_MODELS: Final[Mapping[str, MessageModel]] = {
+    "clustering": MessageModel.CLUSTERING,
+    "broadcasting": MessageModel.BROADCASTING,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,7 @@ class ConsumerOptions(ClientOptions):
     tags: str = "*"
     sql: str | None = None
     start: Start = "earliest"
-    mode: str = "clustering"
+    mode: Mode = "clustering"
     orderly: bool = False
     allocation: AllocationStrategy = averagely
     on_failure: OnFailure | None = None

@@ -49,7 +49,7 @@ class RetriedMessage(ReceivedMessage):
             is_retried = bool(pulled.get_property(RETRY_TOPIC))
         except DamagedMessage:
             return pulled
-        return pulled.with_class(cls) if is_retried else pulled
+        return pulled._with_class(cls) if is_retried else pulled  # noqa: SLF001
 
     @property
     def topic(self) -> str:

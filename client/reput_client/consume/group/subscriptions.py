@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
@@ -73,7 +73,8 @@ def parse_topics(
     return Subscriptions(filters, version, retry_topic(group) if retries else None)
 
 
-Start: TypeAlias = "str | datetime | int | Callable[[MessageQueue], int]"
+Start: TypeAlias = Literal["earliest", "latest"] | datetime | int | Callable[[MessageQueue], int]
+"""Where a group begins in a queue for which it has no offset; see `Consumer`."""
 
 _WHERE = {
     "earliest": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

@@ -68,7 +68,7 @@ class Driver:
             case "batch":
                 receipts = producer.send_batch(messages)
             case "orderly":
-                receipts = [producer.send(message, key=request["key"]) for message in messages]
+                receipts = [producer.send(message, ordering_key=request["key"]) for message in messages]
             case "transaction":
                 for message in messages:
                     decision = _DECISIONS.get(message.properties["decision"], TransactionState.UNKNOWN)

@@ -18,13 +18,18 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
+from reput_broker.server.strangers import Penalties
 from reput_client import Credentials, Message, Producer
 from reput_client.errors import PermissionDenied
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.request import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.rights import rule_of
-from reput_protocol.signature import ACCESS_KEY, SIGNATURE
+from reput_protocol.signature import (
+    ACCESS_KEY,
+    SIGNATURE,
+    signed_by,
+)
 from reput_protocol.wire.header import HeaderType, Value
 from support.raw_client import RawClient, in_letters
 from support.typed_requests import request_of
@@ -75,8 +80,9 @@ async def guarded(root: Path, **options: Any) -> AsyncIterator[Broker]:
 
 
 @pytest.mark.trio
-async def test_every_request_has_its_right(tmp_path: Path) -> None:
+async def test_every_request_has_its_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row is served by a broker or a name server, and refused to users without its rights."""
+    monkeypatch.setattr(Penalties, "pause_s", lambda *_: 0.0)  # of all these refusals
     async with guarded(tmp_path) as broker:
         names = NameServerProcessor(RouteInfoManager(None, trio.current_time), None, None)  # type: ignore[arg-type]
         served = broker.handlers.keys() | names.handlers().keys()
@@ -115,7 +121,7 @@ async def test_only_the_users_own_signature_over_this_request_counts(
         def attack() -> None:
             client = RawClient(broker.address, header_type)
             ext = in_letters("aa")
-            signed = ALICE.signed(ext, b"pay 1", version=0)
+            signed = signed_by(ALICE, ext, b"pay 1", version=0)
             assert client.request(RequestCode.SEND_MESSAGE_V2, signed, b"pay 1")[0].code == 0
             wrong = {
                 "absent": ext,
@@ -124,9 +130,9 @@ async def test_only_the_users_own_signature_over_this_request_counts(
                 "another field": {**signed, "e": "1"},
                 "one more field": {**signed, "z": "1"},
                 "another user": {**signed, ACCESS_KEY: "admin"},
-                "unknown user": Credentials("mallory", ALICE.secret).signed(ext, b"pay 1", version=0),
-                "wrong secret": Credentials("alice", "secret-of-alise").signed(ext, b"pay 1", version=0),
-                "disabled user": OFF.signed(ext, b"pay 1", version=0),
+                "unknown user": signed_by(Credentials("mallory", ALICE.secret), ext, b"pay 1", version=0),
+                "wrong secret": signed_by(Credentials("alice", "secret-of-alise"), ext, b"pay 1", version=0),
+                "disabled user": signed_by(OFF, ext, b"pay 1", version=0),
                 "empty": {**signed, SIGNATURE: ""},
             }
             remarks = {}

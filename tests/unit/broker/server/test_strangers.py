@@ -29,7 +29,10 @@ from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
 from reput_protocol.codes import RequestCode
-from reput_protocol.signature import Credentials
+from reput_protocol.signature import (
+    Credentials,
+    signed_by,
+)
 from reput_protocol.wire.frames import encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 from support.connection_bench import ECHO, Bench, Peer, ask, settled
@@ -56,7 +59,7 @@ async def served(access: Access, beside: Bench | None = None) -> AsyncIterator[B
 
 
 def signed(opaque: int, ext: Mapping[str, Value] | None = None, body: bytes = b"") -> bytes:
-    header = Header(ECHO, opaque, ext=ALICE.signed(ext or {}, body, version=0))
+    header = Header(ECHO, opaque, ext=signed_by(ALICE, ext or {}, body, version=0))
     return encode_frame(header, HeaderType.JSON, body)
 
 

@@ -1,0 +1,177 @@
+"""The names that both APIs of the client export: messages, results, options and errors.
+
+A package of names imports each on its first use: a program that only manages topics loads no consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from reput_client.admin_dead_letters import DeadLetter as DeadLetter
+    from reput_client.admin_dead_letters import DeadLetters as DeadLetters
+    from reput_client.admin_dead_letters import Replayed as Replayed
+    from reput_client.admin_topics import FetchedMessages as FetchedMessages
+    from reput_client.cluster_members import ClusterMember as ClusterMember
+    from reput_client.consume.columns import CodedValues as CodedValues
+    from reput_client.consume.columns import MessageColumns as MessageColumns
+    from reput_client.consume.fetch_records import ColumnsResult as ColumnsResult
+    from reput_client.consume.group.allocation import AllocationStrategy as AllocationStrategy
+    from reput_client.consume.group.allocation import averagely as averagely
+    from reput_client.consume.group.allocation import by_config as by_config
+    from reput_client.consume.group.allocation import by_machine_room as by_machine_room
+    from reput_client.consume.group.allocation import circularly as circularly
+    from reput_client.consume.group.allocation import consistent_hash as consistent_hash
+    from reput_client.consume.group.failures import Again as Again
+    from reput_client.consume.group.failures import Decision as Decision
+    from reput_client.consume.group.failures import Failure as Failure
+    from reput_client.consume.group.failures import GiveBack as GiveBack
+    from reput_client.consume.group.failures import OnFailure as OnFailure
+    from reput_client.consume.group.failures import RetryHere as RetryHere
+    from reput_client.consume.group.failures import StopRunning as StopRunning
+    from reput_client.consume.group.failures import Verdict as Verdict
+    from reput_client.consume.group.options import Mode as Mode
+    from reput_client.consume.group.subscriptions import Start as Start
+    from reput_client.consume.pull import FoundMessages as FoundMessages
+    from reput_client.consume.pull import PulledMessages as PulledMessages
+    from reput_client.consume.pull import PullResult as PullResult
+    from reput_client.consume.pull import PullStatus as PullStatus
+    from reput_client.credentials import Credentials as Credentials
+    from reput_client.errors import *  # noqa: F403
+    from reput_client.offset_store import ReadOffsetType as ReadOffsetType
+    from reput_client.produce.accumulator import OnDone as OnDone
+    from reput_client.produce.posted_block import Posted as Posted
+    from reput_client.produce.receipts import SendReceipt as SendReceipt
+    from reput_client.produce.receipts import TransactionReceipt as TransactionReceipt
+    from reput_client.received import ReceivedMessage as ReceivedMessage
+    from reput_client.tls import TLS as TLS
+    from reput_client.transport.backoff import Backoff as Backoff
+    from reput_client.users import UserDescription as UserDescription
+    from reput_client.users import UserTable as UserTable
+    from reput_protocol.buffers import Buffer as Buffer
+    from reput_protocol.codes import Ack as Ack
+    from reput_protocol.codes import AckLevel as AckLevel
+    from reput_protocol.codes import Boundary as Boundary
+    from reput_protocol.codes import BoundaryType as BoundaryType
+    from reput_protocol.codes import ConsumeFromWhere as ConsumeFromWhere
+    from reput_protocol.codes import ConsumeResult as ConsumeResult
+    from reput_protocol.codes import ConsumeType as ConsumeType
+    from reput_protocol.codes import MessageModel as MessageModel
+    from reput_protocol.codes import TransactionState as TransactionState
+    from reput_protocol.commands.consumers import ConsumeDirectlyResult as ConsumeDirectlyResult
+    from reput_protocol.commands.consumers import ConsumerRunningInfo as ConsumerRunningInfo
+    from reput_protocol.commands.consumers import ConsumeStats as ConsumeStats
+    from reput_protocol.commands.consumers import ConsumeStatus as ConsumeStatus
+    from reput_protocol.commands.consumers import ConsumeTimeSpan as ConsumeTimeSpan
+    from reput_protocol.commands.consumers import OffsetWrapper as OffsetWrapper
+    from reput_protocol.commands.consumers import ProcessQueueInfo as ProcessQueueInfo
+    from reput_protocol.commands.consumers import QueueTimeSpan as QueueTimeSpan
+    from reput_protocol.commands.delay import CancelledMessage as CancelledMessage
+    from reput_protocol.commands.delay import CancelOutcome as CancelOutcome
+    from reput_protocol.commands.delay import DelayedMessage as DelayedMessage
+    from reput_protocol.commands.delay import DelayedMessageList as DelayedMessageList
+    from reput_protocol.commands.election import Promotion as Promotion
+    from reput_protocol.commands.group import SubscriptionData as SubscriptionData
+    from reput_protocol.commands.group import SubscriptionGroupConfig as SubscriptionGroupConfig
+    from reput_protocol.commands.group_description import GroupDescription as GroupDescription
+    from reput_protocol.commands.group_description import GroupMember as GroupMember
+    from reput_protocol.commands.group_description import GroupQueue as GroupQueue
+    from reput_protocol.commands.group_description import GroupSummary as GroupSummary
+    from reput_protocol.commands.operation import ClientDescription as ClientDescription
+    from reput_protocol.commands.operation import ConfigChanged as ConfigChanged
+    from reput_protocol.commands.operation import ConfigOption as ConfigOption
+    from reput_protocol.commands.operation import Intake as Intake
+    from reput_protocol.commands.operation import IntakeName as IntakeName
+    from reput_protocol.commands.topic import BrokerData as BrokerData
+    from reput_protocol.commands.topic import ClusterInfo as ClusterInfo
+    from reput_protocol.commands.topic import QueueData as QueueData
+    from reput_protocol.commands.topic import QueueStats as QueueStats
+    from reput_protocol.commands.topic import TopicConfig as TopicConfig
+    from reput_protocol.commands.topic import TopicRoute as TopicRoute
+    from reput_protocol.commands.topic import TopicStats as TopicStats
+    from reput_protocol.commands.topic import TopicSummary as TopicSummary
+    from reput_protocol.record.delays import Delay as Delay
+    from reput_protocol.record.delays import DelayOptions as DelayOptions
+    from reput_protocol.record.message import Message as Message
+    from reput_protocol.record.message import MessageQueue as MessageQueue
+    from reput_protocol.rights import IPAddress as IPAddress
+    from reput_protocol.rights import Kind as Kind
+    from reput_protocol.rights import Network as Network
+    from reput_protocol.rights import Right as Right
+    from reput_protocol.rights import Rule as Rule
+    from reput_protocol.rights import rule_of as rule_of
+
+_SHARED: Final = {
+    "reput_client.admin_dead_letters": "DeadLetter DeadLetters Replayed",
+    "reput_client.admin_topics": "FetchedMessages",
+    "reput_client.cluster_members": "ClusterMember",
+    "reput_client.consume.columns": "CodedValues MessageColumns",
+    "reput_client.consume.fetch_records": "ColumnsResult",
+    "reput_client.consume.group.allocation": (
+        "AllocationStrategy averagely by_config by_machine_room circularly consistent_hash"
+    ),
+    "reput_client.consume.group.failures": (
+        "Again Decision Failure GiveBack OnFailure RetryHere StopRunning Verdict"
+    ),
+    "reput_client.consume.group.options": "Mode",
+    "reput_client.consume.group.subscriptions": "Start",
+    "reput_client.consume.pull": "FoundMessages PullResult PullStatus PulledMessages",
+    "reput_client.credentials": "Credentials",
+    "reput_client.offset_store": "ReadOffsetType",
+    "reput_client.produce.accumulator": "OnDone",
+    "reput_client.produce.posted_block": "Posted",
+    "reput_client.produce.receipts": "SendReceipt TransactionReceipt",
+    "reput_client.received": "ReceivedMessage",
+    "reput_client.tls": "TLS",
+    "reput_client.transport.backoff": "Backoff",
+    "reput_client.users": "UserDescription UserTable",
+    "reput_protocol.buffers": "Buffer",
+    "reput_protocol.codes": (
+        "Ack AckLevel Boundary BoundaryType ConsumeFromWhere ConsumeResult ConsumeType "
+        "MessageModel TransactionState"
+    ),
+    "reput_protocol.commands.consumers": (
+        "ConsumeDirectlyResult ConsumeStats ConsumeStatus ConsumeTimeSpan ConsumerRunningInfo "
+        "OffsetWrapper ProcessQueueInfo QueueTimeSpan"
+    ),
+    "reput_protocol.commands.delay": "CancelOutcome CancelledMessage DelayedMessage DelayedMessageList",
+    "reput_protocol.commands.election": "Promotion",
+    "reput_protocol.commands.group": "SubscriptionData SubscriptionGroupConfig",
+    "reput_protocol.commands.group_description": "GroupDescription GroupMember GroupQueue GroupSummary",
+    "reput_protocol.commands.operation": "ClientDescription ConfigChanged ConfigOption Intake IntakeName",
+    "reput_protocol.commands.topic": (
+        "BrokerData ClusterInfo QueueData QueueStats TopicConfig TopicRoute TopicStats TopicSummary"
+    ),
+    "reput_protocol.record.delays": "Delay DelayOptions",
+    "reput_protocol.record.message": "Message MessageQueue",
+    "reput_protocol.rights": "IPAddress Kind Network Right Rule rule_of",
+}
+"""The names by the modules that define them, without those of `reput_client.errors`."""
+
+
+def modules_of(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the module of each name that a package exports; `own` has those that only it has, as `_SHARED` does."""
+    errors = import_module("reput_client.errors")  # an import statement asks the package first, and so this
+    modules = dict.fromkeys(errors.__all__, errors.__name__)
+    for table in (_SHARED, own):
+        modules |= {name: module for module, names in table.items() for name in names.split()}
+    return modules
+
+
+def resolve(namespace: dict[str, Any], own: Mapping[str, str], name: str) -> Any:
+    """Import a name of a package, and keep it in its `namespace`; `__all__` is the sorted list of all.
+
+    Raises:
+        AttributeError: the package does not export it.
+    """
+    modules = modules_of(own)
+    if name == "__all__":
+        value: Any = sorted(modules)
+    elif name in modules:
+        value = getattr(import_module(modules[name]), name)
+    else:
+        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+    namespace[name] = value
+    return value
