@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from reput_client import BrokerNotFound, Message, TopicNotFound
-from reput_client.blocking import Admin, Producer
+from reput_client.blocking import Admin, Producer, SubscriptionGroupConfig
 from support.broker_process import BrokerProcess, free_port
 from support.faces import FACES, Face, finish
 from support.waiting import wait_until
@@ -89,7 +89,9 @@ def test_a_message_is_settled_after_a_kill_of_its_broker(tmp_path: Path) -> None
 
     faces = [Face(name) for name in FACES]
     with BrokerProcess(tmp_path / "data") as broker:
-        with Producer(broker.address, timeout_s=20.0) as producer:
+        with Admin(broker.address) as admin, Producer(broker.address, timeout_s=20.0) as producer:
+            for name in FACES:  # see below
+                admin.put_group(SubscriptionGroupConfig(name))
             producer.send_batch(
                 [Message(TOPIC, body) for body in (b"acknowledged", b"given back", b"kept")], queue_id=0
             )
@@ -180,6 +182,8 @@ def test_a_broker_that_is_away_delays_no_messages_of_others(tmp_path: Path) -> N
     faces = [Face(name) for name in FACES]
     with broker(0), broker(1) as second:
         with Admin(addresses) as admin, Producer(addresses, timeout_s=20.0) as producer:
+            for name in FACES:  # a group that was created by a pop is forgotten if the kill follows at once
+                admin.put_group(SubscriptionGroupConfig(name))
             for number in (0, 1):
                 admin.create_topic(f"t-{number}", queues=1, brokers=[f"broker-{number}"])
                 send_once_known(producer, Message(f"t-{number}", b"first"))

@@ -219,8 +219,6 @@ class Popping:
         )
         try:
             deadline = session.deadline(None)
-            if len(self._sources) > 1:  # no other waits for a broker that is away
-                await session.open_for(queue, deadline, patient=False)
             await self._begin(source)
             call = await session.ask(
                 RequestCode.POP_MESSAGE,
@@ -228,6 +226,7 @@ class Popping:
                 what=f"pop from {queue.topic} at {queue.broker_name}",
                 queue=queue,
                 deadline=deadline,
+                patient=len(self._sources) == 1,  # no other waits for a broker that is away
             )
             if call.answer.code != ResponseCode.SUCCESS and call.answer.code not in _EMPTY:
                 raise error_from_response(call.answer.code, call.answer.remark, call.answer.ext)
@@ -257,6 +256,8 @@ class Popping:
         """Before the first pop, commit where a group without offsets begins."""
         if self._starting is None or source.has_begun:
             return
+        if len(self._sources) > 1:  # as in `_pop`
+            await self._session.open_for(source.queue, self._session.deadline(None), patient=False)
         topic, name, _ = source.queue
         group = self._settling.group
         for queue in (await self._session.route(topic, self._session.deadline(None))).readable:

@@ -332,12 +332,13 @@ class Session:
         deadline: float | None = None,
         body: Buffer = b"",
         ext_repeated: Mapping[str, Value] | None = None,
+        patient: bool = True,
     ) -> Call:
         """Send an idempotent request and return the answered call, whatever its code.
 
         It goes to `address`, else to the master of `queue`, else to the client's own address. If the connection is
         lost, it is repeated, with `ext_repeated` in place of `ext` if given, until the deadline, and likewise if the
-        queue's broker is not the master any more.
+        queue's broker is not the master any more. Not `patient`: only while `open_for` finds that one at once.
 
         Raises:
             BrokerNotFound: the queue's broker cannot be found.
@@ -351,7 +352,7 @@ class Session:
             if queue is None:
                 connection = await self.open(address, deadline)
             else:
-                connection = await self.open_for(queue, deadline)
+                connection = await self.open_for(queue, deadline, patient=patient)
             call = connection.start(code, ext, Waiter(), body)
             try:
                 answered = await self._wait(connection, call, deadline)
