@@ -37,6 +37,7 @@ from reput_protocol.printable import counted
 if TYPE_CHECKING:
     from reput_client.produce.posted_block import Posted
     from reput_client.produce.receipts import SendReceipt
+    from reput_protocol.record.message import MessageQueue
 
 __all__ = [
     "AckNotReached",
@@ -68,6 +69,7 @@ __all__ = [
     "PermissionDenied",
     "PostsFailed",
     "ProtocolError",
+    "QueueNotAssigned",
     "RecordMalformed",
     "ReplyTimeout",
     "ReputError",
@@ -314,6 +316,17 @@ class NoQueue(ReputError):
     def __init__(self, topic: str, what: str) -> None:
         super().__init__(f"topic {topic!r} has no {what}; check its queues and permission")
         self.topic = topic
+
+
+class QueueNotAssigned(ReputError):
+    """`queue` is not assigned to this member of the group now; nothing was changed."""
+
+    def __init__(self, queue: MessageQueue, assignment: Sequence[MessageQueue]) -> None:
+        super().__init__(
+            f"queue {queue} is not assigned to this member, which has {counted(len(assignment), 'queue')}; use one of "
+            "Consumer.assignment, or wait until on_assigned is called with it"
+        )
+        self.queue = queue
 
 
 class ClientClosed(ReputError):

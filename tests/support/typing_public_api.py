@@ -120,6 +120,18 @@ async def consume() -> None:
 
         await consumer.run(handle, concurrency=4)
         await consumer.commit()
+        messages = await consumer.receive_many(100, timeout_s=1.0)
+        assert_type(messages, list[ReceivedMessage])
+        queue = consumer.assignment[0]
+        consumer.seek(queue, 7)
+        await consumer.seek_to_time(datetime.now(UTC), queue)
+        await consumer.seek_to_time(1_700_000_000_000)
+        await consumer.seek_to_beginning(queue)
+        await consumer.seek_to_end()
+        consumer.pause(*consumer.assignment)
+        consumer.resume(queue)
+        assert_type(consumer.paused, list[MessageQueue])
+        assert_type(await consumer.lag(), dict[MessageQueue, int])
     Consumer(
         [ADDRESS],
         group="g",
@@ -169,6 +181,14 @@ def block() -> None:
         for message in consumer:
             assert_type(message, ReceivedMessage)
         consumer.run(print, concurrency=2)
+        assert_type(consumer.receive_many(100, 1.0), list[ReceivedMessage])
+        queue = consumer.assignment[0]
+        consumer.seek(queue, 7)
+        consumer.seek_to_time(datetime.now(UTC), queue)
+        consumer.seek_to_end(queue)
+        consumer.pause(queue)
+        assert_type(consumer.paused, list[MessageQueue])
+        assert_type(consumer.lag(), dict[MessageQueue, int])
     with blocking.PullConsumer(ADDRESS, group="g") as pull_consumer:
         assert_type(pull_consumer.pull("orders", queue_id=0, offset=0), PullResult)
         assert_type(pull_consumer.pull_columns("orders", queue_id=0, offset=0), ColumnsResult)

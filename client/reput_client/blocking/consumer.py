@@ -84,7 +84,19 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         """Whether delivery has ended because the consumer was stopped or closed."""
         return self._client.stopped
 
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The assigned queues that are paused."""
+        return self._runtime.call(lambda: self._client.paused)
+
     positions = locked(asynchronous.Consumer.positions)
+    lag = blocking(asynchronous.Consumer.lag)
+    seek = locked(asynchronous.Consumer.seek)
+    seek_to_time = blocking(asynchronous.Consumer.seek_to_time)
+    seek_to_beginning = blocking(asynchronous.Consumer.seek_to_beginning)
+    seek_to_end = blocking(asynchronous.Consumer.seek_to_end)
+    pause = locked(asynchronous.Consumer.pause)
+    resume = locked(asynchronous.Consumer.resume)
     members = blocking(asynchronous.Consumer.members)
 
     def __iter__(self) -> Self:
@@ -100,6 +112,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
     receive = blocking(asynchronous.Consumer.receive)
     take = blocking(asynchronous.Consumer.take)
+    receive_many = blocking(asynchronous.Consumer.receive_many)
     done = locked(asynchronous.Consumer.done)
     again = locked(asynchronous.Consumer.again)
     give_back = blocking(asynchronous.Consumer.give_back)

@@ -14,19 +14,18 @@ from reput_client.consume.group.failures import GiveBack
 from reput_client.consume.group.handling import Handling
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.options import ConsumerOptions
+from reput_client.consume.group.positions import GroupPositions
 from reput_client.consume.group.taking import Taking
 from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage
-from reput_client.transport.client import Client
 from reput_client.transport.options import takes
 from reput_protocol.codes import MessageModel
-from reput_protocol.record.message import MessageQueue
 
 _ENDING_S: Final = 1.0
 
 
-class Consumer(Client):
+class Consumer(GroupPositions):
     """A member of a consumer group; an async context manager for trio and asyncio.
 
         async with Consumer(address, group="billing", topic="orders") as consumer:
@@ -185,19 +184,9 @@ class Consumer(Client):
         return self._member.client_id
 
     @property
-    def assignment(self) -> list[MessageQueue]:
-        """This member's queues now, including those of the retry topic."""
-        return sorted(queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed)
-
-    @property
     def connected(self) -> bool:
         """Whether any connection is open."""
         return self._session.connected
-
-    def positions(self) -> dict[MessageQueue, int]:
-        """Return the offset of the first unhandled message of each assigned queue."""
-        queues = self._member.fetcher.queues
-        return {queue: queues[queue].progress.position for queue in self.assignment}
 
     async def members(self) -> list[str]:
         """Return the client ids of the group's members, sorted.
@@ -253,6 +242,25 @@ class Consumer(Client):
         """
         taken = await self._taking.take(timeout_s)
         return None if taken is None else taken[1]
+
+    async def receive_many(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
+        """Return up to `max_messages` messages at a time; empty after `timeout_s` or when stopped or closed.
+
+        Waits for the first only, and adds those that have arrived by then. As with `take`, each counts as handled only
+        when `done` is called with it. In order, there is at most one message of each queue.
+
+        Raises:
+            ValueError: `max_messages` is below 1.
+            ReputError: as `receive`.
+        """
+        if max_messages < 1:
+            raise ValueError(f"max_messages must be at least 1, not {max_messages}")
+        taken = await self._taking.take(timeout_s)
+        messages: list[ReceivedMessage] = []
+        while taken is not None:
+            messages.append(taken[1])
+            taken = self._taking.take_ready() if len(messages) < max_messages else None
+        return messages
 
     def done(self, message: ReceivedMessage) -> None:
         """Mark a message from `take` as handled; progress advances once all before it are handled.

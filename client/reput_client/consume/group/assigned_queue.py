@@ -133,7 +133,9 @@ class AssignedQueue:
         confirmed: whether the queue is this member's on the present connection to its broker. If not, another member
             may have it, so nothing is pulled or delivered.
         leaving_until: set once the queue is given up: when to stop waiting for messages in flight; in order `math.inf`.
-        rewound: the broker sent us back, perhaps below the committed offset, so the next commit may lower it.
+        paused: the application wants no messages of it now, so nothing is pulled or delivered.
+        rewound: the broker or the application sent us back, perhaps below the committed offset, so the next commit may
+            lower it.
         locked_until: until when the lock is reliable, in order; otherwise `math.inf`.
         suspended_until: when an orderly queue with a failed message continues.
         undelivered_bytes: the size of the pulls with undelivered messages.
@@ -165,6 +167,7 @@ class AssignedQueue:
         self.refusal: str | None = None
         self.confirmed = True
         self.leaving_until: float | None = None
+        self.paused = False
         self.rewound = False
         self.locked_until = locked_until
         self.suspended_until = -math.inf

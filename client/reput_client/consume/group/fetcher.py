@@ -164,6 +164,24 @@ class Fetcher:
         assigned.reset_to(offset)
         assigned.next_offset = assigned.committed = offset
 
+    def seek(self, assigned: AssignedQueue, offset: int) -> None:
+        """Continue at an offset that the application chose, which is committed next; otherwise like `reset_to`."""
+        committed = assigned.committed
+        self.reset_to(assigned, offset)
+        # A commit or a pull in progress may store a higher offset than the one known here.
+        assigned.rewound, assigned.committed = True, committed
+        self.wake()
+
+    def pause(self, assigned: AssignedQueue) -> None:
+        """Pull and deliver nothing of a queue until `resume`; messages in flight stay."""
+        assigned.paused = True
+        self.halt(assigned)
+
+    def resume(self, assigned: AssignedQueue) -> None:
+        """Pull and deliver again."""
+        assigned.paused = False
+        self.wake()
+
     def rewind(self) -> None:
         """Redeliver what was delivered and not handled."""
         for assigned in self.queues.values():
@@ -199,6 +217,7 @@ class Fetcher:
             assigned.call is None
             and not assigned.waiting_results
             and assigned.is_active
+            and not assigned.paused
             and not (assigned.held_back and self._room(assigned) is None)
         )
 

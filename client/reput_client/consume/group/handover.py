@@ -259,9 +259,10 @@ class Handover:
         """Note that the queue is ours; continue at `start` if its offset has changed.
 
         A new master may not have our last commits: a lower offset at another `address` was not set by an administrator.
+        After a seek back that is not committed yet, a higher offset is our own.
         """
         known, position = assigned.committed, assigned.progress.position
-        moved_on = committed is not None and committed > position
+        moved_on = committed is not None and committed > position and not assigned.rewound
         reset = (
             known is not None
             and (committed is None or committed < known)

@@ -266,6 +266,12 @@ class GroupMember:
             assigned.progress.put_back(message.queue_offset)
             self._background.wake()
 
+    def seek(self, assigned: AssignedQueue, offset: int) -> None:
+        """Continue at an offset that the application chose, and commit it soon."""
+        self.fetcher.seek(assigned, offset)
+        self.commits.soon()
+        self._background.wake()
+
     def rewind(self) -> None:
         """Redeliver what was delivered and not handled, or leave it to the next owner."""
         self.fetcher.rewind()
