@@ -60,6 +60,7 @@ __all__ = [
     "MessageRefused",
     "NoQueue",
     "NotABroker",
+    "NotDelivered",
     "NotFound",
     "NotMaster",
     "OffsetOutOfRange",
@@ -316,6 +317,16 @@ class NoQueue(ReputError):
     def __init__(self, topic: str, what: str) -> None:
         super().__init__(f"topic {topic!r} has no {what}; check its queues and permission")
         self.topic = topic
+
+
+class NotDelivered(ReputError):
+    """No `Consumer` delivered the message, or it is a copy, so it cannot be acknowledged or given back."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(
+            f"{message} was not delivered by a Consumer, or is a copy; call ack, nack or reject of the message that it "
+            "delivered, and with a PullConsumer commit its offset"
+        )
 
 
 class QueueNotAssigned(ReputError):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reput_client import Message, MessageQueue
+from reput_client import Message, MessageQueue, RetryHere
 from reput_client.errors import QueueNotAssigned
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
@@ -69,7 +69,7 @@ async def test_in_order_a_queue_gives_one_message_at_a_time(face: Face, broker: 
             assert len({message.queue for message in messages}) == len(messages)
             for message in messages:
                 got.append(message.body)
-                consumer.done(message)
+                message.ack()
     assert sorted(got) == [b"%d-%d" % (q, n) for q in range(2) for n in range(3)]
 
 
@@ -100,7 +100,7 @@ async def test_a_message_in_flight_does_not_count_after_a_seek_before_it(
         taken = await consumer.receive_many(4, 5.0)
         consumer.seek(Q0, 2)
         for message in taken:
-            consumer.done(message)
+            message.ack()
         await consumer.commit()
         assert consumer.positions()[Q0] == broker.committed["g", "t", 0] == 2
         assert await receive(consumer, 2) == [b"0-2", b"0-3"]
@@ -116,10 +116,10 @@ async def test_a_seek_forward_leaves_the_messages_between_out_and_keeps_those_in
         consumer.seek(Q0, 4)
         later = await consumer.take(5.0)
         assert (first.body, later.body) == (b"0-0", b"0-4")
-        consumer.done(later)
+        later.ack()
         await consumer.commit()
         assert broker.committed["g", "t", 0] == 0, "the first one is not handled"
-        consumer.done(first)
+        first.ack()
         await consumer.commit()
         assert broker.committed["g", "t", 0] == 5
 
@@ -208,7 +208,7 @@ async def test_the_lag_of_each_queue(face: Face, broker: FakeBroker) -> None:
         assert (lag[Q0], lag[Q1]) == (5, 2)
         consumer.pause(Q1)
         for message in (await consumer.receive_many(100, 5.0))[:3]:
-            consumer.done(message)
+            message.ack()
         assert (await consumer.lag())[Q0] == 2
         await consumer.seek_to_end()
         assert (await consumer.lag())[Q1] == 0
@@ -219,16 +219,12 @@ async def test_a_queue_that_is_not_assigned_is_named(face: Face, broker: FakeBro
     await fill(face, broker, 1)
     other = MessageQueue("t", "fake", 7)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
-        for call in (
-            lambda: consumer.seek(other, 0),
-            lambda: consumer.pause(Q0, other),
-            lambda: consumer.resume(other),
-        ):
+        for name, args in (("seek", (other, 0)), ("pause", (Q0, other)), ("resume", (other,))):
             with pytest.raises(QueueNotAssigned, match=r"not assigned to this member.*Consumer\.assignment"):
-                call()
-        for name, args in (("seek_to_time", (0,)), ("seek_to_beginning", ()), ("seek_to_end", ())):
+                getattr(consumer, name)(*args)
+        for name, more in (("seek_to_time", (0,)), ("seek_to_beginning", ()), ("seek_to_end", ())):
             with pytest.raises(QueueNotAssigned):
-                await getattr(consumer, name)(*args, other)
+                await getattr(consumer, name)(*more, other)
         assert consumer.paused == []
         with pytest.raises(ValueError, match="offsets start at 0"):
             consumer.seek(Q0, -1)
@@ -281,10 +277,12 @@ async def test_a_message_that_failed_waits_until_its_queue_is_resumed(
     face: Face, broker: FakeBroker, *, orderly: bool
 ) -> None:
     await fill(face, broker, 1)
-    async with face.Consumer(broker.address, group="g", topic="t", orderly=orderly) as consumer:
+    async with face.Consumer(
+        broker.address, group="g", topic="t", orderly=orderly, on_failure=RetryHere(0.0)
+    ) as consumer:
         message = await consumer.take(5.0)
         consumer.pause(Q0)
-        consumer.again(message, 0.0)
+        await consumer.failed(message, ValueError("not yet"))
         assert await consumer.take(0.2) is None
         consumer.resume(Q0)
         assert (await consumer.take(5.0)).body == b"0-0"
@@ -296,6 +294,6 @@ async def test_messages_in_flight_of_a_paused_queue_are_committed(face: Face, br
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
         message = await consumer.take(5.0)
         consumer.pause(Q0)
-        consumer.done(message)
+        message.ack()
         await consumer.commit()
         assert broker.committed["g", "t", 0] == 1

@@ -149,7 +149,7 @@ def finish(work: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("a blocking scenario awaited something that really waits")
 
 
-_NEVER_WAIT = ("again", "done", "pause", "positions", "resume", "rewind", "seek", "stop")
+_NEVER_WAIT = ("pause", "positions", "resume", "rewind", "seek", "stop")
 """Methods of consumers that are no coroutine functions."""
 
 

@@ -122,6 +122,10 @@ async def consume() -> None:
         await consumer.commit()
         messages = await consumer.receive_many(100, timeout_s=1.0)
         assert_type(messages, list[ReceivedMessage])
+        assert_type(messages[0].ack(), None)
+        assert_type(await messages[0].nack(), None)
+        await messages[0].nack(10.0, reason="later")
+        await messages[0].reject(reason="no such bill")
         queue = consumer.assignment[0]
         consumer.seek(queue, 7)
         await consumer.seek_to_time(datetime.now(UTC), queue)
@@ -181,7 +185,10 @@ def block() -> None:
         for message in consumer:
             assert_type(message, ReceivedMessage)
         consumer.run(print, concurrency=2)
-        assert_type(consumer.receive_many(100, 1.0), list[ReceivedMessage])
+        messages = consumer.receive_many(100, 1.0)
+        assert_type(messages, list[ReceivedMessage])
+        messages[0].nack(10.0)
+        messages[0].reject()
         queue = consumer.assignment[0]
         consumer.seek(queue, 7)
         consumer.seek_to_time(datetime.now(UTC), queue)

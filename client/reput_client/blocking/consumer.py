@@ -113,9 +113,6 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     receive = blocking(asynchronous.Consumer.receive)
     take = blocking(asynchronous.Consumer.take)
     receive_many = blocking(asynchronous.Consumer.receive_many)
-    done = locked(asynchronous.Consumer.done)
-    again = locked(asynchronous.Consumer.again)
-    give_back = blocking(asynchronous.Consumer.give_back)
     commit = blocking(asynchronous.Consumer.commit)
     failed = blocking(asynchronous.Consumer.failed)
     rewind = locked(asynchronous.Consumer.rewind)
@@ -161,7 +158,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         except Exception as error:
             self.failed(message, error)
         else:
-            self.done(message)
+            message.ack()
 
 
 def run_in_threads(

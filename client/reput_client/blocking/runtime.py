@@ -106,6 +106,16 @@ class BlockingEvent:
                 self._gate.release()
 
 
+class _Done:
+    """What is awaited at once: the work was done before."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_DONE: Final = _Done()
+
+
 class BlockingRuntime:
     """Runs coroutines of the client in the calling thread; waits block."""
 
@@ -200,6 +210,11 @@ class BlockingRuntime:
             return function()
 
         return self.run(work())
+
+    def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """See `Runtime`."""
+        self.run(work)
+        return _DONE
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Like `call`, but never waits: if the client's code is running, `function` is called when that pauses.

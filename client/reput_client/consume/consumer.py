@@ -16,7 +16,6 @@ from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.positions import GroupPositions
 from reput_client.consume.group.taking import Taking
-from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage
 from reput_client.transport.options import takes
@@ -56,8 +55,8 @@ class Consumer(GroupPositions):
         allocation: how queues are divided, the same for all members: `averagely`, `circularly`, `by_machine_room`,
             `by_config` or `consistent_hash`.
         on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`.
-        handler_timeout_s: after this long in a handler of `run` or with the caller of `take`, a message is given back
-            to the broker and counts as handled. Not in order or broadcasting.
+        handler_timeout_s: after this long in a handler of `run` or with the caller of `take` or `receive_many`, a
+            message is given back to the broker and counts as handled. Not in order or broadcasting.
         prefetch_messages, prefetch_bytes: prefetch limits over all queues (a single message may be larger).
         queue_messages_max, queue_bytes_max, queue_span_max: when to stop pulling from a queue; see `FlowLimits`.
         commit_interval_s: seconds between commits; 0 commits each time a message is requested.
@@ -124,7 +123,7 @@ class Consumer(GroupPositions):
             if kind is None:
                 self._taking.current_is_handled()
             else:
-                self.again(message, 0.0)
+                self._member.redeliver(message)
         await self.aclose()
 
     def stop(self) -> None:
@@ -236,7 +235,7 @@ class Consumer(GroupPositions):
         return await self._taking.receive(timeout_s)
 
     async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """Like `receive`, but the message counts as handled only when `done` is called with it.
+        """Like `receive`, but the message counts as handled only when its `ack`, `nack` or `reject` is called.
 
         For programs that handle several messages at a time, as `run` does.
         """
@@ -247,7 +246,7 @@ class Consumer(GroupPositions):
         """Return up to `max_messages` messages at a time; empty after `timeout_s` or when stopped or closed.
 
         Waits for the first only, and adds those that have arrived by then. As with `take`, each counts as handled only
-        when `done` is called with it. In order, there is at most one message of each queue.
+        when its `ack`, `nack` or `reject` is called. In order, there is at most one message of each queue.
 
         Raises:
             ValueError: `max_messages` is below 1.
@@ -261,52 +260,6 @@ class Consumer(GroupPositions):
             messages.append(taken[1])
             taken = self._taking.take_ready() if len(messages) < max_messages else None
         return messages
-
-    def done(self, message: ReceivedMessage) -> None:
-        """Mark a message from `take` as handled; progress advances once all before it are handled.
-
-        No effect if its queue has moved to another member, which may get the message again.
-        """
-        assigned = self._member.find(message.queue)
-        if assigned is not None:
-            self._member.handled((assigned, message))
-
-    def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
-        """Redeliver a message here after `after_s` seconds. In order, its queue waits that long."""
-        if self._iteration.message is message:
-            self._iteration.finish()
-        assigned = self._member.find(message.queue)
-        if assigned is not None and assigned.progress.holds(message.queue_offset, message):
-            self._member.again((assigned, message), after_s)
-
-    async def give_back(
-        self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None
-    ) -> None:
-        """Give a message back to the broker, which redelivers it to the group later; here it counts as handled.
-
-        No effect if its queue has moved to another member, which gets the message.
-
-        Args:
-            delay_level: RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: make it a dead letter,
-                as after too many attempts.
-            reason: stored with the message, for people.
-
-        Raises:
-            BrokerError: refused.
-            ConnectFailed, RequestTimeout: it is unknown whether the broker has it; repeating is safe.
-            DamagedMessage: it is unknown which message it is.
-        """
-        assigned = self._member.find(message.queue)
-        if assigned is not None and assigned.progress.holds(message.queue_offset, message):
-            await send_back(
-                self._session,
-                message,
-                group=self.group,
-                queue=message.queue,
-                delay_level=delay_level,
-                reason=reason,
-            )
-            self._member.handled((assigned, message))
 
     async def run(
         self, handler: Callable[[ReceivedMessage], Awaitable[object]], *, concurrency: int = 1

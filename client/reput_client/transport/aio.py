@@ -293,6 +293,14 @@ class AnyioRuntime:
                 coroutine.close()
             self._has_ended(task)
 
+    def call(self, function: Callable[[], T]) -> T:
+        """See `Runtime`."""
+        return function()
+
+    def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """See `Runtime`."""
+        return work
+
     async def outside(self, function: Callable[[], None]) -> None:
         """See `Runtime`."""
         function()

@@ -24,6 +24,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
+from reput_client.received import Deliverer
 from reput_client.transport.address import Address
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID
@@ -121,8 +122,9 @@ class Fetcher:
         in_order: bool,
         commit_with_pulls: bool,
         source: Callable[[str], Address | None],
+        deliverer: Deliverer,
     ) -> None:
-        """`source` returns where the queues of a broker may be pulled from now."""
+        """`source` returns where the queues of a broker may be pulled from now; `deliverer` is of the messages."""
         self._session = session
         self._group = group
         self._serving = serving
@@ -130,6 +132,7 @@ class Fetcher:
         self._in_order = in_order
         self._commit_with_pulls = commit_with_pulls
         self._source = source
+        self._deliverer = deliverer
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
         self._idle: dict[
@@ -359,6 +362,7 @@ class Fetcher:
             return False
         assigned.next_offset = result.next_begin_offset
         if len(result.messages):
+            result.messages._delivered_by(self._deliverer)  # noqa: SLF001
             assigned.undelivered += len(result.messages)
             assigned.undelivered_bytes += result.messages.record_bytes
             self._serving.add(assigned, result)
