@@ -12,7 +12,7 @@ from reput_client import Message, MessageQueue, RetryHere
 from reput_client.errors import QueueNotAssigned
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import FACES, Face, finish, scenario
 from support.fakes import Answer, FakeBroker
 
 Q0, Q1 = MessageQueue("t", "fake", 0), MessageQueue("t", "fake", 1)
@@ -297,3 +297,112 @@ async def test_messages_in_flight_of_a_paused_queue_are_committed(face: Face, br
         message.ack()
         await consumer.commit()
         assert broker.committed["g", "t", 0] == 1
+
+
+# -- commits and changes of the assignment ---------------------------------------------------------------------
+
+
+@scenario
+async def test_offsets_of_the_applications_choice_are_committed(face: Face, broker: FakeBroker) -> None:
+    await fill(face, broker, 5, 2)
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        messages: list[Any] = []
+        while len(messages) < 7:
+            messages += await consumer.receive_many(7, 5.0)
+        await consumer.commit({Q0: 3})
+        assert (broker.committed["g", "t", 0], broker.committed["g", "t", 1]) == (3, 0)
+        await consumer.commit({Q0: 3, Q1: 2})
+        assert consumer.positions()[Q1] == broker.committed["g", "t", 1] == 2
+        for wrong in (2, 6):
+            with pytest.raises(ValueError, match=f"cannot commit offset {wrong} .*use seek"):
+                await consumer.commit({Q1: 2, Q0: wrong})
+        with pytest.raises(QueueNotAssigned):
+            await consumer.commit({Q0: 5, MessageQueue("t", "fake", 7): 1})
+        assert consumer.positions()[Q0] == 3, "a wrong call changes nothing"
+        messages[0].ack()  # no effect
+    assert broker.committed["g", "t", 0] == 3
+
+
+@scenario
+async def test_a_loop_commits_before_its_message_is_done(face: Face, broker: FakeBroker) -> None:
+    await fill(face, broker, 5)
+    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+        assert await receive(consumer, 3) == [b"0-0", b"0-1", b"0-2"]
+        await consumer.commit({Q0: 2})
+        assert broker.committed["g", "t", 0] == 2
+        await consumer.commit({Q0: 3})
+        assert broker.committed["g", "t", 0] == 3
+        assert await receive(consumer, 2) == [b"0-3", b"0-4"]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@scenario
+async def test_the_application_hears_of_its_queues_in_time(
+    face: Face, broker: FakeBroker, *, orderly: bool
+) -> None:
+    """It may seek before the first message is delivered, and acknowledge before the last commit."""
+    await fill(face, broker, 4, 4)
+    calls: list[tuple[str, list[int]]] = []
+    held: list[Any] = []
+
+    def of_topic(queues: list[MessageQueue]) -> list[int]:
+        return [queue.queue_id for queue in queues if queue.topic == "t"]
+
+    def assigned(queues: list[MessageQueue]) -> None:
+        calls.append(("assigned", of_topic(queues)))
+        for queue in queues:
+            if queue.topic == "t" and not held:
+                consumer.seek(queue, 2)
+
+    def revoked(queues: list[MessageQueue]) -> None:
+        calls.append(("revoked", of_topic(queues)))
+        for message in held:
+            if message.queue in queues:
+                message.ack()
+
+    consumer = face.Consumer(
+        broker.address, group="g", topic="t", orderly=orderly, on_assigned=assigned, on_revoked=revoked
+    )
+    async with consumer:
+        assert calls == [("assigned", [0, 1])]
+        while len(held) < 2:
+            held += await consumer.receive_many(1, 5.0)
+            consumer.pause(held[-1].queue)
+        assert sorted(message.body for message in held) == [b"0-2", b"1-2"]
+        if not orderly:
+            stranger = broker.groups.add_stranger("g", "zzz@0#0")
+            await face.until(lambda: calls[-1] == ("revoked", [1]))
+            await face.until(lambda: broker.committed.get(("g", "t", 1)) == 3)
+            broker.groups.gone(stranger)
+            await face.until(lambda: calls[-1] == ("assigned", [1]))
+    assert calls[-1] == ("revoked", [0, 1])
+    assert [broker.committed["g", "t", queue_id] for queue_id in (0, 1)] == [3, 3]
+
+
+@scenario
+async def test_a_callback_that_raises_is_logged(
+    face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(face, broker, 1)
+
+    def assigned(_: list[MessageQueue]) -> None:
+        raise LookupError("not a good moment")
+
+    async with face.Consumer(broker.address, group="g", topic="t", on_assigned=assigned) as consumer:
+        assert await receive(consumer, 1) == [b"0-0"]
+    assert "not a good moment" in caplog.text
+
+
+@scenario
+async def test_a_callback_may_wait(face: Face, broker: FakeBroker) -> None:
+    await fill(face, broker, 3)
+
+    async def assigned(queues: list[MessageQueue]) -> None:
+        for queue in queues:
+            await consumer.seek_to_end(queue)
+
+    blocking = (lambda queues: finish(assigned(queues))) if face.is_blocking else assigned
+    consumer = face.Consumer(broker.address, group="g", topic="t", on_assigned=blocking)
+    async with consumer:
+        assert consumer.positions()[Q0] == 3
+        assert await consumer.receive(0.1) is None

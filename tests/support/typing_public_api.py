@@ -136,8 +136,15 @@ async def consume() -> None:
         consumer.resume(queue)
         assert_type(consumer.paused, list[MessageQueue])
         assert_type(await consumer.lag(), dict[MessageQueue, int])
+        await consumer.commit({queue: 7})
+
+    async def assigned(queues: list[MessageQueue]) -> None:
+        del queues
+
     Consumer(
         [ADDRESS],
+        on_assigned=assigned,
+        on_revoked=lambda queues: print(len(queues)),
         group="g",
         topic="t",
         start=datetime.now(UTC),
@@ -207,4 +214,5 @@ def block() -> None:
         assert_type(admin.max_offset("orders", 0), int)
         assert_type(admin.topic_config("orders"), TopicConfig)
     local = blocking.LocalFileOffsetStore("offsets.json")
-    blocking.Consumer(ADDRESS, group="billing", topic="orders", offset_store=local)
+    consumer.commit({queue: 7})
+    blocking.Consumer(ADDRESS, on_revoked=print, group="billing", topic="orders", offset_store=local)

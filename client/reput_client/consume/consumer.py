@@ -54,6 +54,10 @@ class Consumer(GroupPositions):
             queue moves when its message is handled; after a member was killed, within a minute.
         allocation: how queues are divided, the same for all members: `averagely`, `circularly`, `by_machine_room`,
             `by_config` or `consistent_hash`.
+        on_assigned: called with a list of queues that this member was assigned, before their first message is
+            delivered, so it may `seek`. Here and in `on_revoked`, a coroutine is awaited, and an exception is logged.
+        on_revoked: called with a list of queues that this member gives up, also at its end, after their last message
+            was delivered and before their last commit. Other members wait 0.3 s for that, except in order.
         on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`.
         handler_timeout_s: after this long in a handler of `run` or with the caller of `take` or `receive_many`, a
             message is given back to the broker and counts as handled. Not in order or broadcasting.
@@ -295,15 +299,6 @@ class Consumer(GroupPositions):
         """Redeliver next what was taken and not handled. Messages handled out of order are delivered twice."""
         self._iteration.finish()
         self._member.rewind()
-
-    async def commit(self) -> None:
-        """Commit all progress now, including the message last received by iteration.
-
-        Raises:
-            ReputError: the offset store failed; progress is kept and committed later.
-        """
-        self._taking.current_is_handled()
-        await self._member.commits.commit(self._member.fetcher.queues.values())
 
     def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections, and join as a new member when used."""

@@ -220,6 +220,7 @@ class Fetcher:
             assigned.call is None
             and not assigned.waiting_results
             and assigned.is_active
+            and assigned.announced
             and not assigned.paused
             and not (assigned.held_back and self._room(assigned) is None)
         )

@@ -109,7 +109,7 @@ class GroupMember:
             session,
             self.fetcher,
             self._membership,
-            options.subscriptions,
+            options,
             self.commits,
             kept,
             self._starting,
@@ -218,8 +218,9 @@ class GroupMember:
         the end of the connection.
         """
         await self._background.stop(_STOP_S)
+        queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
+        await self._handover.revoked(queues)
         if self._session.connected:
-            queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
             in_hand = [
                 assigned for assigned in queues if self.options.orderly and assigned.progress.in_flight
             ]

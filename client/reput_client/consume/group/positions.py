@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.taking import Taking
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import QueueNotAssigned
 from reput_client.transport.client import Client
@@ -18,6 +19,7 @@ class GroupPositions(Client):
     """The methods of a consumer for its assigned queues."""
 
     _member: GroupMember
+    _taking: Taking
 
     @cached_property
     def _offsets(self) -> OffsetRequests:
@@ -43,6 +45,35 @@ class GroupPositions(Client):
         ends = {queue: await self._offsets.max_offset(queue) for queue in self.assignment}
         positions = self.positions()
         return {queue: max(0, ends[queue] - at) for queue, at in positions.items() if queue in ends}
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit all progress now, including the message last received by iteration; once it returns, it is durable.
+
+        Args:
+            offsets: commit only these queues, each at the offset after its last handled message: all delivered messages
+                below it count as handled.
+
+        Raises:
+            QueueNotAssigned: one of the queues is not assigned to this member.
+            ValueError: an offset is below the position, where `seek` goes, or above the last delivered message.
+            ReputError: the offset store failed; progress is kept and committed later.
+        """
+        if offsets is None:
+            self._taking.current_is_handled()
+            await self._member.commits.commit(self._member.fetcher.queues.values())
+            return
+        chosen = {self._assigned(queue): offset for queue, offset in offsets.items()}
+        for assigned, offset in chosen.items():
+            first, end = assigned.progress.position, assigned.progress.delivered_to
+            if not first <= offset <= end:
+                raise ValueError(
+                    f"cannot commit offset {offset} of {assigned.queue}: its position is {first}, and messages before "
+                    f"{end} were delivered; use seek to continue elsewhere"
+                )
+        for assigned, offset in chosen.items():
+            assigned.handled_before(offset)
+        self._member.fetcher.wake()  # there may be room for pulls
+        await self._member.commits.commit(chosen)
 
     # -- seeking -----------------------------------------------------------------------------------------------
 
