@@ -175,10 +175,8 @@ class _Wrapped:
 
         return call
 
-    async def _run(
-        self, handler: Callable[[Any], Coroutine[Any, Any, None]], *, concurrency: int = 1
-    ) -> None:
-        self._client.run(lambda message: finish(handler(message)), concurrency=concurrency)
+    async def _run(self, handler: Callable[[Any], Coroutine[Any, Any, None]], **options: Any) -> None:
+        self._client.run(lambda message: finish(handler(message)), **options)
 
     async def __aenter__(self) -> _Wrapped:
         self._client.__enter__()

@@ -118,7 +118,7 @@ async def consume() -> None:
         async def handle(message: ReceivedMessage) -> int:
             return len(message.body)
 
-        await consumer.run(handle, concurrency=4)
+        await consumer.run(handle, concurrency=4, handle_signals=False)
         await consumer.commit()
         messages = await consumer.receive_many(100, timeout_s=1.0)
         assert_type(messages, list[ReceivedMessage])
@@ -191,7 +191,7 @@ def block() -> None:
     with blocking.Consumer(ADDRESS, group="billing", topic="orders") as consumer:
         for message in consumer:
             assert_type(message, ReceivedMessage)
-        consumer.run(print, concurrency=2)
+        consumer.run(print, concurrency=2, handle_signals=False)
         messages = consumer.receive_many(100, 1.0)
         assert_type(messages, list[ReceivedMessage])
         messages[0].nack(10.0)

@@ -13,7 +13,8 @@ from reput_client.blocking.offset_store import OffsetStore
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.overdue import Handlers
-from reput_client.errors import ClientClosed
+from reput_client.consume.group.stop_signals import StopSignals
+from reput_client.errors import ClientClosed, ReputError
 from reput_client.received import ReceivedMessage
 from reput_client.transport.options import takes
 from reput_protocol.record.message import MessageQueue
@@ -124,16 +125,33 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         """
         self._runtime.call_soon(self._client.stop)
 
-    def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
+    def run(
+        self,
+        handler: Callable[[ReceivedMessage], object],
+        *,
+        concurrency: int = 1,
+        handle_signals: bool = True,
+    ) -> None:
         """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
 
         With `concurrency=1` it runs in the calling thread. When a handler raises, `on_failure` decides. If that ends
         `run`, the first exception is raised once the handlers in progress are done; its message is not handled.
+
+        SIGTERM and SIGINT (Ctrl-C) stop the consumer: `run` returns when the handlers in progress are done, with their
+        progress committed. A second signal has its usual effect. That applies in the main thread, unless the program
+        has set a handler for the signal, and not with `handle_signals=False`.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if self._client._tracing is not None:
             handler = self._client._tracing.plain_handler(handler, self.group)
+        with StopSignals(self._runtime, self.stop, enabled=handle_signals) as signals:
+            self._run(handler, concurrency)
+            if signals.received:
+                with suppress(ReputError):  # the end of the consumer tries again
+                    self.commit()
+
+    def _run(self, handler: Callable[[ReceivedMessage], object], concurrency: int) -> None:
         handlers = self._client._member.handlers
         handlers.begin(concurrency)
         try:

@@ -19,6 +19,7 @@ import _thread
 import math
 import os
 import select
+import signal
 import socket
 import threading
 import time
@@ -215,6 +216,15 @@ class BlockingRuntime:
         """See `Runtime`."""
         self.run(work)
         return _DONE
+
+    def on_signal(self, number: int, function: Callable[[], None]) -> Callable[[], None]:
+        """See `Runtime`."""
+        before = signal.signal(number, lambda *_: function())
+
+        def restore() -> None:
+            signal.signal(number, before)
+
+        return restore
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Like `call`, but never waits: if the client's code is running, `function` is called when that pauses.

@@ -15,6 +15,7 @@ from reput_client.consume.group.handling import Handling
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.positions import GroupPositions
+from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.taking import Taking
 from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage
@@ -266,7 +267,11 @@ class Consumer(GroupPositions):
         return messages
 
     async def run(
-        self, handler: Callable[[ReceivedMessage], Awaitable[object]], *, concurrency: int = 1
+        self,
+        handler: Callable[[ReceivedMessage], Awaitable[object]],
+        *,
+        concurrency: int = 1,
+        handle_signals: bool = True,
     ) -> None:
         """Call `handler` with every message, up to `concurrency` at a time, until the consumer is stopped or closed.
 
@@ -274,18 +279,25 @@ class Consumer(GroupPositions):
         `concurrency=1` or `orderly`, messages of a queue are handled in order. When a handler raises, `on_failure`
         decides. If that ends `run`, the exception is raised, with `concurrency` above 1 in an exception group; its
         message is not handled.
+
+        SIGTERM and SIGINT (Ctrl-C) stop the consumer: `run` returns when the handlers in progress are done, with their
+        progress committed. A second signal has its usual effect. That applies in the main thread, unless the program
+        has set a handler for the signal, and not with `handle_signals=False`.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if self._tracing is not None:
             handler = self._tracing.handler(handler, self.group)
-        try:
-            if concurrency > 1:
-                await self._handling.run_concurrently(handler, concurrency)
-            else:
-                await self._handling.run_one_by_one(handler)
-        finally:
-            self.rewind()
+        with StopSignals(self._session.runtime, self.stop, enabled=handle_signals) as signals:
+            try:
+                if concurrency > 1:
+                    await self._handling.run_concurrently(handler, concurrency)
+                else:
+                    await self._handling.run_one_by_one(handler)
+            finally:
+                self.rewind()
+            if signals.received:
+                await self._member.commits.commit_quietly(self._member.fetcher.queues.values())
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
         """Apply `on_failure` to a message from `take` whose handling raised `error`.

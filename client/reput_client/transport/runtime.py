@@ -88,6 +88,13 @@ class Runtime(Protocol):
     def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
         """Return `work` for the application to await; in the synchronous API it is done on return."""
 
+    def on_signal(self, number: int, function: Callable[[], None]) -> Callable[[], None]:
+        """Call `function` when the process receives the signal; return what restores the handler before.
+
+        To be called in the main thread, where `function` runs too: in the event loop, or in the synchronous API between
+        any two instructions of the program.
+        """
+
     async def outside(self, function: Callable[[], None]) -> None:
         """Call a function of the application, which may use the client synchronously. Raises what it raises."""
 
