@@ -342,19 +342,19 @@ class GroupFollower:
             while self.remaining != 0:
                 message = await consumer.take(_TAKE_S)
                 if message is not None:
-                    self._print(consumer, message, ends)
+                    self._print(message, ends)
                 elif self._is_over(consumer, ends):
                     return
                 elif not consumer.connected:
                     await self._wait_for_the_broker(consumer)
 
-    def _print(self, consumer: Consumer, message: ReceivedMessage, ends: Mapping[MessageQueue, int]) -> None:
+    def _print(self, message: ReceivedMessage, ends: Mapping[MessageQueue, int]) -> None:
         end = ends.get(message.queue)
         if end is not None and message.queue_offset >= end:
             return  # not done, so that its offset is not committed
         if not print_message(message, self.render):
             self.has_met_damage = True
-        consumer.done(message)
+        message.ack()
         if self.remaining is not None:
             self.remaining -= 1
 
@@ -373,4 +373,4 @@ class GroupFollower:
         while not consumer.connected and not consumer.closed:
             message = await consumer.take(_TAKE_S)
             if message is not None:
-                self._print(consumer, message, {})
+                self._print(message, {})

@@ -37,6 +37,7 @@ from reput_protocol.printable import counted
 if TYPE_CHECKING:
     from reput_client.produce.posted_block import Posted
     from reput_client.produce.receipts import SendReceipt
+    from reput_protocol.record.message import MessageQueue
 
 __all__ = [
     "AckNotReached",
@@ -60,6 +61,7 @@ __all__ = [
     "MessageRefused",
     "NoQueue",
     "NotABroker",
+    "NotDelivered",
     "NotFound",
     "NotMaster",
     "OffsetOutOfRange",
@@ -70,6 +72,7 @@ __all__ = [
     "PermissionDenied",
     "PostsFailed",
     "ProtocolError",
+    "QueueNotAssigned",
     "RecordMalformed",
     "ReplyTimeout",
     "ReputError",
@@ -316,6 +319,27 @@ class NoQueue(ReputError):
     def __init__(self, topic: str, what: str) -> None:
         super().__init__(f"topic {topic!r} has no {what}; check its queues and permission")
         self.topic = topic
+
+
+class NotDelivered(ReputError):
+    """No `Consumer` delivered the message, or it is a copy, so it cannot be acknowledged or given back."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(
+            f"{message} was not delivered by a Consumer, or is a copy; call ack, nack or reject of the message that it "
+            "delivered, and with a PullConsumer commit its offset"
+        )
+
+
+class QueueNotAssigned(ReputError):
+    """`queue` is not assigned to this member of the group now; nothing was changed."""
+
+    def __init__(self, queue: MessageQueue, assignment: Sequence[MessageQueue]) -> None:
+        super().__init__(
+            f"queue {queue} is not assigned to this member, which has {counted(len(assignment), 'queue')}; use one of "
+            "Consumer.assignment, or wait until on_assigned is called with it"
+        )
+        self.queue = queue
 
 
 class ClientClosed(ReputError):

@@ -6,10 +6,11 @@ A record's checksums are verified before a message is created from it.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Awaitable
 from datetime import datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
-from reput_client.errors import DamagedMessage, UnsupportedCompression
+from reput_client.errors import DamagedMessage, NotDelivered, UnsupportedCompression
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
@@ -45,19 +46,34 @@ R = TypeVar("R", bound="ReceivedMessage")
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
 
 
+class Deliverer(Protocol):
+    """The member of a group that has delivered a message."""
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """See `ReceivedMessage`."""
+
+    def nack(self, message: ReceivedMessage, delay_s: float | None, reason: str | None) -> Awaitable[None]:
+        """See `ReceivedMessage`."""
+
+    def reject(self, message: ReceivedMessage, reason: str | None) -> Awaitable[None]:
+        """See `ReceivedMessage`."""
+
+
 class PulledRecords:
     """The records of a pull, shared by its messages.
 
     Attributes:
+        deliverer: the member of a group that pulled them, or None.
         topic, broker_name: where they were pulled from.
         data: the records.
         table: the kernel's numbers for them (`COLUMNS`).
         faults: checksum failures, by the start of the record's row in the table.
     """
 
-    __slots__ = ("broker_name", "data", "faults", "table", "topic")
+    __slots__ = ("broker_name", "data", "deliverer", "faults", "table", "topic")
 
     def __init__(self, topic: str, broker_name: str, data: bytes, table: array[int]) -> None:
+        self.deliverer: Deliverer | None = None
         self.topic = topic
         self.broker_name = broker_name
         self.data = data
@@ -211,6 +227,53 @@ class ReceivedMessage:
     def _with_class(self, kind: type[R]) -> R:
         """Return this message as an object of another message class."""
         return kind(self._records, self._at)
+
+    # -- settling ----------------------------------------------------------------------------------------------
+
+    def ack(self) -> None:
+        """Mark it as handled; progress advances once all before it in its queue are handled. Never waits.
+
+        Like the other methods here: no effect if it is handled already, or its queue has moved to another member, which
+        may get it again.
+
+        Raises:
+            NotDelivered: no `Consumer` delivered it.
+        """
+        self._deliverer().ack(self)
+
+    def nack(self, delay_s: float | None = None, *, reason: str | None = None) -> Awaitable[None]:
+        """Give it back: the broker redelivers it to the group later, and here it counts as handled.
+
+        Await it, except in the synchronous API, where it is done on return. After too many attempts it becomes a dead
+        letter, as with `GiveBack`. In order and broadcasting the broker does not take it: it is redelivered here, and
+        in order its queue waits.
+
+        Args:
+            delay_s: seconds until the redelivery, rounded up to one of RocketMQ's delay levels (1 s to 2 h), but exact
+                where it is redelivered here. None: 10 s, 30 s, 1 min, ..., longer with each attempt; here 1 s.
+            reason: stored with the message, for people.
+
+        Raises:
+            BrokerError: refused; it is not handled.
+            ConnectFailed, RequestTimeout: it is unknown whether the broker has it; repeating is safe.
+            DamagedMessage: it is unknown which message it is.
+            ValueError: the delay is negative or longer than 2 h.
+            NotDelivered: no `Consumer` delivered it.
+        """
+        return self._deliverer().nack(self, delay_s, reason)
+
+    def reject(self, *, reason: str | None = None) -> Awaitable[None]:
+        """Make it a dead letter of the group; here it counts as handled. Otherwise like `nack`.
+
+        A broadcasting member has no dead letters: it logs the message and counts it as handled.
+        """
+        return self._deliverer().reject(self, reason)
+
+    def _deliverer(self) -> Deliverer:
+        deliverer = self._records.deliverer
+        if deliverer is None:
+            raise NotDelivered(self)
+        return deliverer
 
     # -- fields of the record ----------------------------------------------------------------------------------
 
@@ -384,6 +447,7 @@ class _NoRecords(PulledRecords):
     __slots__ = ("_queue_id", "_queue_offset")
 
     def __init__(self, topic: str, broker_name: str, queue_id: int, queue_offset: int, reason: str) -> None:
+        self.deliverer = None
         self.topic = topic
         self.broker_name = broker_name
         self._queue_id = queue_id

@@ -36,7 +36,7 @@ async def billing(address: str, database: Database) -> None:
 
     again = GiveBack(delay_level=_ONE_SECOND, attempts_max=BILLING_RETRIES)
     async with Consumer(address, group="billing", topic=TOPIC, tags=CARD, on_failure=again) as consumer:
-        await consumer.run(charge, concurrency=4)
+        await consumer.run(charge, concurrency=4, handle_signals=False)
 
 
 async def reminder_planner(address: str, remind_after_s: float) -> None:
@@ -50,7 +50,7 @@ async def reminder_planner(address: str, remind_after_s: float) -> None:
             order = Order.decoded(message.body)
             await producer.send(Message(REMINDERS, order.encoded(), keys=[order.id], delay_s=remind_after_s))
 
-        await consumer.run(plan, concurrency=4)
+        await consumer.run(plan, concurrency=4, handle_signals=False)
 
 
 async def reminders(address: str, database: Database) -> None:
@@ -62,7 +62,7 @@ async def reminders(address: str, database: Database) -> None:
             database.count_reminder(order.id)
 
     async with Consumer(address, group="reminders", topic=REMINDERS) as consumer:
-        await consumer.run(remind)
+        await consumer.run(remind, handle_signals=False)
 
 
 async def support_desk(address: str, database: Database) -> None:
@@ -72,7 +72,7 @@ async def support_desk(address: str, database: Database) -> None:
         database.give_up(Order.decoded(message.body).id)
 
     async with Consumer(address, group="support-desk", topic=DEAD_LETTERS) as consumer:
-        await consumer.run(give_up)
+        await consumer.run(give_up, handle_signals=False)
 
 
 async def run_all(
@@ -82,7 +82,7 @@ async def run_all(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run all services until cancelled."""
+    """Run all services until cancelled; the program around them handles signals."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(billing, address, database)
         nursery.start_soon(reminder_planner, address, remind_after_s)

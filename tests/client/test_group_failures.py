@@ -343,10 +343,10 @@ async def test_an_iterating_application_gives_a_message_back(face: Face, broker:
             message = await consumer.receive(5.0)
             got.append(message.body)
             if message.body == b"b":
-                await consumer.give_back(message, delay_level=2, reason="later")
+                await message.nack(3.0, reason="later")
             if message.body == b"again":
-                await consumer.give_back(message, delay_level=-1)
-                await consumer.give_back(message, delay_level=-1)  # not ours any more
+                await message.reject()
+                await message.reject()  # not ours any more
         assert sorted(got) == [b"a", b"again", b"b", b"c"]
     found = {(taken["delayLevel"], taken.get("reason"), taken["originTopic"]) for taken in back.taken}
     assert found == {(2, "later", "t"), (-1, None, "t")}
@@ -360,17 +360,22 @@ async def test_what_hangs_goes_back_and_holds_nothing_up(face: Face, broker: Fak
     await fill(face, broker, *(b"%d" % n for n in range(5)))
     back = TakesBack(broker)
     async with face.Consumer(
-        broker.address, group="g", topic="t", handler_timeout_s=0.2, commit_interval_s=0.05
+        broker.address,
+        group="g",
+        topic="t",
+        handler_timeout_s=0.2,
+        commit_interval_s=0.05,
+        on_failure=RetryHere(60.0),
     ) as consumer:
         taken = [await consumer.take(5.0) for _ in range(5)]
         for message in taken[1:4]:
-            consumer.done(message)
-        consumer.again(taken[4], 60.0)  # the application delays it
+            message.ack()
+        await consumer.failed(taken[4], ValueError("the application delays it"))
         await face.until(lambda: broker.committed["g", "t", 0] == 4)
         (given_back,) = back.taken
         assert given_back["offset"] == taken[0].physical_offset
         assert given_back["reason"] == "not handled within 0.2 s"
-        consumer.done(taken[0])  # too late: no effect
+        taken[0].ack()  # too late: no effect
         assert consumer.positions()[taken[0].queue] == 4
 
 
@@ -442,7 +447,7 @@ async def test_a_broker_that_takes_nothing_back_keeps_what_hangs_where_it_is(
         await face.until(lambda: broker.count(SEND_BACK) == 1)
         await face.sleep(0.2)
         assert broker.count(SEND_BACK) == 1
-        consumer.done(message)
+        message.ack()
     assert broker.committed["g", "t", 0] == 1
 
 

@@ -73,7 +73,7 @@ async def test_of_each_queue_one_message_at_a_time(face: Face, broker: FakeBroke
         first = [await consumer.take(5.0) for _ in range(4)]
         assert sorted(message.queue_id for message in first) == [0, 1, 2, 3]
         assert await consumer.take(0.1) is None, "each queue has one in flight"
-        consumer.done(first[2])
+        first[2].ack()
         second = await consumer.take(5.0)
         assert (second.queue_id, second.queue_offset) == (first[2].queue_id, 1)
         assert await consumer.take(0.1) is None
@@ -171,7 +171,7 @@ async def test_another_member_waits_until_what_is_in_flight_is_done(face: Face, 
             await face.until(lambda: own_queues(old) == [0, 1])
             assert own_queues(new) == [], "their messages are still being handled"
             for message in in_hand:
-                old.done(message)
+                message.ack()
             await face.until(lambda: own_queues(new) == [2, 3])
             got = [await new.receive(5.0) for _ in range(2)]
             assert sorted((m.queue_id, m.queue_offset) for m in got) == [(2, 1), (3, 1)]
@@ -230,7 +230,7 @@ async def test_a_queue_stays_locked_when_its_consumer_is_closed_while_a_message_
     await consumer.__aenter__()
     messages = [await consumer.take(5.0) for _ in range(4)]
     for message in messages[1:]:
-        consumer.done(message)
+        message.ack()
     await consumer.aclose()
     locked = [queue.queue_id for _, queue in broker.groups.locks if queue.topic == "t"]
     assert locked == [messages[0].queue_id]

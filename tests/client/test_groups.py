@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reput_client import Message
+from reput_client import Message, RetryHere
 from reput_client.consume.group.allocation import circularly
 from reput_client.consume.group.handover import LEAVE_AFTER_S
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -172,7 +172,7 @@ async def test_what_is_in_flight_when_a_queue_goes_has_a_moment_to_finish(
         broker.groups.add_stranger("g", FIRST)
         await face.until(lambda: queue_ids(consumer) == [2, 3])
         for message in messages:
-            consumer.done(message)
+            message.ack()
         await face.until(lambda: all(broker.committed["g", "t", q] == 2 for q in (0, 1)))
 
 
@@ -387,9 +387,9 @@ async def test_a_message_that_is_to_come_again_holds_the_commit_back(face: Face,
 
     async with face.Producer(broker.address) as producer:
         await producer.send_batch([Message("t", b"%d" % n) for n in range(4)], queue_id=0)
-    async with face.Consumer(broker.address, group="g", topic="t") as consumer:
+    async with face.Consumer(broker.address, group="g", topic="t", on_failure=RetryHere(0.2)) as consumer:
         first = await consumer.receive(5.0)
-        consumer.again(first, 0.2)
+        await consumer.failed(first, ValueError("not now"))
         order = [(await consumer.receive(5.0)).body for _ in range(3)]
         assert order == [b"1", b"2", b"3"]
         await consumer.commit()
@@ -419,13 +419,13 @@ async def test_flow_control_stops_pulling_behind_a_message_that_is_not_handled(
             while (message := await consumer.take(0.3)) is not None:
                 taken += 1
                 if "queue_span_max" in bounds:
-                    consumer.done(message)
+                    message.ack()
             assert taken <= most
-            consumer.done(hung)
+            hung.ack()
             if "queue_span_max" in bounds:
                 while taken < 400:
                     message = await consumer.take(5.0)
-                    consumer.done(message)
+                    message.ack()
                     taken += 1
 
 

@@ -282,6 +282,6 @@ async def test_messages_go_back_to_the_broker_that_they_came_from(face: Face, cl
         assert message.body == b"a0"
         old.stop()
         cluster.promote(broker_a=1)
-        await consumer.give_back(message)
+        await message.nack()
         assert new.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 1
         assert not cluster.master("broker-b").count(RequestCode.CONSUMER_SEND_MSG_BACK)

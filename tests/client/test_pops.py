@@ -112,7 +112,7 @@ async def test_only_a_message_that_is_not_settled_comes_again(face: Face, addres
         await first.ack()
         await first.ack()
         await changed.ack()
-        await rejected.reject("no such order")
+        await rejected.reject(reason="no such order")
         (again,) = await receive(consumer, 1)
         assert (again.body, again.topic, again.delivery_attempt) == (b"left", topic, 2)
         assert again.queue.topic == f"%RETRY%{topic}_{topic}"

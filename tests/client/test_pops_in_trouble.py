@@ -88,9 +88,9 @@ async def test_a_rejected_message_is_stored_before_it_is_acknowledged(face: Face
     async with face.PopConsumer(pops.broker.address, group="g", topic="t", orderly=False) as consumer:
         (message,) = await consumer.receive(invisible_s=INVISIBLE_S)
         with pytest.raises(BrokerError, match="no"):
-            await message.reject("why")
+            await message.reject(reason="why")
         assert pops.settled == []
-        await message.reject("why")
+        await message.reject(reason="why")
     assert pops.codes() == [SEND_BACK, ACK]
     assert (pops.settled[0][1]["delayLevel"], pops.settled[0][1]["reason"]) == (-1, "why")
 

@@ -49,7 +49,7 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
 WITH_NAMES = {
     ("README.md", 0),
     ("README.md", 2),
-    *(("docs/client.md", number) for number in range(4)),
+    *(("docs/client.md", number) for number in range(6)),
     ("docs/delays.md", 0),
     *(("docs/frameworks.md", number) for number in range(3)),
     *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
@@ -132,7 +132,28 @@ def test_readme_with_a_broker_of_its_own(tmp_path: Path) -> None:
     trio.run(lambda: run(("README.md", 2), "127.0.0.1:1", path=tmp_path / "data"))
 
 
-@pytest.mark.parametrize("number", range(4))
+def test_acknowledging(broker: BackgroundBroker) -> None:
+    async def main() -> None:
+        async with Consumer(broker.address, group="g", topic="orders") as consumer:
+            await run(("docs/client.md", 2), broker.address, consumer=consumer)
+            assert {queue.topic: at for queue, at in consumer.positions().items()}["orders"] == 1
+
+    trio.run(main)
+
+
+def test_seeking(broker: BackgroundBroker) -> None:
+    async def main() -> None:
+        async with Consumer(broker.address, group="g", topic="orders") as consumer:
+            (queue,) = (queue for queue in consumer.assignment if queue.topic == "orders")
+            await run(("docs/client.md", 3), broker.address, consumer=consumer, queue=queue)
+            message = await consumer.receive(5.0)
+            assert message is not None
+            assert message.body == b"..."
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 5])
 def test_client(broker: BackgroundBroker, number: int) -> None:
     async def main() -> None:
         async with PullConsumer(broker.address, group="g") as consumer:

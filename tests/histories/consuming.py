@@ -161,4 +161,4 @@ class Member:
             except Failed as error:
                 await consumer.failed(message, error)
             else:
-                consumer.done(message)
+                message.ack()

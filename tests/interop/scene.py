@@ -172,7 +172,7 @@ class Scene:
                     raise NotReceived(
                         f"{len(found)} of {count} messages of {topic} within {DEADLINE_S:.0f} s"
                     )
-                consumer.done(message)
+                message.ack()
                 found.append(message)
         return found
 

@@ -151,6 +151,10 @@ def finish(work: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("a blocking scenario awaited something that really waits")
 
 
+_NEVER_WAIT = ("pause", "positions", "resume", "rewind", "seek", "stop")
+"""Methods of consumers that are no coroutine functions."""
+
+
 def _wrapped(kind: type[Any]) -> Callable[..., Any]:
     return lambda *args, **options: _Wrapped(kind(*args, **options))
 
@@ -163,7 +167,7 @@ class _Wrapped:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._client, "close" if name == "aclose" else name)
-        if not callable(member) or name in ("again", "done", "positions", "rewind", "stop"):
+        if not callable(member) or name in _NEVER_WAIT:
             return member
         if name == "run":
             return self._run

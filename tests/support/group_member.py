@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -175,18 +174,12 @@ class _Member:
                     self.look(consumer)
                     await anyio.sleep(_LOOK_S)
 
-            async def leave() -> None:
-                with anyio.open_signal_receiver(signal.SIGTERM) as signals:
-                    async for _ in signals:
-                        consumer.stop()
-
             async def handle(message: Any) -> None:
                 self.begin(message)
                 await anyio.sleep(self.arguments.hold)
                 self.finish(message)
 
             tasks.start_soon(watch)
-            tasks.start_soon(leave)
             await consumer.run(handle, concurrency=self.arguments.concurrency)
             tasks.cancel_scope.cancel()
         self.note("end")
@@ -195,7 +188,6 @@ class _Member:
         with reput_client.blocking.Consumer(self.arguments.address, **self.options) as consumer:
             self.note("start")
             ending = threading.Event()
-            signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
 
             def watch() -> None:
                 while not ending.wait(_LOOK_S):

@@ -129,7 +129,7 @@ def in_the_synchronous_api(
     producer.send_many("orders", [b"x"], tag=1)  # type: ignore[arg-type]
     producer.post(Message("orders", b"x"), on_done=1)  # type: ignore[arg-type]
     consumer.receive("1")  # type: ignore[arg-type]
-    consumer.done()  # type: ignore[call-arg]
+    consumer.take().ack()  # type: ignore[union-attr]
     admin.create_topic("orders", queue=4)  # type: ignore[call-arg]
     producer.send(Message("orders", b"x"), ack="flushd")  # type: ignore[arg-type]
     consumer.stopped()  # type: ignore[operator]

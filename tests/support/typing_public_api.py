@@ -120,10 +120,33 @@ async def consume() -> None:
         async def handle(message: ReceivedMessage) -> int:
             return len(message.body)
 
-        await consumer.run(handle, concurrency=4)
+        await consumer.run(handle, concurrency=4, handle_signals=False)
         await consumer.commit()
+        messages = await consumer.receive_many(100, timeout_s=1.0)
+        assert_type(messages, list[ReceivedMessage])
+        assert_type(messages[0].ack(), None)
+        assert_type(await messages[0].nack(), None)
+        await messages[0].nack(10.0, reason="later")
+        await messages[0].reject(reason="no such bill")
+        queue = consumer.assignment[0]
+        consumer.seek(queue, 7)
+        await consumer.seek_to_time(datetime.now(UTC), queue)
+        await consumer.seek_to_time(1_700_000_000_000)
+        await consumer.seek_to_beginning(queue)
+        await consumer.seek_to_end()
+        consumer.pause(*consumer.assignment)
+        consumer.resume(queue)
+        assert_type(consumer.paused, list[MessageQueue])
+        assert_type(await consumer.lag(), dict[MessageQueue, int])
+        await consumer.commit({queue: 7})
+
+    async def assigned(queues: list[MessageQueue]) -> None:
+        del queues
+
     Consumer(
         [ADDRESS],
+        on_assigned=assigned,
+        on_revoked=lambda queues: print(len(queues)),
         group="g",
         topic="t",
         start=datetime.now(UTC),
@@ -158,7 +181,7 @@ async def pop() -> None:
         await consumer.ack(messages[2:])
 
         async def handle(message: PoppedMessage) -> None:
-            await message.reject("no such order")
+            await message.reject(reason="no such order")
 
         await consumer.run(handle, concurrency=8, invisible_s=30.0)
     with blocking.PopConsumer(ADDRESS, group="billing", topics={"orders": "paid"}) as popping:
@@ -189,7 +212,18 @@ def block() -> None:
     with blocking.Consumer(ADDRESS, group="billing", topic="orders") as consumer:
         for message in consumer:
             assert_type(message, ReceivedMessage)
-        consumer.run(print, concurrency=2)
+        consumer.run(print, concurrency=2, handle_signals=False)
+        messages = consumer.receive_many(100, 1.0)
+        assert_type(messages, list[ReceivedMessage])
+        messages[0].nack(10.0)
+        messages[0].reject()
+        queue = consumer.assignment[0]
+        consumer.seek(queue, 7)
+        consumer.seek_to_time(datetime.now(UTC), queue)
+        consumer.seek_to_end(queue)
+        consumer.pause(queue)
+        assert_type(consumer.paused, list[MessageQueue])
+        assert_type(consumer.lag(), dict[MessageQueue, int])
     with blocking.PullConsumer(ADDRESS, group="g") as pull_consumer:
         assert_type(pull_consumer.pull("orders", queue_id=0, offset=0), PullResult)
         assert_type(pull_consumer.pull_columns("orders", queue_id=0, offset=0), ColumnsResult)
@@ -201,4 +235,5 @@ def block() -> None:
         assert_type(admin.max_offset("orders", 0), int)
         assert_type(admin.topic_config("orders"), TopicConfig)
     local = blocking.LocalFileOffsetStore("offsets.json")
-    blocking.Consumer(ADDRESS, group="billing", topic="orders", offset_store=local)
+    consumer.commit({queue: 7})
+    blocking.Consumer(ADDRESS, on_revoked=print, group="billing", topic="orders", offset_store=local)

@@ -12,7 +12,8 @@ from reput_client.blocking.client import BlockingClient, blocking, locked, on_bl
 from reput_client.blocking.offset_store import OffsetStore
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.errors import ClientClosed
+from reput_client.consume.group.stop_signals import StopSignals
+from reput_client.errors import ClientClosed, ReputError
 from reput_client.received import R, ReceivedMessage
 from reput_client.transport.options import takes
 from reput_protocol.record.message import MessageQueue
@@ -83,7 +84,19 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         """Whether delivery has ended because the consumer was stopped or closed."""
         return self._client.stopped
 
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The assigned queues that are paused."""
+        return self._runtime.call(lambda: self._client.paused)
+
     positions = locked(asynchronous.Consumer.positions)
+    lag = blocking(asynchronous.Consumer.lag)
+    seek = locked(asynchronous.Consumer.seek)
+    seek_to_time = blocking(asynchronous.Consumer.seek_to_time)
+    seek_to_beginning = blocking(asynchronous.Consumer.seek_to_beginning)
+    seek_to_end = blocking(asynchronous.Consumer.seek_to_end)
+    pause = locked(asynchronous.Consumer.pause)
+    resume = locked(asynchronous.Consumer.resume)
     members = blocking(asynchronous.Consumer.members)
 
     def __iter__(self) -> Self:
@@ -99,9 +112,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
     receive = blocking(asynchronous.Consumer.receive)
     take = blocking(asynchronous.Consumer.take)
-    done = locked(asynchronous.Consumer.done)
-    again = locked(asynchronous.Consumer.again)
-    give_back = blocking(asynchronous.Consumer.give_back)
+    receive_many = blocking(asynchronous.Consumer.receive_many)
     commit = blocking(asynchronous.Consumer.commit)
     failed = blocking(asynchronous.Consumer.failed)
     rewind = locked(asynchronous.Consumer.rewind)
@@ -113,16 +124,33 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         """
         self._runtime.call_soon(self._client.stop)
 
-    def run(self, handler: Callable[[ReceivedMessage], object], *, concurrency: int = 1) -> None:
+    def run(
+        self,
+        handler: Callable[[ReceivedMessage], object],
+        *,
+        concurrency: int = 1,
+        handle_signals: bool = True,
+    ) -> None:
         """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
 
         With `concurrency=1` it runs in the calling thread. When a handler raises, `on_failure` decides. If that ends
         `run`, the first exception is raised once the handlers in progress are done; its message is not handled.
+
+        SIGTERM and SIGINT (Ctrl-C) stop the consumer: `run` returns when the handlers in progress are done, with their
+        progress committed. A second signal has its usual effect. That applies in the main thread, unless the program
+        has set a handler for the signal, and not with `handle_signals=False`.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if self._client._tracing is not None:
             handler = self._client._tracing.plain_handler(handler, self.group)
+        with StopSignals(self._runtime, self.stop, enabled=handle_signals) as signals:
+            self._run(handler, concurrency)
+            if signals.received:
+                with suppress(ReputError):  # the end of the consumer tries again
+                    self.commit()
+
+    def _run(self, handler: Callable[[ReceivedMessage], object], concurrency: int) -> None:
         handlers = self._client._member.handlers
         handlers.begin(concurrency)
         try:
@@ -150,7 +178,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
         except Exception as error:
             self.failed(message, error)
         else:
-            self.done(message)
+            message.ack()
 
 
 def run_in_threads(

@@ -31,9 +31,9 @@ class PoppedMessage(popped.Popped):
         return runtime
 
     ack = blocking(popped.PoppedMessage.ack)
-    nack = blocking(popped.PoppedMessage.nack)
+    nack = blocking(popped.PoppedMessage.nack)  # type: ignore[arg-type]  # done on return
     extend = blocking(popped.PoppedMessage.extend)
-    reject = blocking(popped.PoppedMessage.reject)
+    reject = blocking(popped.PoppedMessage.reject)  # type: ignore[arg-type]
 
 
 class PopConsumer(BlockingClient[asynchronous.PopConsumer]):

@@ -19,6 +19,7 @@ import _thread
 import math
 import os
 import select
+import signal
 import socket
 import threading
 import time
@@ -104,6 +105,16 @@ class BlockingEvent:
                 return
             if self._gate.acquire(timeout=min(remaining, _SLICE_S)):
                 self._gate.release()
+
+
+class _Done:
+    """What is awaited at once: the work was done before."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_DONE: Final = _Done()
 
 
 class BlockingRuntime:
@@ -200,6 +211,20 @@ class BlockingRuntime:
             return function()
 
         return self.run(work())
+
+    def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """See `Runtime`."""
+        self.run(work)
+        return _DONE
+
+    def on_signal(self, number: int, function: Callable[[], None]) -> Callable[[], None]:
+        """See `Runtime`."""
+        before = signal.signal(number, lambda *_: function())
+
+        def restore() -> None:
+            signal.signal(number, before)
+
+        return restore
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Like `call`, but never waits: if the client's code is running, `function` is called when that pauses.

@@ -14,19 +14,18 @@ from reput_client.consume.group.failures import GiveBack
 from reput_client.consume.group.handling import Handling
 from reput_client.consume.group.member import GroupMember
 from reput_client.consume.group.options import ConsumerOptions
+from reput_client.consume.group.positions import GroupPositions
+from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.taking import Taking
-from reput_client.consume.send_back import send_back
 from reput_client.offset_store import LocalFileOffsetStore
 from reput_client.received import ReceivedMessage
-from reput_client.transport.client import Client
 from reput_client.transport.options import takes
 from reput_protocol.codes import MessageModel
-from reput_protocol.record.message import MessageQueue
 
 _ENDING_S: Final = 1.0
 
 
-class Consumer(Client):
+class Consumer(GroupPositions):
     """A member of a consumer group; an async context manager for trio and asyncio.
 
         async with Consumer(address, group="billing", topic="orders") as consumer:
@@ -56,9 +55,13 @@ class Consumer(Client):
             queue moves when its message is handled; after a member was killed, within a minute.
         allocation: how queues are divided, the same for all members: `averagely`, `circularly`, `by_machine_room`,
             `by_config` or `consistent_hash`.
+        on_assigned: called with a list of queues that this member was assigned, before their first message is
+            delivered, so it may `seek`. Here and in `on_revoked`, a coroutine is awaited, and an exception is logged.
+        on_revoked: called with a list of queues that this member gives up, also at its end, after their last message
+            was delivered and before their last commit. Other members wait 0.3 s for that, except in order.
         on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`.
-        handler_timeout_s: after this long in a handler of `run` or with the caller of `take`, a message is given back
-            to the broker and counts as handled. Not in order or broadcasting.
+        handler_timeout_s: after this long in a handler of `run` or with the caller of `take` or `receive_many`, a
+            message is given back to the broker and counts as handled. Not in order or broadcasting.
         prefetch_messages, prefetch_bytes: prefetch limits over all queues (a single message may be larger).
         queue_messages_max, queue_bytes_max, queue_span_max: when to stop pulling from a queue; see `FlowLimits`.
         commit_interval_s: seconds between commits; 0 commits each time a message is requested.
@@ -125,7 +128,7 @@ class Consumer(Client):
             if kind is None:
                 self._taking.current_is_handled()
             else:
-                self.again(message, 0.0)
+                self._member.redeliver(message)
         await self.aclose()
 
     def stop(self) -> None:
@@ -185,19 +188,9 @@ class Consumer(Client):
         return self._member.client_id
 
     @property
-    def assignment(self) -> list[MessageQueue]:
-        """This member's queues now, including those of the retry topic."""
-        return sorted(queue for queue, assigned in self._member.fetcher.queues.items() if assigned.confirmed)
-
-    @property
     def connected(self) -> bool:
         """Whether any connection is open."""
         return self._session.connected
-
-    def positions(self) -> dict[MessageQueue, int]:
-        """Return the offset of the first unhandled message of each assigned queue."""
-        queues = self._member.fetcher.queues
-        return {queue: queues[queue].progress.position for queue in self.assignment}
 
     async def members(self) -> list[str]:
         """Return the client ids of the group's members, sorted.
@@ -247,61 +240,38 @@ class Consumer(Client):
         return await self._taking.receive(timeout_s)
 
     async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
-        """Like `receive`, but the message counts as handled only when `done` is called with it.
+        """Like `receive`, but the message counts as handled only when its `ack`, `nack` or `reject` is called.
 
         For programs that handle several messages at a time, as `run` does.
         """
         taken = await self._taking.take(timeout_s)
         return None if taken is None else taken[1]
 
-    def done(self, message: ReceivedMessage) -> None:
-        """Mark a message from `take` as handled; progress advances once all before it are handled.
+    async def receive_many(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
+        """Return up to `max_messages` messages at a time; empty after `timeout_s` or when stopped or closed.
 
-        No effect if its queue has moved to another member, which may get the message again.
-        """
-        assigned = self._member.find(message.queue)
-        if assigned is not None:
-            self._member.handled((assigned, message))
-
-    def again(self, message: ReceivedMessage, after_s: float = 1.0) -> None:
-        """Redeliver a message here after `after_s` seconds. In order, its queue waits that long."""
-        if self._iteration.message is message:
-            self._iteration.finish()
-        assigned = self._member.find(message.queue)
-        if assigned is not None and assigned.progress.holds(message.queue_offset, message):
-            self._member.again((assigned, message), after_s)
-
-    async def give_back(
-        self, message: ReceivedMessage, *, delay_level: int = 0, reason: str | None = None
-    ) -> None:
-        """Give a message back to the broker, which redelivers it to the group later; here it counts as handled.
-
-        No effect if its queue has moved to another member, which gets the message.
-
-        Args:
-            delay_level: RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: make it a dead letter,
-                as after too many attempts.
-            reason: stored with the message, for people.
+        Waits for the first only, and adds those that have arrived by then. As with `take`, each counts as handled only
+        when its `ack`, `nack` or `reject` is called. In order, there is at most one message of each queue.
 
         Raises:
-            BrokerError: refused.
-            ConnectFailed, RequestTimeout: it is unknown whether the broker has it; repeating is safe.
-            DamagedMessage: it is unknown which message it is.
+            ValueError: `max_messages` is below 1.
+            ReputError: as `receive`.
         """
-        assigned = self._member.find(message.queue)
-        if assigned is not None and assigned.progress.holds(message.queue_offset, message):
-            await send_back(
-                self._session,
-                message,
-                group=self.group,
-                queue=message.queue,
-                delay_level=delay_level,
-                reason=reason,
-            )
-            self._member.handled((assigned, message))
+        if max_messages < 1:
+            raise ValueError(f"max_messages must be at least 1, not {max_messages}")
+        taken = await self._taking.take(timeout_s)
+        messages: list[ReceivedMessage] = []
+        while taken is not None:
+            messages.append(taken[1])
+            taken = self._taking.take_ready() if len(messages) < max_messages else None
+        return messages
 
     async def run(
-        self, handler: Callable[[ReceivedMessage], Awaitable[object]], *, concurrency: int = 1
+        self,
+        handler: Callable[[ReceivedMessage], Awaitable[object]],
+        *,
+        concurrency: int = 1,
+        handle_signals: bool = True,
     ) -> None:
         """Call `handler` with every message, up to `concurrency` at a time, until the consumer is stopped or closed.
 
@@ -309,18 +279,25 @@ class Consumer(Client):
         `concurrency=1` or `orderly`, messages of a queue are handled in order. When a handler raises, `on_failure`
         decides. If that ends `run`, the exception is raised, with `concurrency` above 1 in an exception group; its
         message is not handled.
+
+        SIGTERM and SIGINT (Ctrl-C) stop the consumer: `run` returns when the handlers in progress are done, with their
+        progress committed. A second signal has its usual effect. That applies in the main thread, unless the program
+        has set a handler for the signal, and not with `handle_signals=False`.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
         if self._tracing is not None:
             handler = self._tracing.handler(handler, self.group)
-        try:
-            if concurrency > 1:
-                await self._handling.run_concurrently(handler, concurrency)
-            else:
-                await self._handling.run_one_by_one(handler)
-        finally:
-            self.rewind()
+        with StopSignals(self._session.runtime, self.stop, enabled=handle_signals) as signals:
+            try:
+                if concurrency > 1:
+                    await self._handling.run_concurrently(handler, concurrency)
+                else:
+                    await self._handling.run_one_by_one(handler)
+            finally:
+                self.rewind()
+            if signals.received:
+                await self._member.commits.commit_quietly(self._member.fetcher.queues.values())
 
     async def failed(self, message: ReceivedMessage, error: Exception) -> None:
         """Apply `on_failure` to a message from `take` whose handling raised `error`.
@@ -334,15 +311,6 @@ class Consumer(Client):
         """Redeliver next what was taken and not handled. Messages handled out of order are delivered twice."""
         self._iteration.finish()
         self._member.rewind()
-
-    async def commit(self) -> None:
-        """Commit all progress now, including the message last received by iteration.
-
-        Raises:
-            ReputError: the offset store failed; progress is kept and committed later.
-        """
-        self._taking.current_is_handled()
-        await self._member.commits.commit(self._member.fetcher.queues.values())
 
     def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections, and join as a new member when used."""

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from typing import Final, NamedTuple, Self, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
-from reput_client.received import DamagedRecord, PulledRecords, ReceivedMessage
+from reput_client.received import DamagedRecord, Deliverer, PulledRecords, ReceivedMessage
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
@@ -171,6 +171,12 @@ class PulledMessages(Sequence[ReceivedMessage]):
             if at in wanted:
                 yield ReceivedMessage(records, at)
             at += WIDTH
+
+    def _delivered_by(self, deliverer: Deliverer) -> None:
+        """Make `ack` and its kin of the messages known to the member of a group that pulled them."""
+        self._records.deliverer = deliverer
+        for message in self._messages or ():  # a damaged one has records of its own
+            message._records.deliverer = deliverer  # noqa: SLF001
 
     @property
     def record_bytes(self) -> int:

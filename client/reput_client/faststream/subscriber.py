@@ -206,7 +206,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
 
     async def _run(self, consumer: Consumer) -> None:
         try:
-            await consumer.run(self._handle, concurrency=self._max_workers)
+            await consumer.run(self._handle, concurrency=self._max_workers, handle_signals=False)
         except Exception as error:
             self.has_failed = True
             self._log(

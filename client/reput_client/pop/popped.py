@@ -94,7 +94,7 @@ class PoppedMessage(Popped):
 
     __slots__ = ()
 
-    async def ack(self) -> None:
+    async def ack(self) -> None:  # type: ignore[override]  # it asks the broker
         """Acknowledge the message: the group is done with it. Acknowledging it again has no effect.
 
         On return the acknowledgement is as safe as a message that is sent with the broker's default level.
@@ -105,14 +105,14 @@ class PoppedMessage(Popped):
         """
         await self._settling.ack_one(self)
 
-    async def nack(self, delay_s: float = 0.0) -> None:
-        """Give the message back: the group receives it again after `delay_s` seconds, with one more attempt.
+    async def nack(self, delay_s: float | None = None) -> None:  # type: ignore[override]  # without a reason
+        """Give the message back: the group receives it again after `delay_s` seconds, or at once, as one more attempt.
 
         Raises:
             InvalidHandle: its invisible time has ended already, or it is acknowledged.
             BrokerError, RequestTimeout, ConnectFailed: not given back, or unknown.
         """
-        await self._settling.nack(self, delay_s)
+        await self._settling.nack(self, delay_s or 0.0)
 
     async def extend(self, invisible_s: float) -> None:
         """Keep the message for `invisible_s` seconds from now.
@@ -123,7 +123,7 @@ class PoppedMessage(Popped):
         """
         await self._settling.change(self, invisible_s)
 
-    async def reject(self, reason: str | None = None) -> None:
+    async def reject(self, *, reason: str | None = None) -> None:
         """Make the message a dead letter of the group, and acknowledge it. `reason` is stored with it, for people.
 
         If this raises, the message may be a dead letter and is redelivered too.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -293,6 +294,34 @@ class AnyioRuntime:
                 coroutine.close()
             self._has_ended(task)
 
+    def call(self, function: Callable[[], T]) -> T:
+        """See `Runtime`."""
+        return function()
+
+    def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """See `Runtime`."""
+        return work
+
+    def on_signal(self, number: int, function: Callable[[], None]) -> Callable[[], None]:
+        """See `Runtime`."""
+        before = signal.getsignal(number)
+        if _running_in_trio():
+            token = sys.modules["trio"].lowlevel.current_trio_token()
+            signal.signal(number, lambda *_: token.run_sync_soon(function))
+            return lambda: _restore(number, before)
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_signal_handler(number, function)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(function))
+            return lambda: _restore(number, before)
+
+        def restore() -> None:
+            loop.remove_signal_handler(number)
+            _restore(number, before)
+
+        return restore
+
     async def outside(self, function: Callable[[], None]) -> None:
         """See `Runtime`."""
         function()
@@ -301,6 +330,10 @@ class AnyioRuntime:
         """See `Runtime`."""
         with anyio.move_on_after(timeout_s, shield=True):
             await work()
+
+
+def _restore(number: int, handler: Any) -> None:
+    signal.signal(number, handler)
 
 
 async def _finish(work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None) -> None:

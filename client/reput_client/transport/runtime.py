@@ -82,6 +82,19 @@ class Runtime(Protocol):
     def end_dead(self) -> None:
         """End what was spawned in a closed event loop, as if cancelled. Never waits."""
 
+    def call(self, function: Callable[[], T]) -> T:
+        """Call `function`, which never waits, while no coroutine of the client runs, and return its result."""
+
+    def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Return `work` for the application to await; in the synchronous API it is done on return."""
+
+    def on_signal(self, number: int, function: Callable[[], None]) -> Callable[[], None]:
+        """Call `function` when the process receives the signal; return what restores the handler before.
+
+        To be called in the main thread, where `function` runs too: in the event loop, or in the synchronous API between
+        any two instructions of the program.
+        """
+
     async def outside(self, function: Callable[[], None]) -> None:
         """Call a function of the application, which may use the client synchronously. Raises what it raises."""
 

@@ -61,7 +61,7 @@ async def test_a_broker_writes_nothing_to_another_directory_at_its_path(
     data = tmp_path / "data"
     async with (
         Broker(config(data)) as broker,
-        Producer(broker.address, group="p") as producer,
+        Producer(broker.address, group="p", retries=0) as producer,
         PullConsumer(broker.address, group="g") as consumer,
     ):
         await producer.send_batch([Message("T", bytes(100), keys=[str(n)]) for n in range(30)], queue_id=0)

@@ -100,6 +100,12 @@ class QueueProgress(Generic[M]):
         del self._in_flight[queue_offset]
         return True
 
+    def handled_before(self, offset: int) -> None:
+        """Note that all delivered messages below `offset` are handled."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+        self._in_flight = {at: message for at, message in self._in_flight.items() if at >= offset}
+
     def put_back(self, queue_offset: int) -> None:
         """Count the last delivered message, the only one in flight, as not delivered."""
         if self.iteration is not None:
@@ -133,7 +139,10 @@ class AssignedQueue:
         confirmed: whether the queue is this member's on the present connection to its broker. If not, another member
             may have it, so nothing is pulled or delivered.
         leaving_until: set once the queue is given up: when to stop waiting for messages in flight; in order `math.inf`.
-        rewound: the broker sent us back, perhaps below the committed offset, so the next commit may lower it.
+        announced: `on_assigned` has been called with it; before, nothing is pulled.
+        paused: the application wants no messages of it now, so nothing is pulled or delivered.
+        rewound: the broker or the application sent us back, perhaps below the committed offset, so the next commit may
+            lower it.
         locked_until: until when the lock is reliable, in order; otherwise `math.inf`.
         suspended_until: when an orderly queue with a failed message continues.
         undelivered_bytes: the size of the pulls with undelivered messages.
@@ -165,6 +174,8 @@ class AssignedQueue:
         self.refusal: str | None = None
         self.confirmed = True
         self.leaving_until: float | None = None
+        self.announced = True
+        self.paused = False
         self.rewound = False
         self.locked_until = locked_until
         self.suspended_until = -math.inf
@@ -214,6 +225,11 @@ class AssignedQueue:
         queue_offset = message.queue_offset
         if self.progress.handled(queue_offset, message) and self.failures:
             self.failures.pop(queue_offset, None)
+
+    def handled_before(self, offset: int) -> None:
+        """Note that all delivered messages below `offset` are handled."""
+        self.progress.handled_before(offset)
+        self.failures = {at: attempts for at, attempts in self.failures.items() if at >= offset}
 
     def reset_to(self, offset: int) -> None:
         """Forget progress and failures from `offset` on, after the queue was set to it."""

@@ -40,11 +40,12 @@ class Failure:
         Return `Verdict.HANDLED` afterwards: it counts as handled here.
 
         Args:
-            delay_level: as for `Consumer.give_back`.
+            delay_level: RocketMQ's delay level; 0: longer with each attempt, from 10 s on; -1: make it a dead letter,
+                as after too many attempts.
             attempts_max: after so many redeliveries it becomes a dead letter; None: the group's setting.
 
         Raises:
-            ReputError: as `Consumer.give_back`.
+            ReputError: as `ReceivedMessage.nack`.
         """
         assert self._session is not None, "the consumer made it"
         await send_back(

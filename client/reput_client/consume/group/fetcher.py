@@ -24,6 +24,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
+from reput_client.received import Deliverer
 from reput_client.transport.address import Address
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID
@@ -121,8 +122,9 @@ class Fetcher:
         in_order: bool,
         commit_with_pulls: bool,
         source: Callable[[str], Address | None],
+        deliverer: Deliverer,
     ) -> None:
-        """`source` returns where the queues of a broker may be pulled from now."""
+        """`source` returns where the queues of a broker may be pulled from now; `deliverer` is of the messages."""
         self._session = session
         self._group = group
         self._serving = serving
@@ -130,6 +132,7 @@ class Fetcher:
         self._in_order = in_order
         self._commit_with_pulls = commit_with_pulls
         self._source = source
+        self._deliverer = deliverer
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
         self._idle: dict[
@@ -163,6 +166,24 @@ class Fetcher:
         assigned.rewound = offset < assigned.progress.position
         assigned.reset_to(offset)
         assigned.next_offset = assigned.committed = offset
+
+    def seek(self, assigned: AssignedQueue, offset: int) -> None:
+        """Continue at an offset that the application chose, which is committed next; otherwise like `reset_to`."""
+        committed = assigned.committed
+        self.reset_to(assigned, offset)
+        # A commit or a pull in progress may store a higher offset than the one known here.
+        assigned.rewound, assigned.committed = True, committed
+        self.wake()
+
+    def pause(self, assigned: AssignedQueue) -> None:
+        """Pull and deliver nothing of a queue until `resume`; messages in flight stay."""
+        assigned.paused = True
+        self.halt(assigned)
+
+    def resume(self, assigned: AssignedQueue) -> None:
+        """Pull and deliver again."""
+        assigned.paused = False
+        self.wake()
 
     def rewind(self) -> None:
         """Redeliver what was delivered and not handled."""
@@ -199,6 +220,8 @@ class Fetcher:
             assigned.call is None
             and not assigned.waiting_results
             and assigned.is_active
+            and assigned.announced
+            and not assigned.paused
             and not (assigned.held_back and self._room(assigned) is None)
         )
 
@@ -340,6 +363,7 @@ class Fetcher:
             return False
         assigned.next_offset = result.next_begin_offset
         if len(result.messages):
+            result.messages._delivered_by(self._deliverer)  # noqa: SLF001
             assigned.undelivered += len(result.messages)
             assigned.undelivered_bytes += result.messages.record_bytes
             self._serving.add(assigned, result)

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from inspect import isawaitable
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.commits import Commits, KeptOffsets
 from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.membership import Membership
+from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import RETURN_S, Assignment
-from reput_client.consume.group.subscriptions import StartingPoints, Subscriptions
+from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session
@@ -50,7 +52,7 @@ class Handover:
         session: Session,
         fetcher: Fetcher,
         membership: Membership,
-        subscriptions: Subscriptions,
+        options: ConsumerOptions,
         commits: Commits,
         kept: KeptOffsets,
         starting: StartingPoints,
@@ -60,7 +62,7 @@ class Handover:
         self._session = session
         self._fetcher = fetcher
         self._membership = membership
-        self._subscriptions = subscriptions
+        self._options = options
         self._commits = commits
         self._kept = kept
         self._starting = starting
@@ -160,10 +162,29 @@ class Handover:
         ]
         if not ready:
             return
+        await self.revoked(ready)
         for assigned in ready:
             # From here on messages in flight belong to the next owner.
             del self.leaving[assigned.queue]
         await self.let_go(ready)
+
+    async def revoked(self, queues: Iterable[AssignedQueue]) -> None:
+        """Call the application's `on_revoked`; messages in flight may still be handled in it."""
+        await self._notify(self._options.on_revoked, queues)
+
+    async def _notify(
+        self, callback: Callable[[list[MessageQueue]], object] | None, queues: Iterable[AssignedQueue]
+    ) -> None:
+        names = sorted(assigned.queue for assigned in queues)
+        if callback is None or not names:
+            return
+        results: list[object] = []
+        try:
+            await self._session.runtime.outside(lambda: results.append(callback(names)))
+            if isawaitable(results[0]):
+                await results[0]
+        except Exception:
+            log.exception("group %s: %r raised", self._options.group, callback)
 
     async def let_go(
         self,
@@ -199,6 +220,12 @@ class Handover:
             except (ReputError, OSError) as error:
                 log.warning("queue %s is not taken yet: %s", queue, error)
                 self._taking[queue] = self._session.runtime.now() + _RETRY_S
+        new = [assigned for assigned in self._fetcher.queues.values() if not assigned.announced]
+        if new:
+            await self._notify(self._options.on_assigned, new)
+            for assigned in new:
+                assigned.announced = True
+            self._fetcher.wake()
 
     def _is_member(self, queue: MessageQueue) -> bool:
         """Whether the queue's broker knows this member; if not, a heartbeat is in progress."""
@@ -236,13 +263,14 @@ class Handover:
             topic = queue.topic
             assigned = AssignedQueue(
                 queue,
-                self._subscriptions.wanted_of(topic),
+                self._options.subscriptions.wanted_of(topic),
                 start,
                 committed,
                 locked_until=locked_until,
-                is_retry=topic == self._subscriptions.retry,
+                is_retry=topic == self._options.subscriptions.retry,
             )
             assigned.committed_at = address
+            assigned.announced = self._options.on_assigned is None
             log.info("queue %s is taken, from offset %d", queue, start)
             self._fetcher.add(assigned)
         else:
@@ -259,9 +287,10 @@ class Handover:
         """Note that the queue is ours; continue at `start` if its offset has changed.
 
         A new master may not have our last commits: a lower offset at another `address` was not set by an administrator.
+        After a seek back that is not committed yet, a higher offset is our own.
         """
         known, position = assigned.committed, assigned.progress.position
-        moved_on = committed is not None and committed > position
+        moved_on = committed is not None and committed > position and not assigned.rewound
         reset = (
             known is not None
             and (committed is None or committed < known)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
+from collections.abc import Awaitable
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
@@ -19,12 +21,15 @@ from reput_client.consume.group.rebalance import Assignment, Rebalancer
 from reput_client.consume.group.serving import FairServing, OrderedServing, Serving
 from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.consume.offsets import OffsetRequests
+from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import NoQueue
+from reput_client.received import ReceivedMessage
 from reput_client.transport.background import Background, Chore
 from reput_client.transport.client import new_client_id
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import MessageModel
 from reput_protocol.errors import TopicNotFound
+from reput_protocol.record.delays import DELAY_LEVELS_MS
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Waiter
 
@@ -62,6 +67,7 @@ class GroupMember:
             in_order=options.orderly,
             commit_with_pulls=options.offset_store is None,
             source=lambda name: self._membership.source(name),
+            deliverer=self,
         )
         self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
         ForwardedRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)
@@ -103,7 +109,7 @@ class GroupMember:
             session,
             self.fetcher,
             self._membership,
-            options.subscriptions,
+            options,
             self.commits,
             kept,
             self._starting,
@@ -212,8 +218,9 @@ class GroupMember:
         the end of the connection.
         """
         await self._background.stop(_STOP_S)
+        queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
+        await self._handover.revoked(queues)
         if self._session.connected:
-            queues = [*self.fetcher.queues.values(), *self._handover.leaving.values()]
             in_hand = [
                 assigned for assigned in queues if self.options.orderly and assigned.progress.in_flight
             ]
@@ -242,6 +249,70 @@ class GroupMember:
         self._handover.forget()
         self.commits.forget()
 
+    # -- settling --------------------------------------------------------------------------------------------------
+
+    def ack(self, message: ReceivedMessage) -> None:
+        """See `ReceivedMessage`."""
+        self._session.runtime.call(lambda: self._ack(message))
+
+    def _ack(self, message: ReceivedMessage) -> None:
+        assigned = self.find(message.queue)
+        if assigned is not None:
+            self.handled((assigned, message))
+
+    def nack(self, message: ReceivedMessage, delay_s: float | None, reason: str | None) -> Awaitable[None]:
+        """See `ReceivedMessage`."""
+        if delay_s is not None and not 0 <= delay_s <= DELAY_LEVELS_MS[-1] / 1000:
+            raise ValueError(f"delay_s must be from 0 to {DELAY_LEVELS_MS[-1] // 1000}, not {delay_s}")
+        if self.options.orderly or self.options.model is MessageModel.BROADCASTING:
+            work = self._come_again(message, 1.0 if delay_s is None else delay_s)
+        else:
+            delay_level = 0 if delay_s is None else 1 + bisect_left(DELAY_LEVELS_MS, delay_s * 1000)
+            work = self._give_back(message, delay_level, reason)
+        return self._session.runtime.perform(work)
+
+    def reject(self, message: ReceivedMessage, reason: str | None) -> Awaitable[None]:
+        """See `ReceivedMessage`."""
+        return self._session.runtime.perform(self._give_back(message, DEAD_LETTER, reason))
+
+    async def _come_again(self, message: ReceivedMessage, after_s: float) -> None:
+        self.redeliver(message, after_s)
+
+    def redeliver(self, message: ReceivedMessage, after_s: float = 0.0) -> None:
+        """Redeliver a message of the application here, without the broker."""
+        taken = self._in_hand(message)
+        if taken is not None:
+            self.again(taken, after_s)
+
+    async def _give_back(self, message: ReceivedMessage, delay_level: int, reason: str | None) -> None:
+        taken = self._in_hand(message)
+        if taken is None:
+            return
+        if self.options.model is MessageModel.BROADCASTING:
+            log.warning("group %s: %r rejected: %s", self.options.group, message, reason)
+        else:
+            await send_back(
+                self._session,
+                message,
+                group=self.options.group,
+                queue=message.queue,
+                delay_level=delay_level,
+                reason=reason,
+            )
+        self.handled(taken)
+
+    def _in_hand(self, message: ReceivedMessage) -> Taken | None:
+        """Return a message of the application with its queue, or None if it is not in flight here.
+
+        An iteration with it ends: the next request does not count it as handled.
+        """
+        assigned = self.find(message.queue)
+        if assigned is None or not assigned.progress.holds(message.queue_offset, message):
+            return None
+        if self.serving.iteration.message is message:
+            self.serving.iteration.finish()
+        return assigned, message
+
     # -- events ----------------------------------------------------------------------------------------------------
 
     def handled(self, taken: Taken) -> None:
@@ -265,6 +336,12 @@ class GroupMember:
         elif self.options.orderly:
             assigned.progress.put_back(message.queue_offset)
             self._background.wake()
+
+    def seek(self, assigned: AssignedQueue, offset: int) -> None:
+        """Continue at an offset that the application chose, and commit it soon."""
+        self.fetcher.seek(assigned, offset)
+        self.commits.soon()
+        self._background.wake()
 
     def rewind(self) -> None:
         """Redeliver what was delivered and not handled, or leave it to the next owner."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
@@ -16,6 +16,7 @@ from reput_client.transport.options import ClientOptions
 from reput_client.transport.session import wall_clock_ms
 from reput_protocol.codes import MessageModel
 from reput_protocol.names import check_client_group
+from reput_protocol.record.message import MessageQueue
 
 Mode: TypeAlias = Literal["clustering", "broadcasting"]
 """How a group gets messages: each member a part of them, or each member all of them."""
@@ -39,6 +40,8 @@ class ConsumerOptions(ClientOptions):
     mode: Mode = "clustering"
     orderly: bool = False
     allocation: AllocationStrategy = averagely
+    on_assigned: Callable[[list[MessageQueue]], object] | None = None
+    on_revoked: Callable[[list[MessageQueue]], object] | None = None
     on_failure: OnFailure | None = None
     handler_timeout_s: float = 900.0  # RocketMQ: consumeTimeout, 15 minutes
     prefetch_messages: int = 2048

@@ -1,4 +1,4 @@
-"""Messages not handled in time: a handler hangs, or the application does not call `done`.
+"""Messages not handled in time: a handler hangs, or the application neither acknowledges nor gives back.
 
 Such a message holds back its queue's commits, and then its pulls (`FlowLimits.queue_span_max`). So it is given back to
 the broker and counts as handled (RocketMQ: ConsumeMessageConcurrentlyService.cleanExpireMsg, consumeTimeout); if its

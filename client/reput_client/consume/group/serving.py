@@ -23,7 +23,7 @@ from reput_protocol.properties import RETRY_TOPIC
 from reput_protocol.record.message import MessageQueue
 
 _LOOK_AGAIN_S: Final = 0.1
-"""When to retry a redelivery whose queue is not confirmed to be ours."""
+"""When to retry a redelivery whose queue is paused, or not confirmed to be ours."""
 POLL_INTERVAL_S: Final = 0.002
 """How long messages are delivered without polling."""
 _AT_ONCE: Final = 256
@@ -166,9 +166,11 @@ class FairServing:
         while self._later and self._later[0][0] <= now:
             taken = heappop(self._later)[2]
             assigned, message = taken
-            if assigned.is_active and assigned.progress.holds(message.queue_offset, message):
+            if not assigned.progress.holds(message.queue_offset, message):
+                continue
+            if assigned.is_active and not assigned.paused:
                 return taken
-            if not assigned.confirmed and assigned.leaving_until is None:
+            if assigned.leaving_until is None:
                 self.again(taken, now + _LOOK_AGAIN_S)
         return None
 
@@ -261,7 +263,11 @@ class OrderedServing:
         for _ in range(len(self._turns)):
             line = self._turns[0]
             assigned = line.assigned
-            if assigned.progress.in_flight or not assigned.suspended_until <= now < assigned.locked_until:
+            if (
+                assigned.paused
+                or assigned.progress.in_flight
+                or not assigned.suspended_until <= now < assigned.locked_until
+            ):
                 self._turns.rotate(-1)
                 continue
             message = line.next_message()

@@ -86,6 +86,10 @@ class Taking:
             return None
         return self._member.serving.take()
 
+    def take_ready(self) -> Taken | None:
+        """Return a message that has arrived and follows one just taken; None if there is none, and when it is over."""
+        return None if self.over else self._member.serving.take()
+
     def stop(self) -> None:
         """Deliver nothing more: waiting and later callers get None."""
         self._stopping = True

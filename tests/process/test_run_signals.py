@@ -1,0 +1,76 @@
+"""A member whose `run` a signal ends under load: it exits with 0, and nothing that it handled is redelivered."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from reput_client.blocking import Admin, Consumer, Producer
+from support.broker_process import BrokerProcess
+from support.faces import FACES
+from support.group_member import MemberProcess
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+_BATCH = 50
+
+
+class Load:
+    """Sends numbered messages until it is stopped."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+        self.sent = 0
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        with Producer(self._address, timeout_s=30.0) as producer:
+            while not self._stopping.wait(0.01):
+                producer.send_many("t", [b"%d" % (self.sent + n) for n in range(_BATCH)])
+                self.sent += _BATCH
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("face", FACES)
+def test_nothing_handled_is_redelivered(tmp_path: Path, face: str, number: int, concurrency: int) -> None:
+    with BrokerProcess(tmp_path / "store") as broker:
+        with Admin(broker.address, timeout_s=30.0) as admin:
+            admin.create_topic("t", queues=4)
+        with Load(broker.address) as load:
+            member = MemberProcess(
+                broker.address,
+                "g",
+                "t",
+                tmp_path / "report",
+                "--face",
+                face,
+                "--concurrency",
+                str(concurrency),
+            )
+            wait_until(lambda: len(member.handled()) >= 100 or member.process.poll() is not None)
+            member.signal(number)
+            assert member.wait() == 0, member.log()
+        handled = [int(event.body) for event in member.handled()]
+        assert len(handled) >= 100
+        assert "Traceback" not in member.log()
+        rest: list[int] = []
+        with Consumer(broker.address, group="g", topic="t") as consumer:
+            while len(handled) + len(rest) < load.sent:
+                message = consumer.receive(10.0)
+                assert message is not None, "a message is missing"
+                rest.append(int(message.body))
+    assert sorted(handled + rest) == list(range(load.sent)), "each message is handled once"
