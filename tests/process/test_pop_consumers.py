@@ -126,11 +126,12 @@ def test_handlers_go_on_over_a_kill_and_their_messages_are_acknowledged(tmp_path
 
             await face.together(work, stop)
         assert set(handled[group]) == set(bodies)
-        # Those of a pop whose answer the kill has taken come when their time is over.
-        assert len(handled[group]) <= len(bodies) + 32
+        # Those of the last pops before the kill come again: at once, if the check point was not dispatched yet; when
+        # their time is over, if the kill has taken the answer. A member pops ahead, so there may be two.
         async with face.PopConsumer(address, group=group, topic=TOPIC, timeout_s=20.0) as other:
             left = await other.receive(wait_s=1.0)
-            assert [(message.body, message.delivery_attempt) for message in left] == []
+        again = [*handled[group], *(message.body for message in left)]
+        assert len(again) <= len(bodies) + 2 * 32, "nothing but the last pops comes again"
 
     with BrokerProcess(tmp_path / "data") as broker:
         with Producer(broker.address, timeout_s=20.0) as producer:
