@@ -31,6 +31,8 @@ from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.errors import ReputError, TransactionEnded
 
 _TIMEOUT_S = 5.0
+_REPEATED_S = 100.0
+"""How long a deduplicating producer repeats a message."""
 _PAUSE_AFTER_FAILURE_S = 0.1
 _LEVELS_S = {1: 1.0, 2: 5.0}
 _DECISIONS = {
@@ -110,8 +112,8 @@ class _Producers:
         """Half of them deduplicated and sent until they are answered; some of these once more, long after."""
         before: list[tuple[str, str]] = []
         with (
-            Producer(self._address, timeout_s=_TIMEOUT_S) as plain,
-            Producer(self._address, timeout_s=_TIMEOUT_S, deduplicate=True, retries=20) as known,
+            Producer(self._address, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False) as plain,
+            Producer(self._address, timeout_s=_REPEATED_S, deduplicate=True) as known,
         ):
             for number in itertools.count():
                 if not self._pause(chance):
@@ -136,7 +138,7 @@ class _Producers:
                     before.append((uid, kind))
 
     def _steps(self, chance: random.Random) -> None:
-        with Producer(self._address, timeout_s=_TIMEOUT_S) as producer:
+        with Producer(self._address, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False) as producer:
             for number in itertools.count():
                 if not self._pause(chance):
                     return
@@ -149,7 +151,7 @@ class _Producers:
                 self._put(terms.STEPS, uid, kind, partial(producer.send, message, queue_id=queue_id))
 
     def _later(self, chance: random.Random) -> None:
-        with Producer(self._address, timeout_s=_TIMEOUT_S, deduplicate=True, retries=20) as producer:
+        with Producer(self._address, timeout_s=_REPEATED_S, deduplicate=True) as producer:
             for number in itertools.count():
                 if not self._pause(chance):
                     return

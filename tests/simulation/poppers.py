@@ -48,7 +48,9 @@ async def produce(endpoints: str, ack: AckLevel, over: trio.Event, note: Note, c
     number = 0
     while not over.is_set():
         try:
-            async with Producer(endpoints, timeout_s=_TIMEOUT_S, ack=ack) as producer:
+            async with Producer(
+                endpoints, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False, ack=ack
+            ) as producer:
                 while not over.is_set():
                     number += 1
                     began_ms = _now_ms()

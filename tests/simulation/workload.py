@@ -22,6 +22,8 @@ from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError, TransactionEnded
 
 _TIMEOUT_S: Final = 5.0
+_REPEATED_S: Final = 100.0
+"""How long a deduplicating producer repeats a message."""
 _PAUSE_AFTER_FAILURE_S: Final = 0.1
 _LEVEL: Final = 1
 _LEVEL_S: Final = 1.0
@@ -135,8 +137,8 @@ class Producers:
         before: list[tuple[str, str]] = []
         numbers = itertools.count()
         async with (
-            Producer(self._load.address, timeout_s=_TIMEOUT_S) as plain,
-            Producer(self._load.address, timeout_s=_TIMEOUT_S, deduplicate=True, retries=20) as known,
+            Producer(self._load.address, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False) as plain,
+            Producer(self._load.address, timeout_s=_REPEATED_S, deduplicate=True) as known,
         ):
             while await self._pause():
                 level = self._level()
@@ -163,7 +165,9 @@ class Producers:
 
     async def _steps(self) -> None:
         numbers = itertools.count()
-        async with Producer(self._load.address, timeout_s=_TIMEOUT_S) as producer:
+        async with Producer(
+            self._load.address, timeout_s=_TIMEOUT_S, retries=0, deduplicate=False
+        ) as producer:
             while await self._pause():
                 uid, kind = f"{self._name}-s{next(numbers)}", self._kind()
                 kind = terms.FAILS_ONCE if kind == terms.FAILS_TWICE else kind
@@ -181,7 +185,7 @@ class Producers:
     async def _later(self) -> None:
         numbers = itertools.count()
         async with Producer(
-            self._load.address, timeout_s=_TIMEOUT_S, deduplicate=True, retries=20, ack=self._load.default
+            self._load.address, timeout_s=_REPEATED_S, deduplicate=True, ack=self._load.default
         ) as producer:
             while await self._pause():
                 uid = f"{self._name}-l{next(numbers)}"

@@ -346,8 +346,9 @@ async def _finish(work: Callable[[], Coroutine[Any, Any, None]], on_end: Callabl
 
 def _running_in_trio() -> bool:
     # First: in trio's guest mode an asyncio loop may run underneath.
-    trio = sys.modules.get("trio")
-    return trio is not None and bool(trio.lowlevel.in_trio_run())
+    # Another thread may be importing it.
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    return lowlevel is not None and bool(lowlevel.in_trio_run())
 
 
 async def _wait_any_readable(sockets: Sequence[socket.socket]) -> None:

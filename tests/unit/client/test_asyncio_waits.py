@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import math
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 import anyio
 import pytest
 
-from reput_client.transport.aio import AsyncioEvent, SocketWatch
+from reput_client.transport.aio import AnyioRuntime, AsyncioEvent, SocketWatch
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -227,3 +229,14 @@ def test_an_event_wakes_all_waiters_and_later_waits_return_at_once() -> None:
         assert sorted(ended) == ["a", "b", "short"]
 
     run(work())
+
+
+def test_another_thread_that_imports_trio_is_in_nobodys_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is being imported has not all its names yet."""
+    monkeypatch.setitem(sys.modules, "trio", ModuleType("trio"))
+    runtime = AnyioRuntime()
+
+    async def main() -> float:
+        return runtime.now()
+
+    assert asyncio.run(main()) > 0
