@@ -283,6 +283,7 @@ class LogProgress:
                     reason, ErrorCode.REPLICA_MISSING, is_flushed=end_offset <= self._store.flushed_offset
                 )
                 flush_clients([put])
+                position.want()  # members join once all of the log is synced, and no other put may come before
                 return
         position.answer_when_reached(end_offset, put, timeout_s)
         if position.failure is not None:

@@ -112,6 +112,15 @@ def test_without_copies_an_explicit_level_is_refused_and_a_default_one_answered_
     assert answer.ext == {"ack": "page_cache", "queueOffset": 1}, "the receipt, with the level that it has"
 
 
+def test_what_is_stored_without_copies_is_synced_all_the_same() -> None:
+    """Members join once all of the log is synced; until one does, no further put may come."""
+    bench, wanted = Bench(), []
+    bench.progress.replicated.want = lambda: wanted.append(1)
+    bench.reason = "slaves in sync: 0, needed: 1, connected: 0; start them"
+    bench.put(1)
+    assert wanted
+
+
 @pytest.mark.trio
 async def test_late_copies_are_reported(nursery: trio.Nursery) -> None:
     bench = Bench(slave_timeout="20ms")
