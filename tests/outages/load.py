@@ -36,6 +36,7 @@ class Load:
         self.failures: list[BaseException] = []
         self._ack = ack
         self._ended = threading.Event()
+        self._by_program: Counter[str] = Counter()
         with Admin(self.addresses, timeout_s=30.0) as admin:
             admin.create_topic(TOPIC, queues=QUEUES)
         self._threads = [
@@ -45,9 +46,13 @@ class Load:
             thread.start()
 
     def wait_for(self, more: int) -> None:
-        """Wait until so many more messages have a receipt, or something has failed."""
-        until = len(self.stored) + more
-        while len(self.stored) < until and not self.failures:
+        """Wait until so many more messages have a receipt, some for each program, or something has failed."""
+        until, before = len(self.stored) + more, Counter(self._by_program)
+        while not self.failures and (
+            len(self.stored) < until
+            or len(self._by_program) < len(self._threads)
+            or any(count == before[program] for program, count in self._by_program.items())
+        ):
             self._ended.wait(0.005)
 
     def end(self) -> None:
@@ -60,7 +65,7 @@ class Load:
         async def main() -> None:
             async with face.Producer(self.addresses, ack=self._ack) as producer:
                 if way == "send":
-                    works = [self._sender(producer, f"{face.name} {task}") for task in range(_TASKS)]
+                    works = [self._sender(producer, face, task) for task in range(_TASKS)]
                     await face.together(*works)
                     return
                 for number in count():
@@ -74,21 +79,25 @@ class Load:
                         await face.post_all(producer, messages)
                     else:
                         await producer.send_batch(messages)
-                    self.stored += bodies
+                    self._has(face, way, bodies)
 
         try:
             finish(main()) if face.is_blocking else anyio.run(main, backend=face.name)
         except BaseException as error:
             self.failures.append(error)
 
-    def _sender(self, producer: Any, name: str) -> Callable[[], Coroutine[Any, Any, None]]:
+    def _has(self, face: Face, way: str, bodies: list[bytes]) -> None:
+        self.stored += bodies
+        self._by_program[f"{face.name} {way}"] += len(bodies)
+
+    def _sender(self, producer: Any, face: Face, task: int) -> Callable[[], Coroutine[Any, Any, None]]:
         async def send() -> None:
             for number in count():
                 if self._ended.is_set():
                     return
-                body = f"{name} {number}".encode()
+                body = f"{face.name} {task} {number}".encode()
                 await producer.send(Message(TOPIC, body))
-                self.stored.append(body)
+                self._has(face, "send", [body])
 
         return send
 

@@ -41,7 +41,7 @@ async def isolated_master(world: World, faults: Faults, load: Load) -> list[Prod
     while trio.current_time() < began + _ISOLATED_S and not _others_lead(world, master):
         await trio.sleep(_LOOK_S)
     late = world.produce(replace(load, pause_s=_LATE_PAUSE_S))
-    await trio.sleep(began + _ISOLATED_S - trio.current_time())
+    await trio.sleep(max(0.0, began + _ISOLATED_S - trio.current_time()))
     return [late]
 
 
