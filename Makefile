@@ -8,7 +8,7 @@
 #   make PYTHON=python3.12 test                   make image-check INSTALL=1
 
 PYTHON ?= python3
-# Two more test processes than two cores, because many tests wait for other processes.
+# More test processes than cores where there are few, because many tests wait for other processes.
 JOBS ?= $(shell n=$$(nproc); [ $$n -lt 3 ] && echo $$((n + 2)) || echo 4)
 
 # Bytecode is kept whatever the environment says: a broker that compiles every module at its start needs three times

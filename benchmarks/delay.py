@@ -26,7 +26,6 @@ from servers import RunningBroker, broker
 TOPIC = "later"
 QUEUES = 4
 SIZE = 256
-IN_FLIGHT = 256
 CHUNK = 2_000
 LEVEL = 4
 """30 s: enough to send everything before the first is due."""

@@ -11,7 +11,6 @@ from peers.drivers.base import QUIET_S, Driver, at_pace, by_tasks
 from reput_client import AckLevel, Message, Producer, blocking
 from reput_protocol.properties import TAGS
 
-_FRAMES = 16
 _CHUNK = 4_096
 _PULL = 1_024
 

@@ -70,12 +70,12 @@ class Deduplication:
         self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
         self._checked: OrderedDict[Identity, StoredAt] = OrderedDict()
         self._searches: dict[object, int] = {}  # what was dispatched at the start of each
-        self._alert_until_ms = -1
+        self._alert_until_ms = 0
 
     @property
     def is_alert(self) -> bool:
         """Whether first attempts may arrive late, so that they are compared and remembered."""
-        return self._alert_until_ms >= 0 and (bool(self._searches) or self._clock_ms() < self._alert_until_ms)
+        return bool(self._searches) or self._clock_ms() < self._alert_until_ms
 
     @contextmanager
     def look(self) -> Iterator[None]:
@@ -83,7 +83,6 @@ class Deduplication:
         ended."""
         token = object()
         self._searches[token] = self._store.dispatched_offset
-        self._alert_until_ms = max(self._alert_until_ms, 0)
         try:
             yield
         finally:

@@ -300,7 +300,7 @@ class Link:
         for block in [block for block in self.waiting if now >= self._waits_until(block)]:
             self.waiting.remove(block)
             self._failed(block, self._failure or _not_left(block), now, done, again)
-        if done and not self.waiting:  # the next block begins anew
+        if done and not self.waiting:  # the next block knows nothing of this outage
             self._failure = self._hopeless = None
             self.is_away = False
             self._connect_at = -math.inf

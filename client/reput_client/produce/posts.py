@@ -126,7 +126,7 @@ class Posts:
         return block.outcome(number)
 
     def _leave(self, block: PostedBlock, number: int) -> None:
-        """Take a message of a cancelled send out of its block; a block that nobody waits for any more is not sent."""
+        """Take a message of a cancelled send out of its block; a block that no caller waits for is not sent."""
         if self._accumulator.open.get(block.queue) is block:
             self._accumulator.withdraw(block, number)
             if not block.is_empty:
