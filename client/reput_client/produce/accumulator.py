@@ -55,6 +55,8 @@ class Accumulator:
         self._held_max = held_max
         self.held = 0
         """Bytes of all unfinished blocks; the code that finishes a block subtracts it."""
+        self.wanting = 0
+        """Callers that wait for room."""
         self.open: dict[MessageQueue, PostedBlock] = {}
         """In the order of opening."""
         self._current: dict[str, PostedBlock] = {}
@@ -126,6 +128,11 @@ class Accumulator:
     def has_room(self, size: int) -> bool:
         """Whether a record of `size` bytes fits into `held_max`."""
         return self.held + size <= self._held_max or not self.held
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether callers wait for room that only the open blocks can make."""
+        return bool(self.wanting) and self.held == sum(block.size for block in self.open.values())
 
     def current(self, topic: str) -> PostedBlock | None:
         """Return the open block of messages without a chosen queue."""

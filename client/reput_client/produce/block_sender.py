@@ -172,8 +172,9 @@ class BlockSender:
             if self._has_news:
                 self._take_news(now)
             if accumulator.open:
-                for block in accumulator.due(now):
-                    if now >= block.grows_until or not self.is_busy(block.queue):
+                is_stuck = accumulator.is_stuck
+                for block in list(accumulator.open.values()) if is_stuck else accumulator.due(now):
+                    if is_stuck or now >= block.grows_until or not self.is_busy(block.queue):
                         self.seal(block, now)
             written = True
             for link in links:

@@ -227,20 +227,17 @@ class Posts:
         return posted
 
     async def _make_room(self, size: int, deadline: float) -> None:
-        started_at = self._session.runtime.now()
-        if not await self._wait(lambda: self._is_ready_for(size), deadline):
-            what = f"room for {size} bytes besides the {self._accumulator.held} that wait for an answer"
+        accumulator, started_at = self._accumulator, self._session.runtime.now()
+        accumulator.wanting += 1
+        try:
+            self._sender.wake()  # open blocks may have to make room
+            is_ready = await self._wait(lambda: self._closed or accumulator.has_room(size), deadline)
+        finally:
+            accumulator.wanting -= 1
+        if not is_ready:
+            what = f"room for {size} bytes besides the {accumulator.held} that wait for an answer"
             raise RequestTimeout(what, deadline - started_at)
         self._check_open()
-
-    def _is_ready_for(self, size: int) -> bool:
-        """Whether there is room or the producer is closed; checked again whenever a block is done."""
-        accumulator = self._accumulator
-        nothing_leaves = bool(accumulator.open) and len(accumulator.open) == len(self._unfinished)
-        if nothing_leaves and not self._closed and not accumulator.has_room(size):
-            self._sender.seal_all()  # nothing else can make room
-            self._sender.wake()
-        return self._closed or accumulator.has_room(size)
 
     def _check_open(self) -> None:
         if self._closed:
