@@ -320,7 +320,7 @@ class Producer(Client):
 
         async def put(queue: MessageQueue) -> None:
             template, body = self._oneway_frame(queue, message, text)
-            await self._putter.put_oneway(queue, template, body, place.deadline, patient=place.is_patient)
+            await self._putter.put(queue, template, body, place.deadline, (), patient=place.is_patient)
 
         await place.until_taken(put)
 

@@ -160,11 +160,12 @@ class Putter:
     ) -> Call:
         """Send one frame with the messages of `unique_ids`; return its answered call, whatever the answer.
 
-        A frame that cannot have left is sent on the next connection; one that may have left is never repeated. Not
-        `patient`: connecting is tried once.
+        A oneway frame has no answer: its call is done when the system has taken all of it. A frame that cannot have
+        left is sent on the next connection; one that may have left is never repeated. Not `patient`: connecting is
+        tried once.
 
         Raises:
-            SendOutcomeUnknown: the frame left and no answer came.
+            SendOutcomeUnknown: the frame left and no answer came, or part of a oneway frame left.
             RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
         """
         session = self._session
@@ -174,21 +175,25 @@ class Putter:
             if connection is None or not connection.usable():
                 connection = await session.open_for(queue, deadline, patient=patient)
             waiter = Waiter()
-            call = connection.start_template(template, waiter, body)
+            if template.flag & ONEWAY_FLAG:
+                call: Call = connection.start_oneway(template, waiter, body)
+                connection.flush_now()
+            else:
+                call = connection.start_template(template, waiter, body)
             withdrawn = False
             try:
-                answered = await session.pump.wait(waiter, deadline)
+                is_done = call.done or await session.pump.wait(waiter, deadline)
             except ClientClosed as closed:
                 # Closed by an interrupt, perhaps after part of the frame had left.
                 raise outcome_unknown(queue, unique_ids, str(closed)) from closed
             finally:
                 if not call.done:
                     withdrawn = connection.abandon(call)
-            if not answered:
+            what, waited_s = f"send to {queue.topic}/{queue.queue_id}", deadline - started_at
+            if not is_done:
                 connection.doubt(started_at)
-                waited_s = deadline - started_at
                 if withdrawn:
-                    raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", waited_s)
+                    raise RequestTimeout(what, waited_s)
                 raise outcome_unknown(queue, unique_ids, f"no answer within {waited_s:.2g} s")
             if call.error is None:
                 session.routes.forget_template(queue.topic)
@@ -198,51 +203,6 @@ class Putter:
             if not isinstance(call.error, ConnectionLost):
                 raise call.error
             if session.runtime.now() >= deadline:
-                what, waited_s = f"send to {queue.topic}/{queue.queue_id}", deadline - started_at
-                raise RequestTimeout(what, waited_s, call.error) from call.error
-
-    async def put_oneway(
-        self,
-        queue: MessageQueue,
-        template: RequestTemplate,
-        body: Buffer,
-        deadline: float,
-        *,
-        patient: bool = True,
-    ) -> None:
-        """Send one frame without an answer; return when the system has taken all of it. `patient`: see `put`.
-
-        Raises:
-            SendOutcomeUnknown: the connection ended when part of it had left.
-            RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
-        """
-        session = self._session
-        started_at = session.runtime.now()
-        while True:
-            connection = session.known_connection(queue)
-            if connection is None or not connection.usable():
-                connection = await session.open_for(queue, deadline, patient=patient)
-            call = connection.start_oneway(template, Waiter(), body)
-            connection.flush_now()
-            withdrawn = False
-            try:
-                left = call.done or await session.pump.wait(call.waiter, deadline)
-            except ClientClosed as closed:
-                raise outcome_unknown(queue, (), str(closed)) from closed
-            finally:
-                if not call.done:
-                    withdrawn = connection.abandon(call)
-            if not left:
-                if withdrawn:
-                    raise RequestTimeout(f"send to {queue.topic}/{queue.queue_id}", deadline - started_at)
-                raise outcome_unknown(queue, (), "its connection takes no more")
-            if call.error is None:
-                session.routes.forget_template(queue.topic)
-                return
-            if not isinstance(call.error, ConnectionLost):
-                raise call.error
-            if session.runtime.now() >= deadline:
-                what, waited_s = f"send to {queue.topic}/{queue.queue_id}", deadline - started_at
                 raise RequestTimeout(what, waited_s, call.error) from call.error
 
 
