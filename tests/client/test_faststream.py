@@ -13,13 +13,15 @@ from typing import Annotated, Any
 import pytest
 from faststream import AckPolicy, BaseMiddleware, FastStream, Header
 from faststream.exceptions import NackMessage, RejectMessage, SetupError, StopConsume, SubscriberNotFound
+from faststream.message import AckStatus
+from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256
 from faststream.specification import AsyncAPI
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, ValidationError
 
-from reput_client import Admin, InvalidName, Mode, PullConsumer, ReplyTimeout, RequestTimeout, otel
+from reput_client import TLS, Admin, InvalidName, Mode, PullConsumer, ReplyTimeout, RequestTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
 from support.broker_process import BrokerProcess
@@ -147,6 +149,30 @@ async def test_requests_are_answered_in_memory() -> None:
             await broker.request(21, "weather")
 
 
+@pytest.mark.parametrize("delay_s", [None, 20.0])
+async def test_the_first_call_counts_also_one_on_the_raw_message(delay_s: float | None) -> None:
+    broker = ReputBroker(security=SASLPlaintext("alice", "s" * 16))
+    raw: list[Any] = []
+
+    @broker.subscriber("orders", group="billing")
+    async def bill(text: str, message: ReputMessage) -> None:
+        raw.append(message.raw_message)
+        if text == "later":
+            await message.raw_message.nack(delay_s, reason="no stock")
+            await message.ack()
+        elif text == "never":
+            await message.raw_message.reject()
+        else:
+            await message.nack(delay_level=2)
+            message.raw_message.ack()
+
+    async with TestReputBroker(broker):
+        for text in ("later", "never", "soon"):
+            await broker.publish(text, "orders")
+    assert [each.outcome for each in raw] == [AckStatus.NACKED, AckStatus.REJECTED, AckStatus.NACKED]
+    assert [each.delay_level for each in raw] == [0 if delay_s is None else 4, 0, 2]
+
+
 async def test_a_batch_is_messages_of_one_topic() -> None:
     broker = ReputBroker()
     seen: list[int] = []
@@ -244,6 +270,23 @@ def test_the_description_in_asyncapi_has_topics_and_types() -> None:
     assert description["components"]["schemas"]["Order"]["required"] == ["number"]
 
 
+@pytest.mark.parametrize(
+    ("security", "schemes"),
+    [
+        (None, None),
+        (BaseSecurity(use_ssl=True), {}),
+        (SASLPlaintext("alice", "s" * 16), {"user-password": {"type": "userPassword"}}),
+    ],
+    ids=["none", "tls", "user"],
+)
+def test_the_description_in_asyncapi_says_how_users_are_identified(security: Any, schemes: Any) -> None:
+    description = AsyncAPI(ReputBroker(security=security)).to_specification().to_jsonable()
+    assert description["components"].get("securitySchemes") == schemes
+    (server,) = description["servers"].values()
+    assert bool(server.get("security")) == bool(schemes)
+    assert "s" * 16 not in str(description)
+
+
 def test_what_cannot_work_is_refused_with_the_reason() -> None:
     async def start(broker: ReputBroker) -> None:
         async with TestReputBroker(broker):
@@ -264,6 +307,10 @@ def test_what_cannot_work_is_refused_with_the_reason() -> None:
     refused(FilterSyntaxError, "names no tag", tags="||")
     refused(InvalidName, "group", group="no group")
     refused(ValueError, "mode is", mode="both")
+    with pytest.raises(SetupError, match="SASLScram256 is not supported; pass SASLPlaintext"):
+        ReputBroker(security=SASLScram256("alice", "secret"))
+    with pytest.raises(SetupError, match="both say how to encrypt"):
+        ReputBroker(security=BaseSecurity(use_ssl=True), tls=TLS())
     broker = ReputBroker()
     broker.subscriber("orders", group="billing")
     broker.subscriber("orders", group="billing", tags="paid")
@@ -413,6 +460,33 @@ async def test_refused_messages_are_redelivered_or_become_dead_letters(address: 
         ):
             (letter,) = (await consumer.pull(f"%DLQ%try-{name}", 0, 0)).messages
             assert reason in (letter.get_property("RETRY_REASON") or "")
+
+
+@pytest.mark.process
+async def test_the_raw_message_can_be_settled(address: str) -> None:
+    broker = ReputBroker(address, ack_policy=AckPolicy.MANUAL)
+    seen: list[tuple[str, int]] = []
+
+    @broker.subscriber("raw", group="settling")
+    async def handle(text: str, message: ReputMessage) -> None:
+        raw = message.raw_message
+        seen.append((text, raw.reconsume_times))
+        if text == "never":
+            await raw.reject(reason="no content")
+        elif text == "later" and raw.reconsume_times == 0:
+            await raw.nack(1.0)
+        else:
+            raw.ack()
+
+    await with_topics(address, "raw")
+    async with started(broker):
+        await broker.publish_batch("now", "never", "later", topic="raw")
+        await until(lambda: len(seen) == 4)
+    assert sorted(seen) == [("later", 0), ("later", 1), ("never", 0), ("now", 0)]
+    async with PullConsumer(address, group="test") as consumer:
+        (letter,) = (await consumer.pull("%DLQ%settling", 0, 0)).messages
+        assert letter.body == b"never"
+        assert str(letter.get_property("RETRY_REASON")).endswith("no content")
 
 
 @pytest.mark.process

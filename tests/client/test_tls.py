@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import ssl
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 import trio
+from faststream.security import BaseSecurity, SASLPlaintext
 
 from reput_broker import Broker, BrokerConfig
 from reput_broker.background import BackgroundBroker
 from reput_broker.name_server import NameServer
 from reput_cli.failures import worded
-from reput_client import TLS, Message, Producer, PullConsumer, blocking
-from reput_client.errors import ConnectFailed, TlsRefused
+from reput_client import TLS, Admin, Credentials, Message, Producer, PullConsumer, blocking
+from reput_client.errors import ConnectFailed, PermissionDenied, TlsRefused
 from reput_client.faststream import ReputBroker
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live_cluster import connect
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.rights import rule_of
 from support.faces import FACES, Face, scenario
 from support.tls_files import TlsFiles, make_tls_files
 
@@ -113,10 +116,13 @@ def test_a_command_shows_one_remedy_the_right_one(address: str) -> None:
     assert "reput --tls-ca FILE" in failure.what
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.anyio
-async def test_faststream(files: TlsFiles, address: str) -> None:
-    broker = ReputBroker(address, tls=TLS(ca=files.ca, cert=files.client))
+def context_of(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.ca)
+    context.load_cert_chain(files.client)
+    return context
+
+
+async def faststream_receives_what_it_publishes(broker: ReputBroker) -> None:
     received: list[str] = []
     arrived = anyio.Event()
 
@@ -132,6 +138,64 @@ async def test_faststream(files: TlsFiles, address: str) -> None:
             assert await broker.ping()
             await arrived.wait()
     assert received == ["hello"]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda files: {"tls": TLS(ca=files.ca, cert=files.client)},
+        lambda files: {"security": BaseSecurity(ssl_context=context_of(files))},
+    ],
+    ids=["tls", "ssl_context"],
+)
+@pytest.mark.anyio
+async def test_faststream(
+    options: Callable[[TlsFiles], dict[str, Any]],
+    files: TlsFiles,
+    new_reput_broker: Callable[..., BackgroundBroker],
+) -> None:
+    address = new_reput_broker(tls=files.server_options(client_cert="required")).address
+    await faststream_receives_what_it_publishes(ReputBroker(address, **options(files)))
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.anyio
+async def test_faststream_with_a_user(
+    encrypted: bool, files: TlsFiles, new_reput_broker: Callable[..., BackgroundBroker]
+) -> None:
+    """The user has the rights that an application needs, and no others."""
+    server = {"tls": files.server_options()} if encrypted else {}
+    secret = "secret-of-the-administrator"
+    address = new_reput_broker(access={"enabled": True, "admin_secret": secret}, **server).address
+    tls = TLS(ca=files.ca) if encrypted else None
+    async with Admin(address, tls=tls, credentials=Credentials("admin", secret)) as admin:
+        await admin.create_topic("letters", queues=1)
+        await admin.create_user("alice", "secret-of-alice-0")
+        rules = [rule_of("topic:letters", ["read", "write"]), rule_of("group:readers", ["read"])]
+        await admin.put_rules("alice", rules)
+
+    def broker(secret: str) -> ReputBroker:
+        context = ssl.create_default_context(cafile=files.ca) if encrypted else None
+        return ReputBroker(address, security=SASLPlaintext("alice", secret, ssl_context=context))
+
+    await faststream_receives_what_it_publishes(broker("secret-of-alice-0"))
+    stranger = broker("another-secret-00")
+    with pytest.raises(PermissionDenied):
+        async with stranger:
+            await stranger.publish("hello", "letters")
+    with pytest.raises(TlsRefused if encrypted else PermissionDenied):
+        async with ReputBroker(address) as nobody:
+            await nobody.publish("hello", "letters")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.anyio
+async def test_faststream_trusts_the_authorities_of_the_system_by_default(address: str) -> None:
+    with pytest.raises(TlsRefused, match="authority that is not trusted"):
+        async with ReputBroker(address, security=BaseSecurity(use_ssl=True)):
+            pass
 
 
 @pytest.mark.trio

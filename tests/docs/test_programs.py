@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+from faststream.specification import AsyncAPI
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -23,6 +24,7 @@ import reput_client
 from docs.blocks import RUN
 from reput_broker.background import BackgroundBroker
 from reput_client import Consumer, Message, PullConsumer, TransactionState, blocking
+from support.tls_files import make_tls_files
 
 PUBLIC = {name: getattr(reput_client, name) for name in dir(reput_client)}
 TOPICS = ("orders", "prices", "reminders")
@@ -51,7 +53,7 @@ WITH_NAMES = {
     ("README.md", 2),
     *(("docs/client.md", number) for number in range(6)),
     ("docs/delays.md", 0),
-    *(("docs/frameworks.md", number) for number in range(3)),
+    *(("docs/frameworks.md", number) for number in range(4)),
     *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
 }
 """Blocks that are no whole programs, or have no end: each has its own test below."""
@@ -258,8 +260,16 @@ def test_tracing(broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch) -> N
 def test_faststream(tmp_path: Path) -> None:
     # In a file, because FastStream reads the source of tests.
     program = tmp_path / "app.py"
-    program.write_text(TEXTS["docs/frameworks.md", 0] + TEXTS["docs/frameworks.md", 1])
+    program.write_text(TEXTS["docs/frameworks.md", 0] + TEXTS["docs/frameworks.md", 2])
     asyncio.run(runpy.run_path(str(program))["test_an_order_is_billed"]())
+
+
+def test_faststream_with_a_user(tmp_path: Path) -> None:
+    files = make_tls_files(tmp_path)
+    own: dict[str, Any] = {}
+    exec(TEXTS["docs/frameworks.md", 1].replace("/etc/reput/ca.pem", str(files.ca)), own)
+    description = AsyncAPI(own["broker"]).to_specification().to_jsonable()
+    assert list(description["components"]["securitySchemes"]) == ["user-password"]
 
 
 def test_fastapi(broker: BackgroundBroker) -> None:
@@ -270,7 +280,7 @@ def test_fastapi(broker: BackgroundBroker) -> None:
 
     async def main() -> None:
         own: dict[str, Any] = {"print": shown.append}
-        exec(compiled(("docs/frameworks.md", 2), broker.address), own)
+        exec(compiled(("docs/frameworks.md", 3), broker.address), own)
         async with own["app"].router.lifespan_context(own["app"]) as state:
             await own["take_order"](SimpleNamespace(state=SimpleNamespace(**state), body=body))
             while b"42" not in shown:

@@ -24,6 +24,7 @@ from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
 from faststream._internal.parser import DefaultCodec
 from faststream.exceptions import SetupError
+from faststream.security import BaseSecurity
 from faststream.specification.schema import BrokerSpec
 
 from reput_client.admin import Admin
@@ -41,6 +42,7 @@ from reput_client.faststream.publisher import (
     ReputPublisherSpecification,
     ReputPublisherSpecificationConfig,
 )
+from reput_client.faststream.security import clients_security
 from reput_client.faststream.subscriber import (
     ReputBrokerConfig,
     ReputSubscriber,
@@ -58,10 +60,10 @@ from reput_protocol.codes import Ack
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
     from fast_depends.library.serializer import SerializerProto
-    from faststream._internal.basic_types import LoggerProto
     from faststream._internal.parser import CodecProto
-    from faststream._internal.types import BrokerMiddleware, CustomCallable
+    from faststream._internal.types import CustomCallable
     from faststream.specification.schema import Tag, TagDict
+    from faststream.types import BrokerMiddleware, LoggerProto
 
 
 class _Declarations(Registrator[Delivered, ReputBrokerConfig]):
@@ -200,6 +202,7 @@ class ReputBrokerOptions(_Defaults):
     timeout_s: float = 10.0
     retries: int = 0
     deduplicate: bool = False
+    security: BaseSecurity | None = None
     tls: TLS | None = None
     graceful_timeout: float | None = 15.0
     apply_types: bool = True
@@ -244,7 +247,10 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
         timeout_s: seconds a send may take.
         retries: how often a send is repeated; see `Producer`.
         deduplicate: store a repeated message once.
-        tls: how to encrypt; None: not at all.
+        security: the user, and how to encrypt: FastStream's `SASLPlaintext(user, secret)`, with `ssl_context=` or
+            `use_ssl=True` for TLS, or `BaseSecurity` for TLS without a user. Only signatures by the secret are sent.
+            Without a user, `REPUT_USER` and `REPUT_SECRET_FILE` or `REPUT_SECRET` name one.
+        tls: how to encrypt, with files that are read again when they change.
         parser, decoder, codec, dependencies, middlewares, routers, ack_policy, graceful_timeout, apply_types,
             serializer, provider, context, logger, log_level: as of FastStream's other brokers.
         specification_url, description, tags: for AsyncAPI.
@@ -254,6 +260,7 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
     def __init__(self, options: ReputBrokerOptions) -> None:
         address = options.address
         addresses = address.split(",") if isinstance(address, str) else list(address)
+        credentials, tls = clients_security(options.security, options.tls)
         self._new_client = partial(
             Producer,
             addresses,
@@ -262,13 +269,15 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
             timeout_s=options.timeout_s,
             retries=options.retries,
             deduplicate=options.deduplicate,
-            tls=options.tls,
+            credentials=credentials,
+            tls=tls,
         )
         self._sender = ReputProducer(options.parser, options.decoder)
         super().__init__(
             config=ReputBrokerConfig(
                 address=addresses,
-                tls=options.tls,
+                credentials=credentials,
+                tls=tls,
                 producer=self._sender,
                 broker_parser=options.parser,
                 broker_decoder=options.decoder,
@@ -295,7 +304,7 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
                 protocol_version="5",
                 description=options.description,
                 tags=options.tags,
-                security=None,
+                security=options.security,
             ),
             routers=options.routers,
         )
@@ -342,7 +351,7 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
             return False
         with anyio.move_on_after(timeout), suppress(ReputError):
             config = self.config.broker_config
-            async with Admin(config.address, tls=config.tls) as admin:
+            async with Admin(config.address, credentials=config.credentials, tls=config.tls) as admin:
                 await admin.cluster_info()
                 return True
         return False

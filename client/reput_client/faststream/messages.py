@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Self, TypeAlias
 
 from faststream import BatchPublishCommand, Context, PublishCommand, PublishType, Response, StreamMessage
+from faststream.exceptions import HandlerException
 from faststream.message import AckStatus, decode_message
 
 from reput_client.received import PulledRecords, ReceivedMessage
 from reput_protocol.codes import Ack
-from reput_protocol.record.delays import DELAY_LEVELS_MS, DelayOptions
+from reput_protocol.record.delays import DELAY_LEVELS_MS, DelayOptions, delay_level_of
 
 CONTENT_TYPE = "content-type"
 CORRELATION_ID = "correlation_id"
@@ -18,12 +19,12 @@ REPLY_TO = "reply_to"
 
 
 class Delivered(ReceivedMessage):
-    """A received message, and what its handler made of it.
+    """A received message, and what its handler made of it, which takes effect when the handler ends.
 
     Attributes:
-        outcome: None as long as it was neither acknowledged nor refused.
+        outcome: None as long as it was neither acknowledged nor refused; the first call counts.
         delay_level: when it is redelivered, if it was refused with `nack`; 0: later with each attempt.
-        error: what the handler raised.
+        error: what the handler raised, or the reason that it gave.
     """
 
     __slots__ = ("delay_level", "error", "outcome")
@@ -34,17 +35,35 @@ class Delivered(ReceivedMessage):
         self.delay_level = 0
         self.error: Exception | None = None
 
+    def settle(self, outcome: AckStatus, delay_level: int = 0, reason: str | None = None) -> None:
+        """Keep what becomes of it, unless that is settled."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.delay_level = delay_level
+            self.error = None if reason is None else HandlerException(reason)
+
+    def ack(self) -> None:
+        """Count it as handled."""
+        self.settle(AckStatus.ACKED)
+
+    async def nack(self, delay_s: float | None = None, *, reason: str | None = None) -> None:
+        """Give it back, as `ReceivedMessage.nack`."""
+        self.settle(AckStatus.NACKED, 0 if delay_s is None else delay_level_of(delay_s), reason)
+
+    async def reject(self, *, reason: str | None = None) -> None:
+        """Make it a dead letter, as `ReceivedMessage.reject`."""
+        self.settle(AckStatus.REJECTED, reason=reason)
+
 
 class ReputStreamMessage(StreamMessage[Delivered]):
-    """A message in a handler. `raw_message` is the `ReceivedMessage`; the first of the three calls below counts.
+    """A message in a handler. `raw_message` is the `ReceivedMessage`; the first call on either of them counts.
 
-    They take effect when the handler ends.
+    It takes effect when the handler ends.
     """
 
     async def ack(self) -> None:
         """Count the message as handled."""
-        await super().ack()
-        self.raw_message.outcome = self.committed
+        self._settle(AckStatus.ACKED)
 
     async def nack(self, delay_level: int = 0) -> None:
         """Give the message back to the broker, which redelivers it to the group later.
@@ -54,15 +73,15 @@ class ReputStreamMessage(StreamMessage[Delivered]):
         """
         if not 0 <= delay_level <= len(DELAY_LEVELS_MS):
             raise ValueError(f"delay_level {delay_level} is not from 0 to {len(DELAY_LEVELS_MS)}")
-        if self.committed is None:
-            self.raw_message.delay_level = delay_level
-        await super().nack()
-        self.raw_message.outcome = self.committed
+        self._settle(AckStatus.NACKED, delay_level)
 
     async def reject(self) -> None:
         """Make the message a dead letter; in a broadcasting group, drop it."""
-        await super().reject()
-        self.raw_message.outcome = self.committed
+        self._settle(AckStatus.REJECTED)
+
+    def _settle(self, outcome: AckStatus, delay_level: int = 0) -> None:
+        self.raw_message.settle(outcome, delay_level)
+        self.committed = self.raw_message.outcome
 
 
 ReputMessage: TypeAlias = Annotated[ReputStreamMessage, Context("message")]

@@ -18,7 +18,7 @@ from reput_protocol.record.message import Message
 
 if TYPE_CHECKING:
     from fast_depends.library.serializer import SerializerProto
-    from faststream._internal.types import AsyncCallable, CustomCallable
+    from faststream._internal.types import CustomCallable
 
 _OF_SENDS = ("ack", "ordering_key", "queue_id")
 
@@ -27,8 +27,8 @@ class ReputProducer(ProducerProto[ReputPublishCommand]):
     """Encodes messages and sends them with a `Producer`, while connected."""
 
     def __init__(self, parser: CustomCallable | None, decoder: CustomCallable | None) -> None:
-        self._parser: AsyncCallable = ParserComposition(parser, parse)
-        self._decoder: AsyncCallable = ParserComposition(decoder, decode)
+        self._parser = ParserComposition(parser, parse)
+        self._decoder = ParserComposition(decoder, decode)
         self.codec: CodecProto = DefaultCodec()
         self.serializer: SerializerProto | None = None
         self.client: Producer | None = None

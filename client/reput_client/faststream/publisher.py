@@ -17,7 +17,7 @@ from reput_client.produce.receipts import SendReceipt
 
 if TYPE_CHECKING:
     from faststream._internal.configs import PublisherUsecaseConfig
-    from faststream._internal.types import PublisherMiddleware
+    from faststream.types import PublisherMiddleware
 
 
 @dataclass(kw_only=True)

@@ -29,6 +29,7 @@ from reput_client.consume.consumer import Consumer
 from reput_client.consume.group.failures import Decision, Failure, GiveBack, OnFailure, Verdict
 from reput_client.consume.group.options import Mode
 from reput_client.consume.group.subscriptions import Start
+from reput_client.credentials import Credentials
 from reput_client.faststream.messages import Delivered, ReputPublishCommand, ReputStreamMessage, decode, parse
 from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
@@ -63,6 +64,7 @@ class ReputBrokerConfig(BrokerConfig):
     """What a broker shares with its subscribers and publishers."""
 
     address: Sequence[str] = ()
+    credentials: Credentials | None = None
     tls: TLS | None = None
 
 
@@ -162,6 +164,7 @@ class ReputSubscriber(SubscriberUsecase[Delivered]):
             group=self.group,
             topic=self.topic,
             on_failure=self._on_failure,
+            credentials=self._outer_config.credentials,
             tls=self._outer_config.tls,
             **self.options,
         )

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypedDict
@@ -32,6 +33,17 @@ def moment_of(timestamp_ms: int) -> datetime:
         OverflowError: it is beyond the years 1 to 9999.
     """
     return _EPOCH + timedelta(milliseconds=timestamp_ms)
+
+
+def delay_level_of(delay_s: float) -> int:
+    """Return the first delay level that is not shorter than `delay_s` seconds.
+
+    Raises:
+        ValueError: it is negative, or longer than the last level.
+    """
+    if not 0 <= delay_s <= DELAY_LEVELS_MS[-1] / 1000:
+        raise ValueError(f"delay_s must be from 0 to {DELAY_LEVELS_MS[-1] // 1000}, not {delay_s}")
+    return 1 + bisect_left(DELAY_LEVELS_MS, delay_s * 1000)
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_left
 from collections.abc import Awaitable
 from typing import Final
 
@@ -29,7 +28,7 @@ from reput_client.transport.client import new_client_id
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import MessageModel
 from reput_protocol.errors import TopicNotFound
-from reput_protocol.record.delays import DELAY_LEVELS_MS
+from reput_protocol.record.delays import delay_level_of
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Waiter
 
@@ -262,12 +261,10 @@ class GroupMember:
 
     def nack(self, message: ReceivedMessage, delay_s: float | None, reason: str | None) -> Awaitable[None]:
         """See `ReceivedMessage`."""
-        if delay_s is not None and not 0 <= delay_s <= DELAY_LEVELS_MS[-1] / 1000:
-            raise ValueError(f"delay_s must be from 0 to {DELAY_LEVELS_MS[-1] // 1000}, not {delay_s}")
+        delay_level = 0 if delay_s is None else delay_level_of(delay_s)
         if self.options.orderly or self.options.model is MessageModel.BROADCASTING:
             work = self._come_again(message, 1.0 if delay_s is None else delay_s)
         else:
-            delay_level = 0 if delay_s is None else 1 + bisect_left(DELAY_LEVELS_MS, delay_s * 1000)
             work = self._give_back(message, delay_level, reason)
         return self._session.runtime.perform(work)
 
