@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +23,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel, ValidationError
 
+import reput_client.faststream
 from reput_client import TLS, Admin, InvalidName, Mode, PullConsumer, ReplyTimeout, RequestTimeout, otel
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
@@ -322,6 +325,22 @@ def test_without_faststream_the_extra_is_named() -> None:
     code = "import sys; sys.modules['faststream'] = None; import reput_client.faststream"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "install the extra faststream of reput-client" in result.stderr
+
+
+def test_what_faststream_exports_is_imported_from_where_it_exports_it() -> None:
+    public: set[str] = set()
+    for name in ("", ".message", ".specification.schema", ".types"):
+        public.update(import_module(f"faststream{name}").__all__)
+    sources = Path(reput_client.faststream.__file__).parent.glob("*.py")
+    private = {
+        name.name
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("faststream._internal")
+        for name in node.names
+    }
+    assert "Registrator" in private
+    assert private & public == set()
 
 
 # -- with a broker process -----------------------------------------------------------------------------------------
