@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -24,7 +25,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import BaseModel, ValidationError
 
 import reput_client.faststream
-from reput_client import TLS, Admin, InvalidName, Mode, PullConsumer, ReplyTimeout, RequestTimeout, otel
+from reput_client import (
+    TLS,
+    Admin,
+    InvalidName,
+    Mode,
+    Producer,
+    PullConsumer,
+    ReplyTimeout,
+    RequestTimeout,
+    otel,
+)
 from reput_client.errors import FilterSyntaxError, TopicNotFound
 from reput_client.faststream import ReputBroker, ReputMessage, ReputResponse, ReputRouter, TestReputBroker
 from support.broker_process import BrokerProcess
@@ -319,6 +330,12 @@ def test_what_cannot_work_is_refused_with_the_reason() -> None:
     broker.subscriber("orders", group="billing", tags="paid")
     with pytest.raises(SetupError, match="'billing' have different topics or filters"):
         asyncio.run(start(broker))
+
+
+@pytest.mark.parametrize("name", ["ack", "timeout_s", "retries", "deduplicate"])
+def test_messages_are_sent_as_a_producer_sends_them(name: str) -> None:
+    defaults = [inspect.signature(kind).parameters[name].default for kind in (ReputBroker, Producer)]
+    assert defaults[0] == defaults[1]
 
 
 def test_without_faststream_the_extra_is_named() -> None:

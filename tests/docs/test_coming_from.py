@@ -630,7 +630,7 @@ def broadcast(scene: Scene) -> Generator[None]:
 def in_order(scene: Scene) -> Generator[None]:
     scene.broker(bodies=BODIES)
     yield
-    assert scene.names["message"].body == b"0"
+    assert [message.body for message in scene.names["messages"]] == [b"0"]
 
 
 @check("Without a group", "One message by its place", "Read a range")

@@ -51,11 +51,11 @@ from reput_client.faststream.subscriber import (
     ReputSubscriberSpecificationConfig,
     SubscriberOptions,
 )
-from reput_client.produce.producer import Producer
+from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
 from reput_client.produce.receipts import SendReceipt
 from reput_client.tls import TLS
 from reput_client.transport.options import takes
-from reput_protocol.codes import Ack
+from reput_protocol.codes import Ack, AckLevel
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
@@ -198,10 +198,10 @@ class ReputBrokerOptions(_Defaults):
     address: str | Iterable[str] = "127.0.0.1:10911"
     _: KW_ONLY
     group: str = "reput-faststream"
-    ack: Ack = "flushed"
-    timeout_s: float = 10.0
-    retries: int = 0
-    deduplicate: bool = False
+    ack: Ack = AckLevel.FLUSHED
+    timeout_s: float = SEND_TIMEOUT_S
+    retries: int | None = None
+    deduplicate: bool | None = None
     security: BaseSecurity | None = None
     tls: TLS | None = None
     graceful_timeout: float | None = 15.0
@@ -244,9 +244,8 @@ class ReputBroker(_Declarations, BrokerUsecase[Delivered, Producer, ReputBrokerC
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the producer group.
         ack: the acknowledgement level of messages: `page_cache`, `flushed` or `replicated`.
-        timeout_s: seconds a send may take.
-        retries: how often a send is repeated; see `Producer`.
-        deduplicate: store a repeated message once.
+        timeout_s: seconds a send may take, with all repetitions.
+        retries, deduplicate: how often a send is repeated, and that it is stored once; see `Producer`.
         security: the user, and how to encrypt: FastStream's `SASLPlaintext(user, secret)`, with `ssl_context=` or
             `use_ssl=True` for TLS, or `BaseSecurity` for TLS without a user. Only signatures by the secret are sent.
             Without a user, `REPUT_USER` and `REPUT_SECRET_FILE` or `REPUT_SECRET` name one.
