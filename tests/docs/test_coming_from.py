@@ -41,7 +41,14 @@ from support.waiting import wait_until
 PAGE: Final = ROOT / "docs" / "coming-from.md"
 SECRET: Final = "secret-of-the-administrator"
 BODIES: Final = [b"%d" % number for number in range(5)]
-GIVEN: Final = {"producer", "admin", "consumer", "pull", "pop"}
+_KINDS: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "admin": ("Admin", {}),
+    "consumer": ("Consumer", {"group": "billing", "topic": "orders"}),
+    "pop": ("PopConsumer", {"group": "billing", "topic": "orders"}),
+    "producer": ("Producer", {}),
+    "pull": ("PullConsumer", {"group": "billing"}),
+}
+"""The clients that the page says are given."""
 _CODE: Final = r"`[^`]+`"
 
 
@@ -94,8 +101,8 @@ class Scene:
         self.names: dict[str, Any] = {}
         """What the code uses besides the given names; its clients are added when they are made."""
         self.observer: dict[str, Any] = {}
-        self.before: Callable[[], Any] | None = None
-        self.after: Callable[[], Any] | None = None
+        self.before: Callable[[], Any] = lambda: None
+        self.after: Callable[[], Any] = lambda: None
         """What to do before and after the code, while its clients are open."""
 
     def broker(self, queues: int = 1, bodies: list[bytes] | None = None, **options: Any) -> None:
@@ -125,13 +132,13 @@ class Scene:
         with blocking.Admin(self.address) as admin:
             return admin.committed_offset("billing", "orders", 0)
 
-    def handle(self, *, until: int = len(BODIES)) -> list[bytes]:
+    def handle(self) -> list[bytes]:
         """Give the code a handler that stops its consumer, and return what that collects."""
         handled: list[bytes] = []
 
         def handle(message: Any) -> None:
             handled.append(message.body)
-            if len(handled) == until:
+            if len(handled) == len(BODIES):
                 self.names["pop" if "pop" in self.names else "consumer"].stop()
 
         async def handle_async(message: Any) -> None:
@@ -142,60 +149,48 @@ class Scene:
 
     async def __call__(self) -> None:
         """Run the code, with the clients that it names."""
-        used = {node.id for node in ast.walk(ast.parse(self.line.code)) if isinstance(node, ast.Name)}
-        client = self.line.client
+        names = [node for node in ast.walk(ast.parse(self.line.code)) if isinstance(node, ast.Name)]
+        assigned = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        used = {node.id for node in names} - assigned - set(self.names)
         async with AsyncExitStack() as stack:
-            made: dict[str, Any] = {}
-            assigned = {
-                node.id
-                for node in ast.walk(ast.parse(self.line.code))
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-            }
-            used -= assigned
-            pops = not self.line.section.endswith("kafka")
-            if "queue" in used:
-                used.add("consumer")
-            if (
-                used & {"message", "messages"}
-                and not used & {"consumer", "pop"}
-                and "message" not in self.names
-            ):
-                used.add("pop" if pops else "consumer")
-            for name in sorted(used & GIVEN - set(self.names)):
-                made[name] = self.names[name] = await self._entered(stack, client, name)
-            if "queue" in used:
-                self.names["queue"] = next(
-                    each for each in made["consumer"].assignment if each.topic == "orders"
-                )
-            if used & {"message", "messages"} and "message" not in self.names:
-                source = made.get("pop") or made["consumer"]
-                received = await _done(source.receive(1) if "pop" in made else source.take(5.0))
-                self.names["messages"] = received
-                self.names["message"] = received[0] if isinstance(received, list) else received
-            public = {name: getattr(client, name) for name in dir(client)}
-            names = {**public, "address": self.address, **self.names}
-            if "consumer" in assigned:  # the handler stops it
-                self.names["consumer"] = _Late(names, "consumer")
+            await self._prepare(used, stack)
+            public = {name: getattr(self.line.client, name) for name in dir(self.line.client)}
+            found = {**public, "address": self.address, **self.names}
+            if "consumer" in assigned:
+                self.names["consumer"] = _Late(found, "consumer")
             program = compile(self.line.code, str(self.line), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             with trio.fail_after(20):
-                if self.before is not None:
-                    await _done(self.before())
-                await _done(eval(program, names))
-                self.names = names
-                if self.after is not None:
-                    await _done(self.after())
+                await _done(self.before())
+                await _done(eval(program, found))
+                self.names = found
+                await _done(self.after())
 
-    async def _entered(self, stack: AsyncExitStack, client: ModuleType, name: str) -> Any:
-        kinds = {"pull": "PullConsumer", "pop": "PopConsumer"}
-        kind = getattr(client, kinds.get(name, name.capitalize()))
-        group = {"group": "billing"} if name in ("consumer", "pull", "pop") else {}
-        topic = {"topic": "orders"} if name in ("consumer", "pop") else {}
-        new = kind(self.address, **group, **topic)
-        return stack.enter_context(new) if client is blocking else await stack.enter_async_context(new)
+    async def _prepare(self, used: set[str], stack: AsyncExitStack) -> None:
+        """Enter the clients that the code uses, and receive the message that it does."""
+        receives = bool(used & {"message", "messages"})
+        if "queue" in used or (receives and self.line.section.endswith("kafka")):
+            used.add("consumer")
+        elif receives:
+            used.add("pop")
+        for name in sorted(used & _KINDS.keys()):
+            kind, options = _KINDS[name]
+            new = getattr(self.line.client, kind)(self.address, **options)
+            is_blocking = self.line.client is blocking
+            self.names[name] = (
+                stack.enter_context(new) if is_blocking else await stack.enter_async_context(new)
+            )
+        if "queue" in used:
+            assignment = self.names["consumer"].assignment
+            self.names["queue"] = next(queue for queue in assignment if queue.topic == "orders")
+        if receives and "pop" in used:
+            self.names["messages"] = await _done(self.names["pop"].receive(1, invisible_s=30.0))
+            (self.names["message"],) = self.names["messages"]
+        elif receives:
+            self.names["message"] = await _done(self.names["consumer"].take(5.0))
 
 
 class _Late:
-    """A client that the code is about to make."""
+    """A client that the code is about to make, for the handler, which stops it."""
 
     def __init__(self, names: dict[str, Any], name: str) -> None:
         self._names, self._name = names, name
@@ -690,9 +685,17 @@ def acknowledged(scene: Scene) -> Generator[None]:
 @check("Receive several", "Time to acknowledge", "Create a group")
 def popped_several(scene: Scene) -> Generator[None]:
     scene.broker(bodies=BODIES)
+    scene.after = lambda: _has_a_minute(scene, "messages")
     yield
     assert [message.body for message in scene.names["messages"]] == BODIES
     assert popped(scene) == []
+
+
+def _has_a_minute(scene: Scene, name: str) -> None:
+    now = time.monotonic() if scene.line.client is blocking else trio.current_time()
+    received = scene.names[name]
+    for message in received if isinstance(received, list) else [received]:
+        assert 50 < message._invisible_until - now <= 60
 
 
 @check("Entries of dead workers")
@@ -709,9 +712,8 @@ def popped_again(scene: Scene) -> Generator[None]:
 @check("Still in progress")
 def extended(scene: Scene) -> Generator[None]:
     scene.broker(bodies=BODIES[:1])
-    before = time.monotonic()
+    scene.after = lambda: _has_a_minute(scene, "message")
     yield
-    assert scene.names["message"]._invisible_until > before + 59
     assert popped(scene) == []
 
 
