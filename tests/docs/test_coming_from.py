@@ -524,18 +524,13 @@ def marked(scene: Scene) -> Generator[None]:
     assert scene.committed() == 1  # at the end of the consumer
 
 
-@check("Position")
+@check("Position", "Committed offset")
 def positioned(scene: Scene) -> Generator[None]:
     scene.broker(bodies=BODIES)
     with blocking.Admin(scene.address) as admin:
         admin.commit_offset("billing", "orders", 0, 2)
     yield
     assert scene.names["offset"] == 2
-
-
-@check("Committed offset")
-def asked_for_the_committed(scene: Scene) -> Generator[None]:
-    yield from positioned(scene)
 
 
 @check("Lag")
