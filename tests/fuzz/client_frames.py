@@ -89,7 +89,7 @@ def fuzz_requests(header_type: HeaderType, form: Form, seed: int, cases: int) ->
         TemporaryDirectory(prefix="reput-fuzz-") as directory,
         # The broker looks at every request, though most signatures are wrong.
         patch("reput_broker.server.connection.UNAUTHENTICATED_MAX", 1 << 30),
-        patch.object(Penalties, "pause_s", return_value=0.0),
+        patch.object(Penalties, "pause_s", lambda *_: 0.0),
     ):
         trio.run(_Fuzzer(header_type, form, Random(seed), cases, outcome).run, Path(directory))
     return outcome
