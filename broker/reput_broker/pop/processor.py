@@ -95,6 +95,8 @@ class _Selection:
     rest: int = 0
     """How many messages it leaves."""
     count: int = 0
+    is_filtered: bool = False
+    """Whether what fits the filter is still to be found in what was taken last."""
 
     @property
     def is_cold(self) -> bool:
@@ -184,8 +186,7 @@ class PopProcessor:
     def _select_of(self, pop: _Pop, place: PoppedQueue, selection: _Selection) -> None:
         header, positions = pop.header, self._state.positions
         wanted = header.max_msg_nums - selection.count
-        is_full = wanted <= 0 or any(isinstance(taken.found, FilteredGet) for taken in selection.taken)
-        if is_full or not positions.lock(place):
+        if wanted <= 0 or selection.is_filtered or not positions.lock(place):
             if not header.order:
                 selection.rest += self._state.queues.left(place)
             return
@@ -201,6 +202,8 @@ class PopProcessor:
         if isinstance(taken.found, GetMessageResult):
             selection.count += taken.found.count
             selection.rest += max(0, taken.found.max_offset - taken.found.next_begin_offset)
+        else:
+            selection.is_filtered = True
 
     def _take(self, pop: _Pop, place: PoppedQueue, wanted: int) -> _Taken | None:
         header = pop.header
@@ -216,6 +219,8 @@ class PopProcessor:
             self._state.positions.forget_place(place)
             self._state.positions.commit(place, offset)
             found = self._get(pop, place, offset, wanted)
+        if isinstance(found, GetMessageResult) and found.next_begin_offset == offset == found.max_offset:
+            return None  # most queues of a topic that has thousands
         return _Taken(place, offset, found)
 
     def _get(self, pop: _Pop, place: PoppedQueue, offset: int, wanted: int) -> GetMessageResult | FilteredGet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,30 @@ async def test_a_held_pop_of_a_member_that_has_left_takes_no_message(tmp_path: P
             await send(bench, b"1")
         assert answers["leaves"].code == ResponseCode.POLLING_TIMEOUT
         assert bodies(stays.messages(answers["stays"])) == [b"1"], "woken in the place of the other"
+
+
+async def test_a_pop_takes_as_many_steps_for_each_queue_of_a_topic_that_has_thousands(tmp_path: Path) -> None:
+    """It looked at all queues before for each: one pop of 65,535 queues took two minutes, in which nothing else ran."""
+
+    async def steps(queues: int) -> int:
+        async with broker_bench(tmp_path / str(queues)) as bench:
+            await bench.create_topic(TOPIC, queues)
+            consumer, count = Consumer(bench), 0
+            await consumer.pop()
+
+            def note(_frame: Any, event: str, _argument: Any) -> None:
+                nonlocal count
+                count += event == "call"
+
+            sys.setprofile(note)
+            try:
+                await consumer.ask_pop()
+            finally:
+                sys.setprofile(None)
+            return count
+
+    few, many = await steps(100), await steps(1000)
+    assert many < 11 * few
 
 
 async def test_a_redelivery_wakes_a_held_pop(tmp_path: Path) -> None:
