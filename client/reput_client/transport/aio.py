@@ -198,7 +198,7 @@ class AnyioRuntime:
     def _find_loop(self) -> Callable[[], float]:
         """Return the running loop's clock; finding the loop each time would cost more than the clock."""
         if _running_in_trio():
-            clock: Callable[[], float] = sys.modules["trio"].current_time
+            clock: Callable[[], float] = sys.modules["trio"].lowlevel.current_clock().current_time
             return clock
         self._watch = _watch()
         return asyncio.get_running_loop().time
