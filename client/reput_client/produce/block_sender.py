@@ -180,7 +180,7 @@ class BlockSender:
             for link in links:
                 if now >= link.expires_at:
                     self._expire(now)
-                if (link.waiting or link.has_unwritten) and not link.send(now):
+                if (link.waiting or (link.flying and link.has_unwritten)) and not link.send(now):
                     written = False
             if not self._has_news:
                 break
