@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import inf
+from typing import Final, cast
 
 import structlog
 import trio
@@ -24,6 +25,19 @@ from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
+
+
+class _Unlimited:
+    """In place of trio's limiter, which takes a turn of the event loop: one sync runs at a time anyway."""
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        """Let the thread begin."""
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        """Note nothing."""
+
+
+_UNLIMITED: Final = cast("trio.CapacityLimiter", _Unlimited())
 
 
 class FlushCommitLogService:
@@ -48,7 +62,6 @@ class FlushCommitLogService:
         self._flushed = progress.flushed
         self._on_failure = on_failure
         self._wanted = trio.Event()
-        self._limiter = trio.CapacityLimiter(1)
         self._sync_always = config.flush == "sync"
         self._thorough_at = -inf
         progress.flushed.want = self.want
@@ -80,7 +93,7 @@ class FlushCommitLogService:
         if self._sync_always:
             progress.offer()
         try:
-            flushed = await trio.to_thread.run_sync(self._store.flush_commit_log, limiter=self._limiter)
+            flushed = await trio.to_thread.run_sync(self._store.flush_commit_log, limiter=_UNLIMITED)
         except (ReputError, OSError) as error:
             self._counters.flush_errors["commitlog"] += 1
             self._fail(str(error))
