@@ -145,6 +145,8 @@ check: $(DEV) ## check style, types and import rules; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	for platform in win32 darwin; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
+		-p reput_client -p reput_protocol || exit 1; done
 	$(BIN)/lint-imports
 
 format: $(DEV) ## format the code as `make check` requires, and write conf/broker.toml from the options

@@ -6,6 +6,7 @@ face each await calls the blocking method and is over at once, and tasks are thr
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import threading
@@ -28,8 +29,10 @@ FACES = ("trio", "asyncio", "blocking")
 class Face:
     """The classes of one API, and how to run code with it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+        """`loop` makes the event loop, of asyncio."""
         self.name = name
+        self._options = {} if loop is None else {"loop_factory": loop}
         self.is_blocking = name == "blocking"
         if self.is_blocking:
             self.Producer: Any = _wrapped(reput_client.blocking.Producer)
@@ -52,7 +55,7 @@ class Face:
         if self.is_blocking:
             finish(scenario())
         else:
-            anyio.run(_counting_tasks(scenario, self.name), backend=self.name)
+            anyio.run(_counting_tasks(scenario, self.name), backend=self.name, backend_options=self._options)
         # The broker's ends of the connections are in this process too, and close a moment later.
         deadline = time.monotonic() + 5.0
         # So do the threads that an event loop has lent.
@@ -130,8 +133,6 @@ def _counting_tasks(
             import trio
 
             return trio.lowlevel.current_statistics().tasks_living
-        import asyncio
-
         return len(asyncio.all_tasks())
 
     async def run() -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -71,12 +71,13 @@ class FileOwner:
 
 def _lock(descriptor: int) -> None:
     """Lock an open file until it is closed; BlockingIOError or PermissionError if it is locked."""
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # Windows
-        msvcrt = import_module("msvcrt")
+    if sys.platform == "win32":
+        import msvcrt
+
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     else:
+        import fcntl
+
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
