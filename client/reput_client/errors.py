@@ -62,6 +62,7 @@ __all__ = [
     "NoQueue",
     "NotABroker",
     "NotDelivered",
+    "NotDeserialized",
     "NotFound",
     "NotMaster",
     "OffsetOutOfRange",
@@ -357,6 +358,23 @@ class DamagedMessage(ReputError):
 
     def __init__(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
         super().__init__(f"message {topic}/{queue_id} at offset {queue_offset}: {reason}")
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        self.reason = reason
+
+
+class NotDeserialized(ReputError):
+    """A message's `deserializer` raised for its body, so it has no `value`; `body` is readable.
+
+    `__cause__` is what the deserializer raised, and `reason` its text.
+    """
+
+    def __init__(self, topic: str, queue_id: int, queue_offset: int, reason: str) -> None:
+        super().__init__(
+            f"message {topic}/{queue_id} at offset {queue_offset} cannot be deserialized: {reason}; reject it, or "
+            "deserialize its body in another way"
+        )
         self.topic = topic
         self.queue_id = queue_id
         self.queue_offset = queue_offset

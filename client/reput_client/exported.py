@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from reput_client.produce.receipts import SendReceipt as SendReceipt
     from reput_client.produce.receipts import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
+    from reput_client.serialize import Json as Json
     from reput_client.tls import TLS as TLS
     from reput_client.transport.backoff import Backoff as Backoff
     from reput_client.users import UserDescription as UserDescription
@@ -124,6 +125,7 @@ _SHARED: Final = {
     "reput_client.produce.posted_block": "Posted",
     "reput_client.produce.receipts": "SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
+    "reput_client.serialize": "Json",
     "reput_client.tls": "TLS",
     "reput_client.transport.backoff": "Backoff",
     "reput_client.users": "UserDescription UserTable",

@@ -6,11 +6,12 @@ A record's checksums are verified before a message is created from it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
-from reput_client.errors import DamagedMessage, NotDelivered, UnsupportedCompression
+from reput_client.errors import DamagedMessage, NotDelivered, NotDeserialized, UnsupportedCompression
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
@@ -41,6 +42,17 @@ from reput_protocol.record.row import (
     WIDTH,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    V = TypeVarWithDefault("V", default=Any)
+    """The type of the values of messages: what a deserializer returns."""
+else:  # Python 3.11 has no defaults
+    V = TypeVar("V")
+
+Deserializer: TypeAlias = Callable[[bytes], V]
+"""Returns the value of a message for its body."""
+
 R = TypeVar("R", bound="ReceivedMessage")
 
 _COMPRESSED: Final = int(MessageSysFlag.COMPRESSED)
@@ -64,16 +76,18 @@ class PulledRecords:
 
     Attributes:
         deliverer: the member of a group that pulled them, or None.
+        deserializer: returns the value of a message for its body; None: the body is the value.
         topic, broker_name: where they were pulled from.
         data: the records.
         table: the kernel's numbers for them (`COLUMNS`).
         faults: checksum failures, by the start of the record's row in the table.
     """
 
-    __slots__ = ("broker_name", "data", "deliverer", "faults", "table", "topic")
+    __slots__ = ("broker_name", "data", "deliverer", "deserializer", "faults", "table", "topic")
 
     def __init__(self, topic: str, broker_name: str, data: bytes, table: array[int]) -> None:
         self.deliverer: Deliverer | None = None
+        self.deserializer: Deserializer[Any] | None = None
         self.topic = topic
         self.broker_name = broker_name
         self.data = data
@@ -83,7 +97,7 @@ class PulledRecords:
     def alone(self, at: int) -> PulledRecords:
         """Return only the record of the row that starts at `at`."""
         start, size = self.table[at + POSITION : at + POSITION + 2]
-        return _SingleRecord(self.data[start : start + size], self.broker_name, self.topic)
+        return _SingleRecord(self.data[start : start + size], self.broker_name, self.topic, self.deserializer)
 
 
 class _SingleRecord(PulledRecords):
@@ -91,7 +105,13 @@ class _SingleRecord(PulledRecords):
 
     __slots__ = ()
 
-    def __init__(self, record: bytes, broker_name: str, topic: str | None = None) -> None:
+    def __init__(
+        self,
+        record: bytes,
+        broker_name: str,
+        topic: str | None = None,
+        deserializer: Deserializer[Any] | None = None,
+    ) -> None:
         """Read the record; by default the topic is the one that it names.
 
         Raises:
@@ -106,22 +126,24 @@ class _SingleRecord(PulledRecords):
             start, size = table[TOPIC : TOPIC + 2]
             topic = record[start : start + size].decode("utf-8", "replace")
         super().__init__(topic, broker_name, record, table)
+        self.deserializer = deserializer
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without the table, whose columns may change."""
-        return type(self), (self.data, self.broker_name, self.topic)
+        return type(self), (self.data, self.broker_name, self.topic, self.deserializer)
 
 
-class ReceivedMessage:
-    """One message of a pull.
+class ReceivedMessage(Generic[V]):
+    """One message of a pull; `V` is the type of its `value`.
 
-    It keeps the bytes of the whole pull in memory; a copy (`copy.copy`, or a pickle) keeps only its own.
+    It keeps the bytes of the whole pull in memory; a copy (`copy.copy`, or a pickle) keeps only its own. A pickle
+    includes the deserializer, if there is one.
 
     Attributes:
         send_back_id: identifies it in all requests that give it back.
     """
 
-    __slots__ = ("_at", "_records", "send_back_id")
+    __slots__ = ("_at", "_records", "_value", "send_back_id")
 
     def __init__(self, records: PulledRecords, at: int) -> None:
         """Create the message for the row that starts at `at` in the table."""
@@ -142,6 +164,7 @@ class ReceivedMessage:
         """Return the state of a copy, which does not keep the pull."""
         state: Any = object.__getstate__(self)
         others, slots = state
+        slots.pop("_value", None)  # deserialized again where it is used
         return others, {**slots, "_records": self._records.alone(self._at), "_at": 0}
 
     # -- content -----------------------------------------------------------------------------------------------
@@ -162,6 +185,25 @@ class ReceivedMessage:
         start = table[at + BODY]
         body = records.data[start : start + table[at + BODY_SIZE]]
         return self._inflated(body) if table[at + SYS_FLAG] & _COMPRESSED else body
+
+    @property
+    def value(self) -> V:
+        """What the consumer's `deserializer` returns for the body, called on the first access; without one, the body.
+
+        Raises:
+            NotDeserialized: the deserializer raised an exception, which is the cause.
+            DamagedMessage, UnsupportedCompression: as `body`.
+        """
+        with suppress(AttributeError):  # not set yet
+            return self._value
+        body: Any = self.body
+        deserializer = self._records.deserializer
+        try:
+            self._value: V = body if deserializer is None else deserializer(body)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise NotDeserialized(self.topic, self.queue_id, self.queue_offset, reason) from error
+        return self._value
 
     @property
     def raw_body(self) -> bytes:
@@ -399,7 +441,7 @@ class ReceivedMessage:
         return self._records.data[store_host_in(self._records.table[self._at + BODY], self.sys_flag)]
 
 
-class DamagedRecord(ReceivedMessage):
+class DamagedRecord(ReceivedMessage[V]):
     """A message whose record is unreadable or another message's.
 
     Access to any field of the record raises `DamagedMessage`. Topic, queue id and queue offset are the pulled ones;

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import OffsetStore
@@ -14,7 +14,7 @@ from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.errors import ClientClosed, ReputError
-from reput_client.received import R, ReceivedMessage
+from reput_client.received import R, ReceivedMessage, V
 from reput_client.transport.options import takes
 from reput_protocol.record.message import MessageQueue
 
@@ -24,13 +24,13 @@ _Consumer = on_blocking_runtime(asynchronous.Consumer)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockingConsumerOptions(ConsumerOptions):
+class BlockingConsumerOptions(ConsumerOptions[V]):
     """See `Consumer`."""
 
     offset_store: OffsetStore | None = None  # type: ignore[assignment]
 
 
-class Consumer(BlockingClient[asynchronous.Consumer]):
+class Consumer(BlockingClient[asynchronous.Consumer[V]], Generic[V]):
     """A member of a consumer group; a context manager and an iterator. See `reput_client.Consumer`.
 
     One thread iterates; any thread may close the consumer, which ends the iteration. A daemon thread keeps the
@@ -39,7 +39,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     """
 
     @takes(BlockingConsumerOptions)
-    def __init__(self, options: BlockingConsumerOptions) -> None:
+    def __init__(self, options: BlockingConsumerOptions[V]) -> None:
         store = options.offset_store
         own = None if store is None else store._client
         super().__init__(_Consumer(**{**vars(options), "offset_store": own}))
@@ -102,7 +102,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ReceivedMessage:
+    def __next__(self) -> ReceivedMessage[V]:
         message = self._runtime.call(self._client._receive_nowait)
         if message is None:
             message = self.receive()
@@ -110,9 +110,9 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
                 raise StopIteration
         return message
 
-    receive = blocking(asynchronous.Consumer.receive)
-    take = blocking(asynchronous.Consumer.take)
-    receive_many = blocking(asynchronous.Consumer.receive_many)
+    receive = blocking(asynchronous.Consumer[V].receive)
+    take = blocking(asynchronous.Consumer[V].take)
+    receive_many = blocking(asynchronous.Consumer[V].receive_many)
     commit = blocking(asynchronous.Consumer.commit)
     failed = blocking(asynchronous.Consumer.failed)
     rewind = locked(asynchronous.Consumer.rewind)
@@ -126,7 +126,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
 
     def run(
         self,
-        handler: Callable[[ReceivedMessage], object],
+        handler: Callable[[ReceivedMessage[V]], object],
         *,
         concurrency: int = 1,
         handle_signals: bool = True,
@@ -150,7 +150,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
                 with suppress(ReputError):  # the end of the consumer tries again
                     self.commit()
 
-    def _run(self, handler: Callable[[ReceivedMessage], object], concurrency: int) -> None:
+    def _run(self, handler: Callable[[ReceivedMessage[V]], object], concurrency: int) -> None:
         handlers = self._client._member.handlers
         handlers.begin(concurrency)
         try:
@@ -172,7 +172,7 @@ class Consumer(BlockingClient[asynchronous.Consumer]):
             with suppress(ClientClosed):  # from an interrupt
                 self.rewind()
 
-    def _handle(self, message: ReceivedMessage, handler: Callable[[ReceivedMessage], object]) -> None:
+    def _handle(self, message: ReceivedMessage[V], handler: Callable[[ReceivedMessage[V]], object]) -> None:
         try:
             handler(message)
         except Exception as error:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Generic
 
 from reput_client.blocking.client import BlockingClient, blocking, constructor
 from reput_client.blocking.consumer import run_in_threads
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.errors import ClientClosed
 from reput_client.pop import consumer as asynchronous
 from reput_client.pop import popped
 from reput_client.pop.handling import Run
+from reput_client.received import V
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
 
 
-class PoppedMessage(popped.Popped):
+class PoppedMessage(popped.Popped[V]):
     """A message of a `PopConsumer`. See `reput_client.PoppedMessage`."""
 
     __slots__ = ()
 
     @property
-    def _client(self) -> PoppedMessage:
+    def _client(self) -> PoppedMessage[V]:
         return self
 
     @property
@@ -36,7 +39,7 @@ class PoppedMessage(popped.Popped):
     reject = blocking(popped.PoppedMessage.reject)  # type: ignore[arg-type]
 
 
-class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
+class PopConsumer(BlockingClient[asynchronous.PopConsumer[V]], Generic[V]):
     """Receives messages that no other member of the group has meanwhile; a context manager.
 
     Arguments and errors are those of `reput_client.PopConsumer`. Threads may share one. While `run` is active, a daemon
@@ -44,7 +47,7 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
     """
 
     @constructor(asynchronous.PopConsumer)
-    def __init__(self, client: asynchronous.PopConsumer) -> None:
+    def __init__(self, client: asynchronous.PopConsumer[V]) -> None:
         super().__init__(client)
 
     @property
@@ -84,14 +87,14 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
 
     def receive(
         self, max_messages: int = POP_MESSAGES_MAX, *, invisible_s: float = 60.0, wait_s: float = 15.0
-    ) -> list[PoppedMessage]:
+    ) -> list[PoppedMessage[V]]:
         """Return up to `max_messages` messages, at most 32; waits up to `wait_s` seconds if there are none.
 
         See `reput_client.PopConsumer.receive`.
         """
         return self._runtime.run(self._client._receive_as(PoppedMessage, max_messages, invisible_s, wait_s))
 
-    def ack(self, messages: Iterable[PoppedMessage]) -> None:
+    def ack(self, messages: Iterable[PoppedMessage[V]]) -> None:
         """Acknowledge several messages, with one request for each broker.
 
         See `reput_client.PopConsumer.ack`.
@@ -107,24 +110,31 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
 
     def run(
         self,
-        handler: Callable[[PoppedMessage], object],
+        handler: Callable[[PoppedMessage[V]], object],
         *,
         concurrency: int = 1,
         invisible_s: float = 60.0,
+        handle_signals: bool = True,
     ) -> None:
         """Call `handler` with every message, in `concurrency` threads, until the consumer is stopped or closed.
 
         With `concurrency=1` it runs in the calling thread. If `on_failure` ends `run`, the first exception is raised
         once the handlers in progress are done. Otherwise as `reput_client.PopConsumer.run`.
         """
+        with StopSignals(self._runtime, self.stop, enabled=handle_signals):
+            self._run(handler, concurrency, invisible_s)
+
+    def _run(
+        self, handler: Callable[[PoppedMessage[V]], object], concurrency: int, invisible_s: float
+    ) -> None:
         runtime, client = self._runtime, self._client
         if client._tracing is not None:
             handler = client._tracing.plain_handler(handler, self.group)
-        run: Run[PoppedMessage] = runtime.call(
+        run: Run[PoppedMessage[V]] = runtime.call(
             lambda: client._begin_run(PoppedMessage, concurrency, invisible_s)
         )
 
-        def handle(message: PoppedMessage) -> None:
+        def handle(message: PoppedMessage[V]) -> None:
             try:
                 handler(message)
             except Exception as error:
@@ -132,10 +142,10 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer]):
             else:
                 runtime.call(lambda: run.handled(message))
 
-        def take(timeout_s: float) -> PoppedMessage | None:
+        def take(timeout_s: float) -> PoppedMessage[V] | None:
             return runtime.run(run.take(timeout_s))
 
-        slots: list[PoppedMessage | None] = [None] * concurrency
+        slots: list[PoppedMessage[V] | None] = [None] * concurrency
         try:
             if concurrency == 1:
                 while (message := runtime.run(run.take())) is not None:

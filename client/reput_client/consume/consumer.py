@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from time import monotonic
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from reput_client.consume.group.commits import FileOwner, offset_file
 from reput_client.consume.group.failures import GiveBack
@@ -18,14 +18,14 @@ from reput_client.consume.group.positions import GroupPositions
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.taking import Taking
 from reput_client.offset_store import LocalFileOffsetStore
-from reput_client.received import ReceivedMessage
+from reput_client.received import ReceivedMessage, V
 from reput_client.transport.options import takes
 from reput_protocol.codes import MessageModel
 
 _ENDING_S: Final = 1.0
 
 
-class Consumer(GroupPositions):
+class Consumer(GroupPositions, Generic[V]):
     """A member of a consumer group; an async context manager for trio and asyncio.
 
         async with Consumer(address, group="billing", topic="orders") as consumer:
@@ -51,6 +51,8 @@ class Consumer(GroupPositions):
         start: where to begin in a queue for which the group has no offset: `earliest`, `latest`, a datetime (messages
             stored from then on), a queue offset, or a function that returns one for a queue.
         mode: `clustering`, or `broadcasting`: every member gets every message and keeps its own offsets.
+        deserializer: returns `ReceivedMessage.value` for a body, such as `Json(Order).deserialize`. The type of the
+            consumer, `Consumer[Order]`, and of its messages follows from it.
         orderly: deliver one message of a queue at a time, even with `run(concurrency=n)`, under a lock at the broker. A
             queue moves when its message is handled; after a member was killed, within a minute.
         allocation: how queues are divided, the same for all members: `averagely`, `circularly`, `by_machine_room`,
@@ -59,7 +61,8 @@ class Consumer(GroupPositions):
             delivered, so it may `seek`. Here and in `on_revoked`, a coroutine is awaited, and an exception is logged.
         on_revoked: called with a list of queues that this member gives up, also at its end, after their last message
             was delivered and before their last commit. Other members wait 0.3 s for that, except in order.
-        on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`.
+        on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`. A message
+            that cannot be deserialized is not tried again.
         handler_timeout_s: after this long in a handler of `run` or with the caller of `take` or `receive_many`, a
             message is given back to the broker and counts as handled. Not in order or broadcasting.
         prefetch_messages, prefetch_bytes: prefetch limits over all queues (a single message may be larger).
@@ -77,7 +80,7 @@ class Consumer(GroupPositions):
     """
 
     @takes(ConsumerOptions)
-    def __init__(self, options: ConsumerOptions) -> None:
+    def __init__(self, options: ConsumerOptions[V]) -> None:
         self.group = options.group
         super().__init__(options)
         self._own_file: FileOwner | None = None
@@ -205,7 +208,7 @@ class Consumer(GroupPositions):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
+    async def __anext__(self) -> ReceivedMessage[V]:
         # `_receive_nowait` inlined: this runs for every message.
         iteration = self._iteration
         if monotonic() < iteration.until:
@@ -218,7 +221,7 @@ class Consumer(GroupPositions):
             raise StopAsyncIteration
         return message
 
-    def _receive_nowait(self) -> ReceivedMessage | None:
+    def _receive_nowait(self) -> ReceivedMessage[V] | None:
         """Like `receive`, but never waits: None if it would have to wait or poll."""
         iteration = self._iteration
         if monotonic() < iteration.until:
@@ -228,7 +231,7 @@ class Consumer(GroupPositions):
                 return message
         return None
 
-    async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
+    async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage[V] | None:
         """Mark the message before as handled; return the next, or None after `timeout_s` or when stopped or closed.
 
         With a `commit_interval_s` of 0, a commit may take half a second longer than `timeout_s`.
@@ -239,7 +242,7 @@ class Consumer(GroupPositions):
         """
         return await self._taking.receive(timeout_s)
 
-    async def take(self, timeout_s: float = math.inf) -> ReceivedMessage | None:
+    async def take(self, timeout_s: float = math.inf) -> ReceivedMessage[V] | None:
         """Like `receive`, but the message counts as handled only when its `ack`, `nack` or `reject` is called.
 
         For programs that handle several messages at a time, as `run` does.
@@ -247,7 +250,7 @@ class Consumer(GroupPositions):
         taken = await self._taking.take(timeout_s)
         return None if taken is None else taken[1]
 
-    async def receive_many(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
+    async def receive_many(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage[V]]:
         """Return up to `max_messages` messages at a time; empty after `timeout_s` or when stopped or closed.
 
         Waits for the first only, and adds those that have arrived by then. As with `take`, each counts as handled only
@@ -260,7 +263,7 @@ class Consumer(GroupPositions):
         if max_messages < 1:
             raise ValueError(f"max_messages must be at least 1, not {max_messages}")
         taken = await self._taking.take(timeout_s)
-        messages: list[ReceivedMessage] = []
+        messages: list[ReceivedMessage[V]] = []
         while taken is not None:
             messages.append(taken[1])
             taken = self._taking.take_ready() if len(messages) < max_messages else None
@@ -268,7 +271,7 @@ class Consumer(GroupPositions):
 
     async def run(
         self,
-        handler: Callable[[ReceivedMessage], Awaitable[object]],
+        handler: Callable[[ReceivedMessage[V]], Awaitable[object]],
         *,
         concurrency: int = 1,
         handle_signals: bool = True,

@@ -8,10 +8,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, repeat
-from typing import Final, NamedTuple, Self, overload
+from typing import Final, Generic, NamedTuple, Self, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
-from reput_client.received import DamagedRecord, Deliverer, PulledRecords, ReceivedMessage
+from reput_client.received import DamagedRecord, Deliverer, Deserializer, PulledRecords, ReceivedMessage, V
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
@@ -117,7 +117,7 @@ def pull_ext(
     ).to_ext(HeaderType.MSGPACK)
 
 
-class PulledMessages(Sequence[ReceivedMessage]):
+class PulledMessages(Sequence[ReceivedMessage[V]]):
     """The messages of a pull, each created over the received bytes when it is accessed.
 
     A broker filters tags by hash; messages that only share the hash of a wanted tag are left out. A message whose
@@ -154,11 +154,11 @@ class PulledMessages(Sequence[ReceivedMessage]):
             values, codes = distinct(data, table, TAG, WIDTH)
             is_wanted = [tag_filter.matches_tag(value.decode("utf-8", "replace") or None) for value in values]
             self._rows = [WIDTH * row for row, code in enumerate(codes) if is_wanted[code]]
-        self._messages: list[ReceivedMessage] | None = None
+        self._messages: list[ReceivedMessage[V]] | None = None
         if surveyed is not None and pulled is not None:
             self._messages = list(self._with_damaged(surveyed, pulled.queue_id))
 
-    def _with_damaged(self, surveyed: list[SurveyedMessage], queue_id: int) -> Iterator[ReceivedMessage]:
+    def _with_damaged(self, surveyed: list[SurveyedMessage], queue_id: int) -> Iterator[ReceivedMessage[V]]:
         """Yield all messages in order. A damaged one's tag is unknown, so no filter hides it."""
         records = self._records
         wanted = frozenset(self._rows)
@@ -172,9 +172,10 @@ class PulledMessages(Sequence[ReceivedMessage]):
                 yield ReceivedMessage(records, at)
             at += WIDTH
 
-    def _delivered_by(self, deliverer: Deliverer) -> None:
-        """Make `ack` and its kin of the messages known to the member of a group that pulled them."""
+    def _delivered_by(self, deliverer: Deliverer | None, deserializer: Deserializer[V] | None) -> None:
+        """Note the member of a group that pulled the messages, if it was one, and what makes their values."""
         self._records.deliverer = deliverer
+        self._records.deserializer = deserializer
         for message in self._messages or ():  # a damaged one has records of its own
             message._records.deliverer = deliverer  # noqa: SLF001
 
@@ -188,7 +189,7 @@ class PulledMessages(Sequence[ReceivedMessage]):
         """The records back to back, as received."""
         return self._records.data
 
-    def _at(self, index: int) -> ReceivedMessage:
+    def _at(self, index: int) -> ReceivedMessage[V]:
         if self._messages is not None:
             return self._messages[index]
         return ReceivedMessage(self._records, self._rows[index])
@@ -196,16 +197,16 @@ class PulledMessages(Sequence[ReceivedMessage]):
     def __len__(self) -> int:
         return len(self._rows if self._messages is None else self._messages)
 
-    def __iter__(self) -> Iterator[ReceivedMessage]:
+    def __iter__(self) -> Iterator[ReceivedMessage[V]]:
         if self._messages is not None:
             return iter(self._messages)
         return map(ReceivedMessage, repeat(self._records), self._rows)
 
     @overload
-    def __getitem__(self, index: int) -> ReceivedMessage: ...
+    def __getitem__(self, index: int) -> ReceivedMessage[V]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[ReceivedMessage]: ...
-    def __getitem__(self, index: int | slice) -> ReceivedMessage | list[ReceivedMessage]:
+    def __getitem__(self, index: slice) -> list[ReceivedMessage[V]]: ...
+    def __getitem__(self, index: int | slice) -> ReceivedMessage[V] | list[ReceivedMessage[V]]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         size = len(self)
@@ -269,7 +270,7 @@ class FoundMessages(NamedTuple):
     """False while the broker rebuilds its index after a crash: messages may be missing."""
 
 
-class PullResult:
+class PullResult(Generic[V]):
     """Status, messages and the offsets to continue with.
 
     Attributes:
@@ -292,7 +293,7 @@ class PullResult:
     def __init__(
         self,
         status: PullStatus,
-        messages: PulledMessages,
+        messages: PulledMessages[V],
         next_begin_offset: int,
         min_offset: int,
         max_offset: int,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic
 
 from reput_client.consume.fetch_records import (
     COLUMN_BYTES,
@@ -27,6 +28,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.consume.slave_pulls import SlavePulls
+from reput_client.received import Deserializer, V
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import is_not_master
 from reput_client.transport.standbys import standbys
@@ -38,13 +40,14 @@ from reput_protocol.wire.header import Value
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullConsumerOptions(ClientOptions):
+class PullConsumerOptions(ClientOptions, Generic[V]):
     """See `PullConsumer`."""
 
     group: str
+    deserializer: Deserializer[V] | None = None
 
 
-class PullConsumer(QueueBounds):
+class PullConsumer(QueueBounds, Generic[V]):
     """Pulls messages and keeps a group's offsets; an async context manager for trio and asyncio.
 
     Tasks may share one; their pulls wait concurrently on one connection.
@@ -52,6 +55,7 @@ class PullConsumer(QueueBounds):
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the consumer group for `commit` and `committed`.
+        deserializer: returns `ReceivedMessage.value` for a body, such as `Json(Order).deserialize`.
         timeout_s: seconds a request may take, including connecting; for a pull, in addition to `wait_s`.
 
     Raises:
@@ -59,8 +63,9 @@ class PullConsumer(QueueBounds):
     """
 
     @takes(PullConsumerOptions)
-    def __init__(self, options: PullConsumerOptions) -> None:
+    def __init__(self, options: PullConsumerOptions[V]) -> None:
         self.group = check_client_group(options.group)
+        self._deserializer = options.deserializer
         super().__init__(options)
         self._new_read_aheads()
 
@@ -91,7 +96,7 @@ class PullConsumer(QueueBounds):
         max_bytes: int = PULL_BYTES_MAX,
         read_ahead: bool = False,
         broker_name: str | None = None,
-    ) -> PullResult:
+    ) -> PullResult[V]:
         """Return messages of one queue from `offset` on; waits up to `wait_s` seconds if there are none.
 
         The result says why nothing was found (`status`), and where to continue (`next_begin_offset`).
@@ -136,6 +141,7 @@ class PullConsumer(QueueBounds):
             queue, offset, ext(offset, wait_s), wanted, what, deadline, until
         )
         if result is not None:
+            result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
             return result
         call = await self._read_ahead.take(queue, ext(offset, 0.0), deadline)
         if (
@@ -147,6 +153,7 @@ class PullConsumer(QueueBounds):
                 RequestCode.PULL_MESSAGE, ext(offset, wait_s), what=what, queue=queue, deadline=until
             )
         result = pull_result(queue, offset, call, wanted)
+        result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
         self._slave_pulls.suggested(queue, result)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             self._read_ahead.start(

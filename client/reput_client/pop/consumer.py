@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Generic, Self
 
 from reput_client.consume.group.failures import GiveBack, OnFailure
+from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.pop.handling import Run, check_invisible
 from reput_client.pop.popped import M, PoppedMessage
 from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
+from reput_client.received import Deserializer, V
 from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
@@ -24,7 +26,7 @@ from reput_protocol.wire.header import HeaderType
 
 
 @dataclass(frozen=True, kw_only=True)
-class PopConsumerOptions(ClientOptions):
+class PopConsumerOptions(ClientOptions, Generic[V]):
     """See `PopConsumer`."""
 
     group: str
@@ -33,6 +35,7 @@ class PopConsumerOptions(ClientOptions):
     tags: str = "*"
     sql: str | None = None
     start: Start = "earliest"
+    deserializer: Deserializer[V] | None = None
     orderly: bool | None = None
     on_failure: OnFailure | None = None
     wait_for_topic: bool = True
@@ -50,7 +53,7 @@ class PopConsumerOptions(ClientOptions):
         )
 
 
-class PopConsumer(Client):
+class PopConsumer(Client, Generic[V]):
     """Receives messages that no other member of the group has meanwhile; an async context manager.
 
         async with PopConsumer(address, group="billing", topic="orders") as consumer:
@@ -72,9 +75,10 @@ class PopConsumer(Client):
         tags: `*`, or tags joined by `||`, for every topic without its own.
         sql: instead of tags, a SQL92 expression over message properties, evaluated by the broker.
         start: where to begin in a queue for which the group has no offset, as of `Consumer`.
+        deserializer: returns `PoppedMessage.value` for a body, such as `Json(Order).deserialize`.
         orderly: receive the messages of a queue in order: the next ones only when those before are acknowledged, or
             visible again. None: as the group's setting `consumeMessageOrderly` says.
-        on_failure: what `run` does when a handler raises: `GiveBack` (default), `RetryHere` or `StopRunning`.
+        on_failure: what `run` does when a handler raises, as of `Consumer`.
         wait_for_topic: wait for a topic that does not exist; if False, receiving raises `TopicNotFound`.
         timeout_s: seconds a request may take, including connecting.
 
@@ -83,7 +87,7 @@ class PopConsumer(Client):
     """
 
     @takes(PopConsumerOptions)
-    def __init__(self, options: PopConsumerOptions) -> None:
+    def __init__(self, options: PopConsumerOptions[V]) -> None:
         self.group = options.group
         super().__init__(options)
         self._options = options
@@ -94,6 +98,7 @@ class PopConsumer(Client):
             self._settling,
             start=options.start,
             wait_for_topic=options.wait_for_topic,
+            deserializer=options.deserializer,
         )
         self._runs: set[Run[Any]] = set()
         self._stopped = False
@@ -198,7 +203,7 @@ class PopConsumer(Client):
 
     async def receive(
         self, max_messages: int = POP_MESSAGES_MAX, *, invisible_s: float = 60.0, wait_s: float = 15.0
-    ) -> list[PoppedMessage]:
+    ) -> list[PoppedMessage[V]]:
         """Return up to `max_messages` messages, at most 32; waits up to `wait_s` seconds if there are none.
 
         For `invisible_s` seconds no other member receives them. Messages of one queue are in order. A call that is
@@ -236,10 +241,11 @@ class PopConsumer(Client):
 
     async def run(
         self,
-        handler: Callable[[PoppedMessage], Awaitable[object]],
+        handler: Callable[[PoppedMessage[V]], Awaitable[object]],
         *,
         concurrency: int = 1,
         invisible_s: float = 60.0,
+        handle_signals: bool = True,
     ) -> None:
         """Call `handler` with every message, up to `concurrency` at a time, until the consumer is stopped or closed.
 
@@ -251,19 +257,22 @@ class PopConsumer(Client):
         At the end, also when it is cancelled, handled messages are acknowledged, and all others given back, so that
         the group receives them at once.
 
+        SIGTERM and SIGINT (Ctrl-C) stop the consumer, as in `Consumer.run`; not with `handle_signals=False`.
+
         Raises:
             BrokerError: a permanent refusal. While brokers are away, this waits.
         """
         if self._tracing is not None:
             handler = self._tracing.handler(handler, self.group)
-        run = self._begin_run(PoppedMessage, concurrency, invisible_s)
-        try:
-            if concurrency > 1:
-                await run.run_concurrently(handler)
-            else:
-                await run.run_one_by_one(handler)
-        finally:
-            await self._end_run(run)
+        with StopSignals(self._session.runtime, self.stop, enabled=handle_signals):
+            run = self._begin_run(PoppedMessage, concurrency, invisible_s)
+            try:
+                if concurrency > 1:
+                    await run.run_concurrently(handler)
+                else:
+                    await run.run_one_by_one(handler)
+            finally:
+                await self._end_run(run)
 
     def _begin_run(self, kind: type[M], concurrency: int, invisible_s: float) -> Run[M]:
         """Return a new run, for code that calls handlers in its own way."""

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_client.consume.pull import read_records
-from reput_client.received import PulledRecords, ReceivedMessage
+from reput_client.received import Deserializer, PulledRecords, ReceivedMessage, V
 from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
 from reput_protocol.properties import POP_CK, decode_properties
 from reput_protocol.record.message import MessageQueue
@@ -27,7 +27,7 @@ _SPAN_MAX: Final = 1 << 20
 log = logging.getLogger("reput_client")
 
 
-class Popped(ReceivedMessage):
+class Popped(ReceivedMessage[V]):
     """A message that the group does not receive again before its invisible time ends.
 
     Attributes:
@@ -85,7 +85,7 @@ class Popped(ReceivedMessage):
         return MessageQueue(topic, self.broker_name, self._handle.queue_id)
 
 
-class PoppedMessage(Popped):
+class PoppedMessage(Popped[V]):
     """A message of a `PopConsumer`, which has to be acknowledged before its invisible time ends.
 
     Its methods raise `InvalidHandle` once that has ended. Requests go to the broker from which the message came; while
@@ -141,6 +141,7 @@ def popped_messages(
     source: MessageQueue,
     call: Call,
     invisible_until: float,
+    deserializer: Deserializer[Any] | None,
 ) -> list[M]:
     """Return the messages of an answered pop. A message that fails its checksum raises when its content is accessed.
 
@@ -152,6 +153,7 @@ def popped_messages(
     counts = _parsed(result.order_count_info)
     data = bytes(call.body)
     records = PulledRecords(source.topic, source.broker_name, data, read_records(data))
+    records.deserializer = deserializer
     mark = retry_mark(source.topic)
     found: list[M] = []
     for at in range(0, len(records.table), WIDTH):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions
@@ -20,6 +20,7 @@ from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue
 from reput_client.pop.popped import Popped, popped_messages
 from reput_client.pop.settling import Settling
+from reput_client.received import Deserializer
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session, wall_clock_ms
@@ -100,7 +101,9 @@ class Popping:
         *,
         start: Start,
         wait_for_topic: bool,
+        deserializer: Deserializer[Any] | None,
     ) -> None:
+        self._deserializer = deserializer
         self.orderly = False
         self._session = session
         self._subscriptions = subscriptions
@@ -247,7 +250,7 @@ class Popping:
         if call.answer.code != ResponseCode.SUCCESS:
             return []
         until = session.runtime.now() + invisible_s
-        messages = popped_messages(kind, self._settling, queue, call, until)
+        messages = popped_messages(kind, self._settling, queue, call, until, self._deserializer)
         source.vain.reset()
         source.ask_at = -math.inf
         return await self._fitting(source.wanted, messages)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed
 from reput_client.produce.accumulator import Accumulator, OnDone
@@ -39,7 +40,13 @@ from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.properties import SHARDING_KEY, check_key
 from reput_protocol.record.forwarding import forwarded_properties
-from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
+from reput_protocol.record.message import (
+    NOT_SERIALIZED,
+    Message,
+    MessageQueue,
+    checked_body,
+    encode_properties_text,
+)
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
 
 log = logging.getLogger("reput_client")
@@ -61,6 +68,7 @@ class ProducerOptions(ClientOptions):
     """See `Producer`."""
 
     group: str = "reput-producer"
+    serializer: Callable[[Any], Buffer] | None = None
     ack: Ack = AckLevel.FLUSHED
     timeout_s: float = SEND_TIMEOUT_S
     retries: int | None = None
@@ -97,6 +105,8 @@ class Producer(Client):
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the producer group, shown by the broker.
+        serializer: returns the body of messages that are sent with a `value`, such as `Json(Order).serialize`. A type
+            checker does not compare the values with it.
         ack: the default acknowledgement level: `page_cache` (survives the broker process), `flushed` (survives the
             machine) or `replicated`.
         timeout_s: seconds a send may take, including connecting and all repetitions.
@@ -240,6 +250,8 @@ class Producer(Client):
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
+        if message.body is NOT_SERIALIZED:
+            message = self._serialized(message)
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._send_terms.get((ack, timeout_s)) or self._terms_of_sends(ack, timeout_s)
@@ -314,7 +326,7 @@ class Producer(Client):
             BrokerError: the topic cannot be sent to.
             SendOutcomeUnknown: the connection ended when part of the message had left.
         """
-        message = ordered(message, ordering_key)
+        message = ordered(self._serialized(message), ordering_key)
         text = encode_properties_text(message, self._id_of(message))
         place = self._place(message.topic, queue_id, ordering_key, timeout_s)
 
@@ -352,7 +364,7 @@ class Producer(Client):
         level = self._ack if ack is None else AckLevel(ack)
         if timeout_s is None:
             timeout_s = self._session.timeout_s
-        message = ordered(message, ordering_key)
+        message = ordered(self._serialized(message), ordering_key)
         unique_id = self._id_of(message)
         place = self._place(message.topic, queue_id, ordering_key, timeout_s)
         return await place.until_taken(
@@ -406,7 +418,7 @@ class Producer(Client):
         `post` is faster for many of them.
 
         Raises:
-            InvalidMessage: the messages are of several topics, or one is too large; nothing was sent.
+            InvalidMessage: the messages are of several topics, or one cannot be sent; nothing was sent.
             PartlySent: a later block failed; `receipts` has those of the blocks before.
             AckNotReached: as for `send`; its receipts include those of the blocks before.
             ReputError: as for `send`: the first block failed.
@@ -420,7 +432,10 @@ class Producer(Client):
                     f"a batch is of one topic, not of {topic!r} and {message.topic!r}; send one batch for each"
                 )
         groups = list(
-            groups_of((ordered(message, ordering_key) for message in messages), self._limits(len(messages)))
+            groups_of(
+                (ordered(self._serialized(message), ordering_key) for message in messages),
+                self._limits(len(messages)),
+            )
         )
         terms = self._terms(ack, timeout_s, retries=self._options.retries, is_patient=False)
         route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
@@ -529,6 +544,8 @@ class Producer(Client):
             RequestTimeout: there was no room for `timeout_s` seconds.
             TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: it was not taken either.
         """
+        if message.body is NOT_SERIALIZED:
+            message = self._serialized(message)
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
@@ -608,6 +625,28 @@ class Producer(Client):
     ) -> Placement:
         deadline = self._session.deadline(timeout_s)
         return Placement(self._session, self._selector, self._faults, topic, queue_id, ordering_key, deadline)
+
+    def _serialized(self, message: Message) -> Message:
+        """Return the message with the body for its value, or itself if it has a body.
+
+        Raises:
+            InvalidMessage: there is no serializer, or it raised an exception, which is the cause.
+        """
+        if message.body is not NOT_SERIALIZED:
+            return message
+        serializer = self._options.serializer
+        if serializer is None:
+            raise InvalidMessage(
+                "the message has a value, and the producer no serializer=; give it one, or body="
+            )
+        try:
+            body = serializer(message.value)
+        except Exception as error:  # of any kind: in the synchronous API it must not look like an interrupt
+            reason = f"{type(error).__name__}: {error}"
+            raise InvalidMessage(f"the value cannot be serialized: {reason}") from error
+        message = copy(message)
+        message.body = checked_body(body)
+        return message
 
     def _id_of(self, message: Message) -> str | None:
         return message.unique_id or (None if self._ids is None else self._ids.next())

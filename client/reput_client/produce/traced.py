@@ -45,6 +45,7 @@ def traced(begin: Begin) -> Callable[[M], M]:
 
 def of_message(tracing: Tracing, given: dict[str, Any]) -> Sending:
     """Begin the span of one `message`."""
+    given["message"] = given["self"]._serialized(given["message"])  # noqa: SLF001  # the span has its size
     sending = tracing.sending(given["message"])
     given["message"] = sending.injected(given["message"])
     return sending
@@ -73,6 +74,7 @@ def of_copy(tracing: Tracing, given: dict[str, Any]) -> Sending:
 
 def of_transaction(tracing: Tracing, given: dict[str, Any]) -> Sending:
     """Begin the span of a `message` in a transaction; it is the current one in `local_transaction`."""
+    given["message"] = given["self"]._serialized(given["message"])  # noqa: SLF001
     sending = tracing.sending(given["message"], "transaction")
     given["message"] = sending.injected(given["message"])
     local_transaction = given["local_transaction"]

@@ -68,7 +68,7 @@ class TransactionProducer(Producer):
             raises, the broker repeats the check.
         checks_at_once: how many checks are answered at a time.
         heartbeat_interval_s: seconds between heartbeats; well below the broker's `groups.heartbeat_timeout`.
-        ack, timeout_s, connect_timeout_s, retries, deduplicate, linger_s, batch_bytes, buffer_bytes: as for
+        serializer, ack, timeout_s, connect_timeout_s, retries, deduplicate, linger_s, batch_bytes, buffer_bytes: as for
             `Producer`, for messages sent without a transaction. Half messages are flushed, with
             `ack="replicated"` replicated too, and never sent twice.
 
@@ -145,7 +145,7 @@ class TransactionProducer(Producer):
             BrokerError, ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: as for `send`; it has not run.
         """
         assert self._ids is not None, "it writes unique ids"
-        message = copy(ordered(message, ordering_key))
+        message = copy(ordered(self._serialized(message), ordering_key))
         message.unique_id = message.unique_id or self._ids.next()
         half, place = await self._send_half(
             message, message.unique_id, check_after_s, queue_id, ordering_key, timeout_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, Final, Unpack
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage
@@ -22,6 +22,8 @@ from reput_protocol.properties import (
 from reput_protocol.property_rules import check_property
 from reput_protocol.record.delays import Delay, DelayOptions, delay_of
 
+NOT_SERIALIZED: Final = memoryview(b"")
+"""The body, compared by identity, of a message with a value that no producer has serialized yet."""
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 _I32_MAX: Final = 0x7FFF_FFFF
 
@@ -45,6 +47,8 @@ class Message:
     Consumers filter by `tag`; the message can be found by `keys`; `properties` and the 32 bits of `flag` are the
     application's. `unique_id` identifies it in RocketMQ's tools; a producer generates one if it is None. `delay` is the
     property for a delay, or None. The constructor validates everything, so do not change a message afterwards.
+
+    Instead of a body it may have a `value`, for which a producer with a `serializer` sends a body.
     """
 
     topic: str
@@ -55,21 +59,24 @@ class Message:
     flag: int
     unique_id: str | None
     delay: Delay | None
+    value: Any
 
     def __init__(
         self,
         topic: str,
-        body: Buffer,
+        body: Buffer | None = None,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         flag: int = 0,
         unique_id: str | None = None,
+        value: Any = UNSET,
         **delay: Unpack[DelayOptions],
     ) -> None:
         """Validate and keep the parts; `body` is not copied.
 
         Args:
+            value: instead of `body`, what the producer's `serializer` takes.
             delay: at most one of these: `delay_level`, 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30
                 min, 1 2 h; `delay_s`, seconds from when the broker stores the message, 0 for no delay; `deliver_at`,
                 the moment, in local time without a time zone, a past one for no delay.
@@ -80,7 +87,7 @@ class Message:
         """
         check_send_topic(topic)
         if type(body) is not bytes:
-            body = checked_body(body)
+            body = checked_body(body) if value is UNSET or body is not None else NOT_SERIALIZED
         # `isprintable` quickly rules out separators, which are control characters.
         if tag is not None and (
             type(tag) is not str or not tag or not tag.isprintable() or "||" in tag or " " in tag
@@ -93,8 +100,11 @@ class Message:
             raise InvalidMessage(f"flag {flag!r} must be an int of 32 bits")
         if unique_id is not None:
             check_key(unique_id, "unique_id")
+        if value is not UNSET and body is not NOT_SERIALIZED:
+            raise InvalidMessage("body= and value= are both given; a message has one of them")
         self.topic = topic
         self.body = body
+        self.value = value
         self.tag = tag
         self.keys = _checked_keys(keys) if keys else ()
         self.properties = properties or _NO_PROPERTIES
@@ -180,6 +190,8 @@ def checked_body(body: object) -> Buffer:
         return body.cast("B")
     if isinstance(body, bytes | bytearray):
         return body
+    if body is None:
+        raise InvalidMessage("a message has a body=, or a value= for the producer's serializer")
     raise InvalidMessage(f"body must be bytes, bytearray or memoryview, not {type(body).__name__}")
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from reput_client.consume.send_back import DEAD_LETTER, is_unsupported, reason_of, send_back
-from reput_client.errors import DamagedMessage
+from reput_client.errors import DamagedMessage, NotDeserialized
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
@@ -56,6 +56,16 @@ class Failure:
             delay_level=delay_level,
             max_reconsume_times=attempts_max,
             reason=reason_of(self.error),
+        )
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the message cannot be deserialized, so that every further attempt would fail in the same way."""
+        error, message = self.error, self.message
+        return isinstance(error, NotDeserialized) and (error.topic, error.queue_id, error.queue_offset) == (
+            message.topic,
+            message.queue_id,
+            message.queue_offset,
         )
 
     def __str__(self) -> str:
@@ -108,7 +118,8 @@ class RetryHere(OnFailure):
     """Redeliver the message in this member until it is handled; after `attempts_max` failures end `run`.
 
     In order, its queue is suspended meanwhile (RocketMQ: SUSPEND_CURRENT_QUEUE_A_MOMENT, one second). Otherwise other
-    messages are delivered, but nothing from this one on is committed. A damaged message is skipped.
+    messages are delivered, but nothing from this one on is committed. A damaged message is skipped, and one that cannot
+    be deserialized ends `run` at once.
     """
 
     def __init__(self, after_s: float = 1.0, attempts_max: int | None = None) -> None:
@@ -121,7 +132,9 @@ class RetryHere(OnFailure):
         """See `OnFailure`."""
         if is_passed_over(failure):
             return Verdict.HANDLED
-        if self._attempts_max is not None and failure.attempts >= self._attempts_max:
+        if failure.is_permanent or (
+            self._attempts_max is not None and failure.attempts >= self._attempts_max
+        ):
             return Verdict.RAISE
         log.warning("%s; redelivered here", failure, exc_info=failure.error)
         return Again(self._after_s)
@@ -145,7 +158,10 @@ class GiveBack(OnFailure):
     redelivered here.
 
     In order, it is redelivered here after `after_s` with its queue suspended, and becomes a dead letter only if
-    `attempts_max` is given. A damaged message is skipped.
+    `attempts_max` is given.
+
+    A message that cannot be deserialized (`NotDeserialized`) becomes a dead letter at the first attempt, also in order;
+    a broadcasting member skips it, as every member does a damaged one.
     """
 
     def __init__(self, delay_level: int = 0, attempts_max: int | None = None, after_s: float = 1.0) -> None:
@@ -162,7 +178,12 @@ class GiveBack(OnFailure):
         if is_passed_over(failure):
             return Verdict.HANDLED
         delay_level = self._delay_level
-        if failure.orderly or failure.broadcasting:
+        if failure.is_permanent:
+            if failure.broadcasting:
+                log.error("%s; skipped", failure, exc_info=failure.error)
+                return Verdict.HANDLED
+            delay_level = DEAD_LETTER
+        elif failure.orderly or failure.broadcasting:
             attempts_max = self._attempts_max
             if failure.broadcasting or attempts_max is None or failure.attempts < attempts_max:
                 log.warning("%s; redelivered here", failure, exc_info=failure.error)
@@ -180,7 +201,8 @@ class GiveBack(OnFailure):
                 exc_info=failure.error,
             )
             return Again(after_s)
-        log.warning("%s; given back", failure, exc_info=failure.error)
+        outcome = "given back" if delay_level != DEAD_LETTER else "made a dead letter"
+        log.warning("%s; %s", failure, outcome, exc_info=failure.error)
         return Verdict.HANDLED
 
 

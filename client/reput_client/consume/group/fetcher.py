@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import Serving
@@ -24,7 +24,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
-from reput_client.received import Deliverer
+from reput_client.received import Deliverer, Deserializer
 from reput_client.transport.address import Address
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID
@@ -123,8 +123,9 @@ class Fetcher:
         commit_with_pulls: bool,
         source: Callable[[str], Address | None],
         deliverer: Deliverer,
+        deserializer: Deserializer[Any] | None,
     ) -> None:
-        """`source` returns where the queues of a broker may be pulled from now; `deliverer` is of the messages."""
+        """`source` returns where the queues of a broker may be pulled from now; the last two are of the messages."""
         self._session = session
         self._group = group
         self._serving = serving
@@ -133,6 +134,7 @@ class Fetcher:
         self._commit_with_pulls = commit_with_pulls
         self._source = source
         self._deliverer = deliverer
+        self._deserializer = deserializer
         self.queues: dict[MessageQueue, AssignedQueue] = {}
         self.waiter = Waiter()
         self._idle: dict[
@@ -363,7 +365,7 @@ class Fetcher:
             return False
         assigned.next_offset = result.next_begin_offset
         if len(result.messages):
-            result.messages._delivered_by(self._deliverer)  # noqa: SLF001
+            result.messages._delivered_by(self._deliverer, self._deserializer)  # noqa: SLF001
             assigned.undelivered += len(result.messages)
             assigned.undelivered_bytes += result.messages.record_bytes
             self._serving.add(assigned, result)

@@ -67,6 +67,7 @@ class GroupMember:
             commit_with_pulls=options.offset_store is None,
             source=lambda name: self._membership.source(name),
             deliverer=self,
+            deserializer=options.deserializer,
         )
         self._starting = StartingPoints(offsets, options.start, options.subscriptions.retry)
         ForwardedRequests(options, self.fetcher, wall_clock_ms()).register(session.requests)

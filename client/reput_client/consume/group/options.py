@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias
 
 from reput_client.consume.group.allocation import AllocationStrategy, averagely
 from reput_client.consume.group.failures import OnFailure
 from reput_client.consume.group.fetcher import FlowLimits
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.offset_store import OffsetStore
+from reput_client.received import Deserializer, V
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.session import wall_clock_ms
 from reput_protocol.codes import MessageModel
@@ -28,7 +29,7 @@ _MODELS: Final[Mapping[str, MessageModel]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerOptions(ClientOptions):
+class ConsumerOptions(ClientOptions, Generic[V]):
     """See `Consumer`."""
 
     group: str
@@ -38,6 +39,7 @@ class ConsumerOptions(ClientOptions):
     sql: str | None = None
     start: Start = "earliest"
     mode: Mode = "clustering"
+    deserializer: Deserializer[V] | None = None
     orderly: bool = False
     allocation: AllocationStrategy = averagely
     on_assigned: Callable[[list[MessageQueue]], object] | None = None
