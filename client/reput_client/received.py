@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from reput_client.errors import DamagedMessage, NotDelivered, NotDeserialized, UnsupportedCompression
 from reput_protocol.codes import MessageSysFlag
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 else:  # Python 3.11 has no defaults
     V = TypeVar("V")
 
-Deserializer: TypeAlias = Callable[[bytes], V]
-"""Returns the value of a message for its body."""
 
 R = TypeVar("R", bound="ReceivedMessage")
 
@@ -87,7 +85,7 @@ class PulledRecords:
 
     def __init__(self, topic: str, broker_name: str, data: bytes, table: array[int]) -> None:
         self.deliverer: Deliverer | None = None
-        self.deserializer: Deserializer[Any] | None = None
+        self.deserializer: Callable[[bytes], Any] | None = None
         self.topic = topic
         self.broker_name = broker_name
         self.data = data
@@ -110,7 +108,7 @@ class _SingleRecord(PulledRecords):
         record: bytes,
         broker_name: str,
         topic: str | None = None,
-        deserializer: Deserializer[Any] | None = None,
+        deserializer: Callable[[bytes], Any] | None = None,
     ) -> None:
         """Read the record; by default the topic is the one that it names.
 

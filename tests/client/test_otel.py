@@ -85,6 +85,21 @@ def traceparent(span: ReadableSpan) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
+@scenario
+async def test_a_value_has_the_size_of_its_body(face: Face, broker: FakeBroker, recorded: Recorded) -> None:
+    async with face.Producer(broker.address, serializer=str.encode) as producer:
+        await producer.send(Message("orders", value="seven"))
+        await producer.send_batch([Message("orders", value="eight")])
+        await face.post_all(producer, [Message("orders", value="nine")])
+        with pytest.raises(InvalidMessage, match="TypeError"):
+            await producer.send(Message("orders", value=7))
+    assert sum(map(len, broker.log.values())) == 3
+    sizes = [
+        (span.attributes or {}).get("messaging.message.body.size") for span in recorded.spans("send orders")
+    ]
+    assert sizes[0] == 5
+
+
 async def send_one(face: Face, broker: FakeBroker) -> None:
     async with face.Producer(broker.address) as producer:
         await producer.send(Message("orders", b""))

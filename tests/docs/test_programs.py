@@ -8,6 +8,7 @@ import inspect
 import runpy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,7 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
 WITH_NAMES = {
     ("README.md", 0),
     ("README.md", 2),
-    *(("docs/client.md", number) for number in range(6)),
+    *(("docs/client.md", number) for number in range(7)),
     ("docs/delays.md", 0),
     *(("docs/frameworks.md", number) for number in range(4)),
     *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
@@ -134,10 +135,22 @@ def test_readme_with_a_broker_of_its_own(tmp_path: Path) -> None:
     trio.run(lambda: run(("README.md", 2), "127.0.0.1:1", path=tmp_path / "data"))
 
 
+def test_values(broker: BackgroundBroker) -> None:
+    """The message that is no order does not hold up the one that is."""
+    shown: list[object] = []
+
+    def show(number: object) -> None:
+        shown.append(number)
+        ending()
+
+    trio.run(partial(run, ("docs/client.md", 2), broker.address, print=show))
+    assert shown == [7]
+
+
 def test_acknowledging(broker: BackgroundBroker) -> None:
     async def main() -> None:
         async with Consumer(broker.address, group="g", topic="orders") as consumer:
-            await run(("docs/client.md", 2), broker.address, consumer=consumer)
+            await run(("docs/client.md", 3), broker.address, consumer=consumer)
             assert {queue.topic: at for queue, at in consumer.positions().items()}["orders"] == 1
 
     trio.run(main)
@@ -147,7 +160,7 @@ def test_seeking(broker: BackgroundBroker) -> None:
     async def main() -> None:
         async with Consumer(broker.address, group="g", topic="orders") as consumer:
             (queue,) = (queue for queue in consumer.assignment if queue.topic == "orders")
-            await run(("docs/client.md", 3), broker.address, consumer=consumer, queue=queue)
+            await run(("docs/client.md", 4), broker.address, consumer=consumer, queue=queue)
             message = await consumer.receive(5.0)
             assert message is not None
             assert message.body == b"..."
@@ -155,7 +168,7 @@ def test_seeking(broker: BackgroundBroker) -> None:
     trio.run(main)
 
 
-@pytest.mark.parametrize("number", [0, 1, 4, 5])
+@pytest.mark.parametrize("number", [0, 1, 5, 6])
 def test_client(broker: BackgroundBroker, number: int) -> None:
     async def main() -> None:
         async with PullConsumer(broker.address, group="g") as consumer:

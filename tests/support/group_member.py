@@ -1,6 +1,6 @@
 """A member of a group in its own process, for tests that kill it; it records what it handles.
 
-`python group_member.py ADDRESS GROUP TOPIC REPORT [--face trio|asyncio|blocking] [--orderly] [--hold SECONDS] ...`
+`python group_member.py ADDRESS GROUP TOPIC REPORT [--face trio|asyncio|blocking] [--orderly] [--pop] ...`
 consumes until SIGTERM, and ends once the current messages are handled. Each line of REPORT is one event, written at
 once so that SIGKILL takes none back:
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -132,7 +133,7 @@ class _Member:
             "group": arguments.group,
             "topic": arguments.topic,
             "orderly": arguments.orderly,
-            "heartbeat_interval_s": arguments.heartbeat,
+            **({} if arguments.pop else {"heartbeat_interval_s": arguments.heartbeat}),
             "on_failure": reput_client.RetryHere(0.05) if arguments.fail else None,
         }
         self._assigned: list[int] | None = None
@@ -142,7 +143,12 @@ class _Member:
         kind, *rest = map(str, words)
         os.write(self._file, (" ".join([kind, f"{time.monotonic():.6f}", *rest]) + "\n").encode())
 
+    def kind_in(self, api: Any) -> Any:
+        return api.PopConsumer if self.arguments.pop else api.Consumer
+
     def look(self, consumer: Any) -> None:
+        if self.arguments.pop:
+            return  # it has no queues
         queues = [q.queue_id for q in consumer.assignment if q.topic == self.arguments.topic]
         if queues != self._assigned:
             self._assigned = queues
@@ -164,7 +170,7 @@ class _Member:
 
     async def run(self) -> None:
         async with (
-            reput_client.Consumer(self.arguments.address, **self.options) as consumer,
+            self.kind_in(reput_client)(self.arguments.address, **self.options) as consumer,
             anyio.create_task_group() as tasks,
         ):
             self.note("start")
@@ -185,7 +191,7 @@ class _Member:
         self.note("end")
 
     def run_blocking(self) -> None:
-        with reput_client.blocking.Consumer(self.arguments.address, **self.options) as consumer:
+        with self.kind_in(reput_client.blocking)(self.arguments.address, **self.options) as consumer:
             self.note("start")
             ending = threading.Event()
 
@@ -201,7 +207,13 @@ class _Member:
                 time.sleep(self.arguments.hold)
                 self.finish(message)
 
-            consumer.run(handle, concurrency=self.arguments.concurrency)
+            if self.arguments.loop:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    signal.signal(number, lambda *_: consumer.stop())
+                for message in consumer:
+                    handle(message)
+            else:
+                consumer.run(handle, concurrency=self.arguments.concurrency)
             ending.set()
             watcher.join()
         self.note("end")
@@ -214,6 +226,8 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("--face", default="trio", choices=("trio", "asyncio", "blocking"))
     parser.add_argument("--orderly", action="store_true")
+    parser.add_argument("--pop", action="store_true", help="be a PopConsumer")
+    parser.add_argument("--loop", action="store_true", help="iterate, with own signal handlers; blocking")
     parser.add_argument("--hold", type=float, default=0.001, help="how long a handler takes")
     parser.add_argument("--fail", type=int, default=0, help="so many of 100 messages fail once")
     parser.add_argument("--heartbeat", type=float, default=1.0)

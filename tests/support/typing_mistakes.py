@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from msgspec import Struct
+
 import reput_client
 from reput_client import (
     Admin,
     Consumer,
     Decision,
     Failure,
+    Json,
     LocalFileOffsetStore,
     Message,
     OnFailure,
@@ -32,6 +35,49 @@ from reput_client import Prodcuer  # type: ignore[attr-defined]
 from reput_client.blocking import Cosnumer  # type: ignore[attr-defined]
 
 ADDRESS = "127.0.0.1:10911"
+
+
+class Order(Struct):
+    number: int
+
+
+def parse(body: bytes) -> Order:
+    return Order(len(body))
+
+
+def parse_text(text: str) -> Order:
+    return Order(len(text))
+
+
+def text_of(order: Order) -> str:
+    return str(order.number)
+
+
+async def of_orders(message: ReceivedMessage[Order]) -> None: ...
+
+
+async def of_numbers(message: ReceivedMessage[int]) -> None: ...
+
+
+async def values(producer: Producer) -> None:
+    Producer(ADDRESS, serializer=text_of)  # type: ignore[arg-type]
+    Producer(ADDRESS, serializer=Json(Order))  # type: ignore[arg-type]
+    Producer(ADDRESS, value_serializer=Json(Order).serialize)  # type: ignore[call-arg]
+    Consumer(ADDRESS, group="g", topic="t", deserializer=parse_text)  # type: ignore[arg-type]
+    Consumer(ADDRESS, group="g", topic="t", deserializer=Json(Order))  # type: ignore[arg-type]
+    blocking.Consumer(ADDRESS, group="g", topic="t", deserializer=parse_text)  # type: ignore[arg-type]
+    Message("orders", Order(1))  # type: ignore[arg-type]
+    Json(Order).serialize(7)  # type: ignore[arg-type]
+    await producer.send_many("orders", [Order(1)])  # type: ignore[list-item]
+    consumer = Consumer(ADDRESS, group="g", topic="t", deserializer=parse)
+    await consumer.run(of_orders)
+    await consumer.run(of_numbers)  # type: ignore[arg-type]
+    async for message in consumer:
+        message.value.nubmer  # type: ignore[attr-defined]
+        message.value = Order(2)  # type: ignore[misc]
+    numbers = blocking.PopConsumer(ADDRESS, group="g", topic="t", deserializer=int)
+    numbers.receive()[0].value.number  # type: ignore[attr-defined]
+    await Consumer[int](ADDRESS, group="g", topic="t", deserializer=parse).receive()  # type: ignore[arg-type]
 
 
 async def misspelt_words(producer: Producer, consumer: PullConsumer, admin: Admin, level: str) -> None:

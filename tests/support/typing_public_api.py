@@ -13,6 +13,7 @@ from reput_client import (
     Admin,
     ColumnsResult,
     Consumer,
+    Json,
     LocalFileOffsetStore,
     Message,
     MessageQueue,
@@ -36,6 +37,7 @@ from reput_client import (
 )
 
 ADDRESS = "127.0.0.1:10911"
+ORDERS = Json(dict[str, int])
 
 
 async def produce() -> None:
@@ -69,6 +71,32 @@ async def produce() -> None:
         assert_type(reply, ReceivedMessage)
         assert_type(reply.wants_reply, bool)
         await producer.reply(reply, b"x", tag="t")
+
+
+async def values() -> None:
+    async with Producer(ADDRESS, serializer=ORDERS.serialize) as producer:
+        await producer.send(Message("orders", value={"n": 1}, tag="paid"))
+    async with Consumer(ADDRESS, group="g", topic="orders", deserializer=ORDERS.deserialize) as consumer:
+        assert_type(consumer, Consumer[dict[str, int]])
+        async for message in consumer:
+            assert_type(message.value, dict[str, int])
+            assert_type(message.body, bytes)
+        assert_type(await consumer.receive_many(8, 1.0), list[ReceivedMessage[dict[str, int]]])
+
+        async def handle(message: ReceivedMessage) -> None:
+            await message.reject()
+
+        await consumer.run(handle)
+    async with PopConsumer(ADDRESS, group="g", topic="orders", deserializer=len) as popping:
+        assert_type((await popping.receive())[0].value, int)
+    async with PullConsumer(ADDRESS, group="g", deserializer=len) as pulling:
+        assert_type((await pulling.pull("orders", 0, 0)).messages[0].value, int)
+    with blocking.Consumer(ADDRESS, group="g", topic="orders", deserializer=len) as blocked:
+        for each in blocked:
+            assert_type(each.value, int)
+        assert_type(blocked.take(1.0), ReceivedMessage[int] | None)
+    with blocking.PullConsumer(ADDRESS, group="g", deserializer=len) as blocked_pulls:
+        assert_type(blocked_pulls.pull("orders", 0, 0).messages[0].value, int)
 
 
 async def pay(message: Message) -> TransactionState:

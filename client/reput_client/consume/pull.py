@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain, repeat
 from typing import Final, Generic, NamedTuple, Self, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
-from reput_client.received import DamagedRecord, Deliverer, Deserializer, PulledRecords, ReceivedMessage, V
+from reput_client.received import DamagedRecord, Deliverer, PulledRecords, ReceivedMessage, V
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
@@ -172,7 +172,7 @@ class PulledMessages(Sequence[ReceivedMessage[V]]):
                 yield ReceivedMessage(records, at)
             at += WIDTH
 
-    def _delivered_by(self, deliverer: Deliverer | None, deserializer: Deserializer[V] | None) -> None:
+    def _delivered_by(self, deliverer: Deliverer | None, deserializer: Callable[[bytes], V] | None) -> None:
         """Note the member of a group that pulled the messages, if it was one, and what makes their values."""
         self._records.deliverer = deliverer
         self._records.deserializer = deserializer

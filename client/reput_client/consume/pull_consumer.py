@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
@@ -28,7 +29,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.consume.slave_pulls import SlavePulls
-from reput_client.received import Deserializer, V
+from reput_client.received import V
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import is_not_master
 from reput_client.transport.standbys import standbys
@@ -44,7 +45,7 @@ class PullConsumerOptions(ClientOptions, Generic[V]):
     """See `PullConsumer`."""
 
     group: str
-    deserializer: Deserializer[V] | None = None
+    deserializer: Callable[[bytes], V] | None = None
 
 
 class PullConsumer(QueueBounds, Generic[V]):

@@ -14,7 +14,7 @@ from reput_client.pop.handling import Run, check_invisible
 from reput_client.pop.popped import M, PoppedMessage
 from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
-from reput_client.received import Deserializer, V
+from reput_client.received import V
 from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
@@ -35,7 +35,7 @@ class PopConsumerOptions(ClientOptions, Generic[V]):
     tags: str = "*"
     sql: str | None = None
     start: Start = "earliest"
-    deserializer: Deserializer[V] | None = None
+    deserializer: Callable[[bytes], V] | None = None
     orderly: bool | None = None
     on_failure: OnFailure | None = None
     wait_for_topic: bool = True

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_client.consume.pull import read_records
-from reput_client.received import Deserializer, PulledRecords, ReceivedMessage, V
+from reput_client.received import PulledRecords, ReceivedMessage, V
 from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
 from reput_protocol.properties import POP_CK, decode_properties
 from reput_protocol.record.message import MessageQueue
@@ -141,7 +142,7 @@ def popped_messages(
     source: MessageQueue,
     call: Call,
     invisible_until: float,
-    deserializer: Deserializer[Any] | None,
+    deserializer: Callable[[bytes], Any] | None,
 ) -> list[M]:
     """Return the messages of an answered pop. A message that fails its checksum raises when its content is accessed.
 

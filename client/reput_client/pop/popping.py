@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -20,7 +21,6 @@ from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue
 from reput_client.pop.popped import Popped, popped_messages
 from reput_client.pop.settling import Settling
-from reput_client.received import Deserializer
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session, wall_clock_ms
@@ -101,7 +101,7 @@ class Popping:
         *,
         start: Start,
         wait_for_topic: bool,
-        deserializer: Deserializer[Any] | None,
+        deserializer: Callable[[bytes], Any] | None,
     ) -> None:
         self._deserializer = deserializer
         self.orderly = False

@@ -94,8 +94,8 @@ class Message:
         ):
             check_tag(tag)
         if properties:
-            for name, value in properties.items():
-                check_property(name, value)
+            for name, text in properties.items():
+                check_property(name, text)
         if flag and not (type(flag) is int and -_I32_MAX - 1 <= flag <= _I32_MAX):
             raise InvalidMessage(f"flag {flag!r} must be an int of 32 bits")
         if unique_id is not None:

@@ -31,7 +31,7 @@ MADE_BY_THE_CLIENT = {
 """Programs get these from calls; what their constructors take is internal."""
 OF_OTHERS = {"ByteArray", "IntArray", "Meta", "NDArray", "UnsetType", "np", "pa"}
 """Of NumPy, pyarrow and msgspec; the arrays are shown by NumPy's names."""
-OF_THE_LIBRARY = {*abc.__all__, *types.__all__, "Path"} - {"Buffer"}
+OF_THE_LIBRARY = {*abc.__all__, *types.__all__, "Any", "Path"} - {"Buffer"}
 """Where a module imports a name for checkers only, it cannot be looked up."""
 
 

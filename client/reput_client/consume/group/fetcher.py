@@ -24,7 +24,7 @@ from reput_client.consume.pull import (
     pull_result,
 )
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
-from reput_client.received import Deliverer, Deserializer
+from reput_client.received import Deliverer
 from reput_client.transport.address import Address
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID
@@ -123,7 +123,7 @@ class Fetcher:
         commit_with_pulls: bool,
         source: Callable[[str], Address | None],
         deliverer: Deliverer,
-        deserializer: Deserializer[Any] | None,
+        deserializer: Callable[[bytes], Any] | None,
     ) -> None:
         """`source` returns where the queues of a broker may be pulled from now; the last two are of the messages."""
         self._session = session

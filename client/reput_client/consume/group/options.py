@@ -12,7 +12,7 @@ from reput_client.consume.group.failures import OnFailure
 from reput_client.consume.group.fetcher import FlowLimits
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.offset_store import OffsetStore
-from reput_client.received import Deserializer, V
+from reput_client.received import V
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.session import wall_clock_ms
 from reput_protocol.codes import MessageModel
@@ -39,7 +39,7 @@ class ConsumerOptions(ClientOptions, Generic[V]):
     sql: str | None = None
     start: Start = "earliest"
     mode: Mode = "clustering"
-    deserializer: Deserializer[V] | None = None
+    deserializer: Callable[[bytes], V] | None = None
     orderly: bool = False
     allocation: AllocationStrategy = averagely
     on_assigned: Callable[[list[MessageQueue]], object] | None = None

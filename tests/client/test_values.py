@@ -1,0 +1,355 @@
+"""Messages with values: serializers of producers and deserializers of consumers, with every API."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from reput_broker import BrokerConfig
+from reput_broker.background import BackgroundBroker
+from reput_client import (
+    GiveBack,
+    InvalidMessage,
+    Json,
+    Message,
+    NotDeserialized,
+    OnFailure,
+    RetryHere,
+    StopRunning,
+    TransactionState,
+)
+from reput_protocol.names import dlq_topic
+from reput_protocol.properties import RETRY_REASON
+from support.faces import FACES, Face, scenario
+
+POISON = b"{not json"
+
+
+class Struct(msgspec.Struct):
+    number: int
+
+
+@dataclass
+class Data:
+    number: int
+
+
+class Model(BaseModel):
+    number: int
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
+    store = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
+    config = BrokerConfig.model_validate(
+        {"data_dir": tmp_path_factory.mktemp("broker"), "port": 0, "http_port": None, "store": store}
+    )
+    with BackgroundBroker(config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def address(broker: BackgroundBroker) -> str:
+    return broker.address
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    return Face(request.param)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own; its group has the same name."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)[-90:]
+
+
+class Calls:
+    """Parses JSON, and counts how often."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, body: bytes) -> Any:
+        self.count += 1
+        return json.loads(body)
+
+
+async def fill(face: Face, address: str, topic: str, *bodies: bytes) -> None:
+    async with face.Admin(address) as admin:
+        await admin.create_topic(topic, queues=1)
+    async with face.Producer(address) as producer:
+        for body in bodies:
+            await producer.send(Message(topic, body))
+
+
+async def dead_letters(face: Face, address: str, group: str) -> list[Any]:
+    async with face.PullConsumer(address, group="reads") as consumer:
+        return list((await consumer.pull(dlq_topic(group), 0, 0)).messages)
+
+
+# -- sending -----------------------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_every_way_to_send_takes_values(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic)
+
+    async def check(message: Any) -> TransactionState:
+        return TransactionState.COMMIT
+
+    async def local(message: Message) -> TransactionState:
+        assert message.value == {"n": 5}
+        assert message.body == b'{"n":5}'
+        return TransactionState.COMMIT
+
+    serializer = Json().serialize
+    async with face.Producer(address, serializer=serializer) as producer:
+        message = Message(topic, value={"n": 0}, tag="a", keys=["k"], properties={"p": "q"})
+        await producer.send(message)
+        await producer.send(message)  # it was not changed
+        await producer.send_batch([Message(topic, value={"n": 1}), Message(topic, b"bytes stay")])
+        await face.post_all(producer, [Message(topic, value={"n": 2})])
+        await producer.send_oneway(Message(topic, value=None))
+        await producer.send(Message(topic, value={"n": 4}), ordering_key="k")
+    async with face.TransactionProducer(
+        address, group=topic, check=check, serializer=serializer
+    ) as transactions:
+        await transactions.send_in_transaction(Message(topic, value={"n": 5}), local)
+    expected = [
+        b'{"n":0}',
+        b'{"n":0}',
+        b'{"n":1}',
+        b"bytes stay",
+        b'{"n":2}',
+        b"null",
+        b'{"n":4}',
+        b'{"n":5}',
+    ]
+    async with face.Consumer(address, group=topic, topic=topic) as consumer:
+        found = [await consumer.receive(20.0) for _ in expected]
+    assert [each.body for each in found] == expected
+    assert [each.value for each in found] == expected, "without a deserializer the value is the body"
+    assert (found[0].tag, found[0].keys) == ("a", ("k",))
+
+
+@scenario
+async def test_what_cannot_be_serialized_is_not_sent(face: Face, address: str, topic: str) -> None:
+    class Odd(Exception):
+        pass
+
+    def serializer(value: Any) -> Any:
+        if value == "odd":
+            raise Odd("no bytes for this")
+        return value
+
+    await fill(face, address, topic)
+    async with face.Producer(address, serializer=serializer) as producer:
+        for send in (producer.send, producer.post, producer.send_oneway, lambda m: producer.send_batch([m])):
+            with pytest.raises(InvalidMessage, match="Odd: no bytes for this") as caught:
+                await send(Message(topic, value="odd"))
+            assert isinstance(caught.value.__cause__, Odd)
+            with pytest.raises(InvalidMessage, match="body must be bytes"):
+                await send(Message(topic, value=7))
+        await producer.send(Message(topic, value=b"the producer is usable"))
+    async with face.Producer(address) as producer:
+        with pytest.raises(InvalidMessage, match="no serializer="):
+            await producer.send(Message(topic, value=7))
+    async with face.Consumer(address, group=topic, topic=topic) as consumer:
+        assert (await consumer.receive(20.0)).body == b"the producer is usable"
+
+
+def test_a_message_has_a_body_or_a_value() -> None:
+    for arguments in ({}, {"body": None}, {"body": b"x", "value": 1}, {"body": "x", "value": 1}):
+        with pytest.raises(InvalidMessage):
+            Message("t", **arguments)
+    assert Message("t", b"").body == b""
+    assert Message("t", value=None).value is None
+
+
+# -- receiving ---------------------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_a_value_is_deserialized_once_and_when_it_is_accessed(
+    face: Face, address: str, topic: str
+) -> None:
+    await fill(face, address, topic, b'{"n":1}', POISON, b'{"n":2}')
+    calls = Calls()
+    async with face.Consumer(address, group=topic, topic=topic, deserializer=calls) as consumer:
+        first = await consumer.receive(20.0)
+        assert calls.count == 0
+        assert first.value == {"n": 1}
+        assert first.value is first.value
+        assert calls.count == 1
+        poison = await consumer.receive(20.0)
+        with pytest.raises(NotDeserialized, match="JSONDecodeError") as caught:
+            _ = poison.value
+        error = caught.value
+        assert (error.topic, error.queue_id, error.queue_offset, error.retryable) == (topic, 0, 1, False)
+        assert isinstance(error.__cause__, json.JSONDecodeError)
+        assert poison.body == POISON
+        assert pickle.loads(pickle.dumps(error)).queue_offset == 1
+        assert (await consumer.receive(20.0)).value == {"n": 2}, "the consumer continues"
+    async with face.PullConsumer(address, group=topic, deserializer=json.loads) as puller:
+        for read_ahead in (True, False):
+            pulled = await puller.pull(topic, 0, 0, max_messages=1, read_ahead=read_ahead)
+            assert pulled.messages[0].value == {"n": 1}
+        message = pulled.messages[0]
+        for again in (copy(message), pickle.loads(pickle.dumps(message))):
+            assert again.value == {"n": 1}, "a copy deserializes, too"
+    async with face.PopConsumer(
+        address, group=f"{topic}-pop", topic=topic, deserializer=json.loads
+    ) as popper:
+        popped = await popper.receive(wait_s=15.0)
+        assert popped[0].value == {"n": 1}
+        with pytest.raises(NotDeserialized):
+            _ = popped[1].value
+
+
+@scenario
+async def test_a_redelivered_message_has_a_value(face: Face, address: str, topic: str) -> None:
+    await fill(face, address, topic, b'{"n":1}')
+    seen: list[Any] = []
+
+    async def handle(message: Any) -> None:
+        seen.append((message.value, message.reconsume_times))
+        if len(seen) == 1:
+            raise LookupError("not yet")
+        consumer.stop()
+
+    async with face.Consumer(
+        address, group=topic, topic=topic, deserializer=json.loads, on_failure=GiveBack(delay_level=1)
+    ) as consumer:
+        await consumer.run(handle)
+    assert seen == [({"n": 1}, 0), ({"n": 1}, 1)]
+
+
+# -- what cannot be deserialized ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["one by one", "concurrently", "orderly", "pop", "orderly pop"])
+@scenario
+async def test_it_is_a_dead_letter_at_the_first_attempt(
+    face: Face, address: str, topic: str, how: str
+) -> None:
+    """It can never be handled, so the 16 redeliveries, over hours, would be in vain."""
+    await fill(face, address, topic, b"1", POISON, b"2")
+    attempts: list[bytes] = []
+    values: list[int] = []
+
+    async def handle(message: Any) -> None:
+        attempts.append(message.body)
+        values.append(message.value)
+        if len(values) == 2:
+            consumer.stop()
+
+    kind = face.PopConsumer if "pop" in how else face.Consumer
+    async with kind(
+        address, group=topic, topic=topic, deserializer=json.loads, orderly="orderly" in how
+    ) as consumer:
+        await consumer.run(handle, concurrency=2 if how == "concurrently" else 1)
+    assert sorted(values) == [1, 2]
+    assert attempts.count(POISON) == 1
+    (letter,) = await dead_letters(face, address, topic)
+    assert letter.body == POISON
+    assert letter.get_property(RETRY_REASON).startswith("NotDeserialized: message ")
+
+
+@scenario
+async def test_who_broadcasts_logs_and_skips_it(
+    face: Face,
+    address: str,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REPUT_OFFSETS_DIR", str(tmp_path))
+    await fill(face, address, topic, POISON, b"2")
+
+    async def handle(message: Any) -> None:
+        assert message.value == 2
+        consumer.stop()
+
+    async with face.Consumer(
+        address, group=topic, topic=topic, deserializer=json.loads, mode="broadcasting"
+    ) as consumer:
+        await consumer.run(handle)
+    assert [r for r in caplog.records if r.levelno == logging.ERROR and "skipped" in r.message]
+
+
+@pytest.mark.parametrize("policy", [RetryHere(0.01), StopRunning()], ids=lambda policy: type(policy).__name__)
+@scenario
+async def test_other_policies_end_run_and_keep_it(
+    face: Face, address: str, topic: str, policy: OnFailure
+) -> None:
+    await fill(face, address, topic, POISON, b"2")
+    attempts = 0
+
+    async def handle(message: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        _ = message.value
+
+    async with face.Consumer(
+        address, group=topic, topic=topic, deserializer=json.loads, on_failure=policy
+    ) as consumer:
+        with pytest.raises(NotDeserialized):
+            await consumer.run(handle)
+    assert attempts == 1
+    async with face.Consumer(address, group=topic, topic=topic) as consumer:
+        assert (await consumer.receive(20.0)).body == POISON, "it is redelivered"
+
+
+@scenario
+async def test_another_message_that_cannot_be_deserialized_is_an_ordinary_failure(
+    face: Face, address: str, topic: str
+) -> None:
+    """The handler may read other messages; the one in its hands may be handled next time."""
+    await fill(face, address, topic, b"1")
+    seen: list[Any] = []
+
+    async def handle(message: Any) -> None:
+        seen.append(message.value)
+        if len(seen) == 1:
+            raise NotDeserialized("elsewhere", 0, message.queue_offset, "ValueError: no")
+        consumer.stop()
+
+    async with face.Consumer(
+        address, group=topic, topic=topic, deserializer=json.loads, on_failure=GiveBack(delay_level=1)
+    ) as consumer:
+        await consumer.run(handle)
+    assert seen == [1, 1]
+
+
+# -- Json --------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(-(2**53), 2**53))
+def test_json_returns_what_it_was_given(number: int) -> None:
+    for kind in (Struct, Data, Model):
+        pair: Json[Any] = Json(kind)
+        value = kind(number=number)
+        for each in (pair, pickle.loads(pickle.dumps(pair))):
+            assert each.deserialize(each.serialize(value)) == value
+    assert Json(list[Data]).deserialize(b'[{"number":1}]') == [Data(1)]
+    assert Json().deserialize(Json().serialize({"a": [number, None]})) == {"a": [number, None]}
+
+
+@pytest.mark.parametrize("kind", [Struct, Data, Model])
+@pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"number":"x"}', b"\xff"])
+def test_json_checks_bodies(kind: type[Any], body: bytes) -> None:
+    with pytest.raises(Exception, match=r"\w"):
+        Json(kind).deserialize(body)
