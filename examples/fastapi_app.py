@@ -17,7 +17,7 @@ import anyio
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
-from reput_client import Consumer, Message, Producer, ReceivedMessage
+from reput_client import Consumer, Json, Message, Producer, ReceivedMessage
 
 BROKER = os.environ.get("BROKER", "127.0.0.1:10911")
 
@@ -29,12 +29,16 @@ class Order(BaseModel):
     cents: int
 
 
+orders = Json(Order)
 bills: dict[int, str] = {}
 
 
-async def bill(message: ReceivedMessage) -> None:
-    """Bill an order. If this raises, the group gets the message again: after 10 s, 30 s, 1 min and so on."""
-    order = Order.model_validate_json(message.body)
+async def bill(message: ReceivedMessage[Order]) -> None:
+    """Bill an order. If this raises, the group gets the message again: after 10 s, 30 s, 1 min and so on.
+
+    A message that is no order becomes a dead letter.
+    """
+    order = message.value
     bills[order.number] = f"{order.cents / 100:.2f} EUR"
 
 
@@ -42,8 +46,8 @@ async def bill(message: ReceivedMessage) -> None:
 async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Producer]]:
     """Connect before the first request, and after the last one commit what is billed."""
     async with (
-        Producer(BROKER, group="shop") as producer,
-        Consumer(BROKER, group="billing", topic="orders") as consumer,
+        Producer(BROKER, group="shop", serializer=orders.serialize) as producer,
+        Consumer(BROKER, group="billing", topic="orders", deserializer=orders.deserialize) as consumer,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(consumer.run, bill)
@@ -58,9 +62,7 @@ app = FastAPI(lifespan=lifespan)
 async def take_order(order: Order, request: Request) -> str:
     """Answer with the message's id when the broker has the order on disk."""
     producer: Producer = request.state.producer
-    receipt = await producer.send(
-        Message("orders", order.model_dump_json().encode(), tag="paid", keys=[f"o-{order.number}"])
-    )
+    receipt = await producer.send(Message("orders", value=order, tag="paid", keys=[f"o-{order.number}"]))
     return receipt.message_id
 
 

@@ -22,8 +22,17 @@ from reput_protocol.properties import (
 from reput_protocol.property_rules import check_property
 from reput_protocol.record.delays import Delay, DelayOptions, delay_of
 
-NOT_SERIALIZED: Final = memoryview(b"")
+
+class _NotSerialized(bytes):
+    """The class of `NOT_SERIALIZED`, of which there is one in each process, in copies and pickles too."""
+
+    def __reduce__(self) -> str:
+        return "NOT_SERIALIZED"
+
+
+NOT_SERIALIZED: Final = _NotSerialized()
 """The body, compared by identity, of a message with a value that no producer has serialized yet."""
+
 _NO_PROPERTIES: Final[Mapping[str, str]] = {}
 _I32_MAX: Final = 0x7FFF_FFFF
 

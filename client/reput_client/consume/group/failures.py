@@ -12,7 +12,7 @@ from reput_client.consume.send_back import DEAD_LETTER, is_unsupported, reason_o
 from reput_client.errors import DamagedMessage, NotDeserialized
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ReputError, leaves
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 
 log = logging.getLogger("reput_client")
@@ -61,11 +61,12 @@ class Failure:
     @property
     def is_permanent(self) -> bool:
         """Whether the message cannot be deserialized, so that every further attempt would fail in the same way."""
-        error, message = self.error, self.message
-        return isinstance(error, NotDeserialized) and (error.topic, error.queue_id, error.queue_offset) == (
-            message.topic,
-            message.queue_id,
-            message.queue_offset,
+        message = self.message
+        return any(
+            isinstance(error, NotDeserialized)
+            and (error.queue_offset, error.queue_id, error.topic)
+            == (message.queue_offset, message.queue_id, message.topic)
+            for error in leaves(self.error)
         )
 
     def __str__(self) -> str:
