@@ -331,6 +331,31 @@ def as_json(scene: Scene) -> Generator[None]:
     assert [json.loads(message.body) for message in scene.stored()] == [{"number": 42}]
 
 
+@check("Serializer")
+def serialized(scene: Scene) -> Generator[None]:
+    scene.broker()
+    scene.names = {"order": {"number": 42}}
+    yield
+    assert [json.loads(message.body) for message in scene.stored()] == [{"number": 42}]
+
+
+@check("Deserializer")
+def deserialized(scene: Scene) -> Generator[None]:
+    scene.broker(bodies=[b'{"number": 42}'])
+    yield
+    assert scene.names["received"] == {"number": 42}
+
+
+@check("Topics by pattern")
+def by_pattern(scene: Scene) -> Generator[None]:
+    scene.broker(bodies=BODIES)
+    scene.names = {"re": re}
+    with blocking.Producer(scene.address) as producer:
+        producer.send(Message("orders-eu", b"eu"))
+    yield
+    assert scene.names["message"].body == b"eu"
+
+
 @check("In the page cache of one broker")
 def in_the_page_cache(scene: Scene) -> Generator[None]:
     scene.broker()

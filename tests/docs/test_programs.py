@@ -52,7 +52,7 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
 WITH_NAMES = {
     ("README.md", 0),
     ("README.md", 2),
-    *(("docs/client.md", number) for number in range(7)),
+    *(("docs/client.md", number) for number in range(8)),
     ("docs/delays.md", 0),
     *(("docs/frameworks.md", number) for number in range(4)),
     *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
@@ -168,7 +168,7 @@ def test_seeking(broker: BackgroundBroker) -> None:
     trio.run(main)
 
 
-@pytest.mark.parametrize("number", [0, 1, 5, 6])
+@pytest.mark.parametrize("number", [0, 1, 5, 6, 7])
 def test_client(broker: BackgroundBroker, number: int) -> None:
     async def main() -> None:
         async with PullConsumer(broker.address, group="g") as consumer:

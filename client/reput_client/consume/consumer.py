@@ -45,7 +45,9 @@ class Consumer(GroupPositions, Generic[V]):
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the consumer group. All members must subscribe to the same topics and tags.
-        topic, topics: one topic, several names, or a mapping from names to tags.
+        topic, topics: one topic, several names, a mapping from names to tags, or a compiled regular expression: all
+            topics whose whole name matches, also those that are created later, which are read from their beginning. It
+            needs the right to list topics (`describe` on the cluster), and finds no topics of the system.
         tags: `*`, or tags joined by `||`, for every topic without its own.
         sql: instead of tags, a SQL92 expression over message properties: `amount > 5 AND TAGS = 'paid'`.
         start: where to begin in a queue for which the group has no offset: `earliest`, `latest`, a datetime (messages
@@ -177,13 +179,13 @@ class Consumer(GroupPositions, Generic[V]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The consumed topics."""
+        """The consumed topics; with a pattern, those found so far."""
         return self._member.options.subscriptions.topics
 
     @property
     def topic(self) -> str:
-        """The topic, or the first of several."""
-        return self.topics[0]
+        """The topic, or the first of several; "" while a pattern has found none."""
+        return next(iter(self.topics), "")
 
     @property
     def client_id(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,8 @@ class PopConsumerOptions(ClientOptions, Generic[V]):
         super().__post_init__()
         check_client_group(self.group)
         check_start(self.start)
+        if isinstance(self.topics, re.Pattern):
+            raise ValueError("a PopConsumer takes the names of its topics; a Consumer takes a pattern, too")
 
     @cached_property
     def subscriptions(self) -> Subscriptions:

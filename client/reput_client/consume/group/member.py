@@ -19,6 +19,7 @@ from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
 from reput_client.consume.group.serving import FairServing, OrderedServing, Serving
 from reput_client.consume.group.subscriptions import StartingPoints
+from reput_client.consume.group.topic_search import TopicSearch
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import NoQueue
@@ -92,6 +93,7 @@ class GroupMember:
             options.allocation if clustering else None,
             on_assignment=self._assigned,
         )
+        self._search = TopicSearch(session, options.subscriptions, self._found)
         session.on_stale_routes = self._routes_stale
         self._locks = (
             QueueLocks(
@@ -115,7 +117,7 @@ class GroupMember:
             self._starting,
             self._locks,
         )
-        chores: list[Chore] = [self._membership, self._rebalancer, self._handover, self.commits]
+        chores: list[Chore] = [self._search, self._membership, self._rebalancer, self._handover, self.commits]
         if self._locks is not None:
             chores.append(self._locks)
         self._overdue: Overdue | None = None
@@ -160,6 +162,7 @@ class GroupMember:
         """
         session = self._session
         deadline = session.deadline(None)
+        await self._search.look()
         for topic in self.options.subscriptions.topics:
             try:
                 route = await session.route(topic, deadline)
@@ -186,6 +189,13 @@ class GroupMember:
         if self._overdue is not None:
             self._overdue.begin()
         self._background.start()
+
+    def _found(self, topic: str) -> None:
+        """Take the queues of a topic that matches the pattern, a later one's from their beginning."""
+        if self.joined:
+            self._starting.late_topics.add(topic)
+            self._membership.soon()
+            self._rebalancer.soon()
 
     def _wait_for(self, topic: str) -> None:
         """Take the queues of a topic once it exists, from their beginning: all messages are new."""
@@ -352,6 +362,7 @@ class GroupMember:
         return self.fetcher.queues.get(queue) or self._handover.leaving.get(queue)
 
     def _group_changed(self) -> None:
+        self._search.soon()
         self._rebalancer.soon()
         self._background.wake()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,7 +35,7 @@ class ConsumerOptions(ClientOptions, Generic[V]):
 
     group: str
     topic: str | None = None
-    topics: Iterable[str] | Mapping[str, str] | None = None
+    topics: Iterable[str] | Mapping[str, str] | re.Pattern[str] | None = None
     tags: str = "*"
     sql: str | None = None
     start: Start = "earliest"

@@ -136,6 +136,8 @@ class Rebalancer:
                     continue
                 was_known = self._session.routes.get(topic) is not None
                 self._session.routes.forget(topic)
+                if self._subscriptions.discard(topic):
+                    continue
                 if topic != self._subscriptions.retry:  # which exists only after a message was given back
                     failure = failure if topic in self.awaited else error
                     self._try_again()

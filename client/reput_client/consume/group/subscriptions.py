@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Literal, TypeAlias
@@ -16,14 +17,50 @@ from reput_protocol.record.message import MessageQueue
 
 
 class Subscriptions:
-    """The topics of one member, each with its filter; a newer subscription has a higher `version`."""
+    """The topics of one member, each with its filter; a newer subscription has a higher `version`.
 
-    def __init__(self, filters: Mapping[str, MessageSelector], version: int, retry: str | None) -> None:
-        """Subscribe to `filters`, and to all messages of the `retry` topic if given."""
-        self.topics = tuple(filters)
+    With a `pattern`, topics come and go; each has the same filter.
+    """
+
+    def __init__(
+        self,
+        filters: Mapping[str, MessageSelector],
+        version: int,
+        retry: str | None,
+        pattern: re.Pattern[str] | None = None,
+    ) -> None:
+        """Subscribe to `filters`, and to all messages of the `retry` topic if given.
+
+        With a `pattern`, the only filter, under its text, is that of the topics that match.
+        """
         self.retry = retry
         self.version = version
-        self._filters = {**filters} if retry is None else {**filters, retry: MessageSelector.of(ALL, None)}
+        self.pattern = pattern
+        self._of_matches = None if pattern is None else filters[pattern.pattern]
+        self._filters = {**filters} if pattern is None else {}
+        if retry is not None:
+            self._filters[retry] = MessageSelector.of(ALL, None)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The subscribed topics."""
+        return tuple(topic for topic in self._filters if topic != self.retry)
+
+    def add(self, topic: str) -> bool:
+        """Subscribe to a topic that matches; False if it was subscribed to before."""
+        if topic in self._filters or self._of_matches is None:
+            return False
+        self._filters[topic] = self._of_matches
+        self.version += 1
+        return True
+
+    def discard(self, topic: str) -> bool:
+        """Forget a topic that is gone; False if it was named, and not found by the pattern."""
+        if self._of_matches is None or topic == self.retry:
+            return False
+        self._filters.pop(topic, None)
+        self.version += 1
+        return True
 
     @property
     def all_topics(self) -> tuple[str, ...]:
@@ -32,7 +69,7 @@ class Subscriptions:
 
     def wanted_of(self, topic: str) -> MessageSelector:
         """Return the filter of `topic`."""
-        return self._filters[topic]
+        return self._filters.get(topic) or self._of_matches or self._filters[topic]
 
     def data(self) -> list[SubscriptionData]:
         """Return the subscriptions as a heartbeat has them."""
@@ -45,7 +82,7 @@ class Subscriptions:
 def parse_topics(
     group: str,
     topic: str | None,
-    topics: Iterable[str] | Mapping[str, str] | None,
+    topics: Iterable[str] | Mapping[str, str] | re.Pattern[str] | None,
     tags: str,
     sql: str | None,
     *,
@@ -58,6 +95,9 @@ def parse_topics(
     """
     if (topic is None) == (topics is None):
         raise ValueError("give either topic= or topics=")
+    retry = retry_topic(group) if retries else None
+    if isinstance(topics, re.Pattern):
+        return Subscriptions({topics.pattern: MessageSelector.of(tags, sql)}, version, retry, topics)
     if topic is not None:
         wanted: Mapping[str, str] = {topic: tags}
     elif isinstance(topics, Mapping):
@@ -70,7 +110,7 @@ def parse_topics(
     if not wanted:
         raise ValueError("topics= names no topic")
     filters = {check_topic(name): MessageSelector.of(expression, sql) for name, expression in wanted.items()}
-    return Subscriptions(filters, version, retry_topic(group) if retries else None)
+    return Subscriptions(filters, version, retry)
 
 
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | int | Callable[[MessageQueue], int]

@@ -1,0 +1,74 @@
+"""Topics by pattern: the member subscribes to those that match, also to ones that are created later."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Final
+
+from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.transport.session import Session
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import TopicList
+from reput_protocol.errors import ReputError
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+
+INTERVAL_S: Final = 20.0
+_RETRY_S: Final = 1.0
+
+log = logging.getLogger("reput_client")
+
+
+class TopicSearch:
+    """Asks for the cluster's topics every 20 s, and when the group changes; a background chore.
+
+    Without a pattern it is never due.
+
+    Args:
+        on_found: called with each topic that matches for the first time.
+    """
+
+    def __init__(
+        self, session: Session, subscriptions: Subscriptions, on_found: Callable[[str], None]
+    ) -> None:
+        self._session = session
+        self._subscriptions = subscriptions
+        self._on_found = on_found
+        self._due_at = math.inf if subscriptions.pattern is None else 0.0
+
+    def next_due(self) -> float:
+        """See `Chore`."""
+        return self._due_at
+
+    def soon(self) -> None:
+        """Look now: another member may have found a topic."""
+        if self._subscriptions.pattern is not None:
+            self._due_at = self._session.runtime.now()
+
+    async def do(self) -> None:
+        """See `Chore`."""
+        try:
+            await self.look()
+        except ReputError as error:
+            self._session.check_open()
+            log.warning("the list of topics is not known, asking again: %s", error)
+            self._due_at = self._session.runtime.now() + _RETRY_S
+
+    async def look(self) -> None:
+        """Subscribe to the topics that match; raises `ReputError` if the list cannot be had."""
+        pattern = self._subscriptions.pattern
+        if pattern is None:
+            return
+        self._due_at = self._session.runtime.now() + INTERVAL_S
+        deadline = self._session.deadline(None)
+        call = await self._session.ask_ok(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics", deadline=deadline
+        )
+        cluster = await self._session.cluster(deadline)
+        own_names = {*cluster.broker_addr_table, *cluster.cluster_addr_table}
+        for topic in sorted(TopicList.from_json(call.body).topics):
+            is_ours = topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic, own_names)
+            if not is_ours and pattern.fullmatch(topic) and self._subscriptions.add(topic):
+                log.info("topic %s matches %s", topic, pattern.pattern)
+                self._on_found(topic)
