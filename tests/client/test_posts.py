@@ -201,7 +201,8 @@ async def test_a_full_block_leaves_and_the_next_goes_to_another_queue(face: Face
 
     async with face.Producer(broker.address, linger_s=60.0, batch_bytes=4_000) as producer:
         posted = [await producer.post(Message("t", bytes(500))) for _ in range(24)]
-        await face.until(lambda: broker.count(PUT) >= 3)
+        # The third goes to the first's queue, after its answer, which a caller without tasks has to read.
+        await face.until(lambda: broker.count(PUT) >= (2 if face.is_blocking else 3))
         await producer.flush()
         queues = [each.result().queue_id for each in posted]
     assert set(queues) == {0, 1}
