@@ -230,11 +230,11 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
             NotFound: no broker knows such a message, in any state.
         """
         header = CancelDelayedHeader(check_topic(topic), key)
-        found = await self._read_each(
-            CancelResult.from_json,
+        answers = await self._ask_each(
             RequestCode.CANCEL_DELAYED_MESSAGE,
             header.to_ext(_MSGPACK),
             f"cancel {key} of {topic}",
             absent=(NotFound,),
         )
-        return [message for result in found.values() for message in result.messages]
+        results = [CancelResult.from_json(call.body) for call in answers.values()]
+        return [message for result in results for message in result.messages]

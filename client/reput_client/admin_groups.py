@@ -232,15 +232,14 @@ class GroupAdmin(AdminRequests):
             shift=shift,
             dry_run=True,
         )
-        found = await self._read_each(
-            ResetOffsetBody.from_json,
+        answers = await self._ask_each(
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
             header.to_ext(_MSGPACK),
             f"offsets of {group}",
             # A broker may have fewer queues of the topic than another.
             absent=_NOT_THERE if queue_id is None else (BrokerError,),
         )
-        return {queue: at for each in found.values() for queue, at in each.offset_table.items()}
+        return _offsets(answers)
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set where a group continues, the queues of a topic on one broker at once, and notify online members.
@@ -289,14 +288,13 @@ class GroupAdmin(AdminRequests):
         header = CloneGroupOffsetHeader(
             check_group(source), check_group(target), topic, offline=True, dry_run=dry_run
         )
-        found = await self._read_each(
-            ResetOffsetBody.from_json,
+        answers = await self._ask_each(
             RequestCode.CLONE_GROUP_OFFSET,
             header.to_ext(_MSGPACK),
             f"copy of the offsets of {source}",
             absent=(NotFound, GroupNotFound, TopicNotFound),
         )
-        return {queue: at for each in found.values() for queue, at in each.offset_table.items()}
+        return _offsets(answers)
 
     # Inside
 
@@ -318,6 +316,11 @@ class GroupAdmin(AdminRequests):
                     failure = error
         assert failure is not None, "there is a broker"
         raise failure
+
+
+def _offsets(answers: Mapping[str, Call]) -> dict[MessageQueue, int]:
+    found = [ResetOffsetBody.from_json(call.body) for call in answers.values()]
+    return {queue: at for each in found for queue, at in each.offset_table.items()}
 
 
 def _summary(summaries: Sequence[GroupSummary]) -> GroupSummary:

@@ -57,9 +57,9 @@ class AdminRequests(QueueBounds):
         return {name: masters[name] for name in sorted(set(names))}
 
     async def _brokers(self) -> dict[str, MessageQueue]:
-        """Return every broker, also without a master, as a place for `_ask_all`."""
-        info = await self._session.cluster(self._session.deadline(None))
-        return {name: MessageQueue("", name, 0) for name in sorted(info.broker_addr_table)}
+        """Return every broker, also without a master, as a place for `_ask_all`; raises `BrokerNotFound`."""
+        names = await self._session.broker_names(self._session.deadline(None))
+        return {name: MessageQueue("", name, 0) for name in names}
 
     async def _ask_each(
         self,
@@ -182,8 +182,12 @@ class AdminRequests(QueueBounds):
         code: RequestCode,
         ext: Mapping[str, Value],
         what: str,
-        **options: object,
+        *,
+        absent: Collection[type[BrokerError]] = (),
     ) -> dict[str, T]:
-        """Like `_ask_each`, with the bodies of the answers decoded by `read`."""
-        answers = await self._ask_each(code, ext, what, **options)  # type: ignore[arg-type]
+        """Ask every broker, a slave if its master cannot be reached; return the answers decoded by `read`.
+
+        The rest as for `_ask_all`.
+        """
+        answers = await self._ask_all(await self._brokers(), code, ext, what, absent=absent, or_slave=True)
         return {name: read(call.body) for name, call in answers.items()}

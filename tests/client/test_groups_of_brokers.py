@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from reput_client import BrokerNotFound
 from reput_client.consume.group import fetcher, membership, rebalance
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import TopicNotFound
@@ -212,6 +213,47 @@ async def test_while_the_master_is_away_a_slave_is_read_and_commits_wait(
         assert (await consumer.receive(10.0)).body == b"a3"
         await face.until(lambda: master.committed["g", "t", 0] == 3)
     assert master.committed["g", "t", 0] == 4
+
+
+@scenario
+async def test_a_new_group_begins_at_a_slave_and_commits_once_there_is_a_master(
+    face: Face, cluster: FakeCluster
+) -> None:
+    master, _ = cluster.members["broker-a"]
+    cluster.gone.add("broker-b")
+    put(cluster, A, b"a0", b"a1")
+    master.stop()
+
+    names = cluster.names.address
+    async with face.Consumer(names, group="g", topic="t", start="earliest", timeout_s=0.5) as consumer:
+        assert await receive(consumer, 2) == [b"a0", b"a1"]
+        with pytest.raises(BrokerNotFound):
+            await consumer.commit()
+        assert not master.committed
+        master.restart()
+        await face.until(lambda: master.committed.get(("g", "t", 0)) == 2)
+
+
+@scenario
+async def test_a_group_whose_offset_only_the_master_knows_misses_nothing(
+    face: Face, cluster: FakeCluster
+) -> None:
+    """A slave lacks the last commits, here the first one, and a new member begins at its end."""
+    master, slave = cluster.members["broker-a"]
+    cluster.gone.add("broker-b")
+    put(cluster, A, b"a0", b"a1", b"a2")
+    master.committed["g", "t", 0] = 1
+    slave.committed = {}
+    master.stop()
+
+    names = cluster.names.address
+    async with face.Consumer(names, group="g", topic="t", start="latest", timeout_s=0.5) as consumer:
+        await face.until(lambda: consumer.positions().get(A) == 3)
+        with pytest.raises(BrokerNotFound):
+            await consumer.commit()
+        master.restart()
+        assert await receive(consumer, 2) == [b"a1", b"a2"]
+    assert [offset for *at, offset in master.commits if at == ["g", "t", 0]] == [3]
 
 
 @scenario

@@ -30,6 +30,45 @@ def cluster() -> Iterator[FakeCluster]:
         yield cluster
 
 
+@scenario
+async def test_a_pull_that_waits_at_a_master_that_goes_continues_at_a_slave(
+    face: Face, cluster: FakeCluster
+) -> None:
+    master, slave = cluster.members["broker-a"]
+
+    async with face.PullConsumer(cluster.names.address, group="g") as consumer:
+        pulled = []
+
+        async def pull() -> None:
+            pulled.append(await consumer.pull("t", 0, 4, wait_s=20.0))
+
+        async def go() -> None:
+            await face.until(lambda: master.count(PULL) == 1)
+            master.stop()
+            await face.until(lambda: slave.count(PULL) == 1)
+            slave.store("t", b"4")
+
+        await face.together(pull, go)
+        assert [message.body for message in pulled[0].messages] == [b"4"]
+        assert slave.count(PULL) == 1
+
+
+@scenario
+async def test_while_master_and_a_slave_are_away_another_slave_is_read(face: Face) -> None:
+    with FakeCluster({"broker-a": 3}) as cluster:
+        master, dead, slave = cluster.members["broker-a"]
+        slave.serves_reads = True
+        master.store("t", b"0", b"1")
+        master.committed["g", "t", 0] = 1
+        for broker in (master, dead):
+            broker.stop()
+
+        async with face.PullConsumer(cluster.names.address, group="g", timeout_s=1.0) as consumer:
+            assert await consumer.max_offset("t", 0) == 2
+            assert await consumer.committed("t", 0) == 1
+            assert await bodies(consumer, 0) == [b"0"]
+
+
 async def bodies(consumer: object, offset: int) -> list[bytes]:
     """Pull one message, and return its body."""
     pulled = await consumer.pull("t", 0, offset, max_messages=1, wait_s=0)  # type: ignore[attr-defined]

@@ -48,6 +48,7 @@ class BrokerProcess:
         environment: additional variables, mostly `REPUT_...` options.
         command: what stands before the arguments of `serve`; the installed `reput` by default.
         arguments: more of them.
+        verb: `namesrv` starts a name server instead.
     """
 
     def __init__(
@@ -59,13 +60,15 @@ class BrokerProcess:
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = (sys.executable, "-m", "reput_cli"),
         arguments: Sequence[str] = (),
+        verb: str = "serve",
     ) -> None:
         self.data_dir = data_dir
         self.port = port or free_port()
         self.http_port = http_port or free_port()
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        self._environment = {**os.environ, **SMALL_INDEX, **HOWEVER_FULL_THE_DISK, **(environment or {})}
-        self._command = [*command]
+        store = {**SMALL_INDEX, **HOWEVER_FULL_THE_DISK} if verb == "serve" else {}
+        self._environment = {**os.environ, **store, **(environment or {})}
+        self._command = [*command, verb]
         self._arguments = [*arguments]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -88,7 +91,7 @@ class BrokerProcess:
     def start(self) -> None:
         """Start the process; does not wait for it to become ready."""
         assert self._process is None, "already started"
-        arguments = ["serve", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+        arguments = ["--data-dir", str(self.data_dir), "--port", str(self.port)]
         arguments += ["--http-port", str(self.http_port), *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(

@@ -32,7 +32,7 @@ from reput_client.consume.slave_pulls import SlavePulls
 from reput_client.received import V
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.session import is_not_master
-from reput_client.transport.standbys import standbys
+from reput_client.transport.standbys import from_slave_or_master, standbys
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
@@ -138,28 +138,39 @@ class PullConsumer(QueueBounds, Generic[V]):
             )
 
         what, until = f"pull from {topic}/{queue_id}", deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0)
-        result = await self._slave_pulls.pull(
-            queue, offset, ext(offset, wait_s), wanted, what, deadline, until
-        )
-        if result is not None:
-            result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
+        waited_until = self._session.runtime.now() + wait_s
+
+        def waiting_ext() -> dict[str, Value]:
+            return ext(offset, max(0.0, waited_until - self._session.runtime.now()))
+
+        async def from_master(patient: bool) -> PullResult:
+            call = await self._read_ahead.take(queue, ext(offset, 0.0), deadline)
+            if (
+                call is None
+                or is_not_master(call)
+                or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND)
+            ):
+                call = await self._session.ask(
+                    RequestCode.PULL_MESSAGE,
+                    waiting_ext(),
+                    what=what,
+                    queue=queue,
+                    deadline=until,
+                    patient=patient,
+                )
+            result = pull_result(queue, offset, call, wanted)
+            self._slave_pulls.suggested(queue, result)
+            if read_ahead and offset < result.next_begin_offset < result.max_offset:
+                self._read_ahead.start(
+                    queue, ext(result.next_begin_offset, 0.0), self._session.known_connection(queue)
+                )
             return result
-        call = await self._read_ahead.take(queue, ext(offset, 0.0), deadline)
-        if (
-            call is None
-            or is_not_master(call)
-            or (wait_s and call.answer.code == ResponseCode.PULL_NOT_FOUND)
-        ):
-            call = await self._session.ask(
-                RequestCode.PULL_MESSAGE, ext(offset, wait_s), what=what, queue=queue, deadline=until
-            )
-        result = pull_result(queue, offset, call, wanted)
+
+        result = await from_slave_or_master(
+            lambda: self._slave_pulls.pull(queue, offset, waiting_ext(), wanted, what, deadline, until),
+            from_master,
+        )
         result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
-        self._slave_pulls.suggested(queue, result)
-        if read_ahead and offset < result.next_begin_offset < result.max_offset:
-            self._read_ahead.start(
-                queue, ext(result.next_begin_offset, 0.0), self._session.known_connection(queue)
-            )
         return result
 
     async def pull_columns(

@@ -9,11 +9,10 @@ import logging
 from collections.abc import Mapping
 
 from reput_client.consume.pull import MessageSelector, PullResult, PullStatus, pull_result
-from reput_client.errors import ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
-from reput_client.transport.standbys import standbys
+from reput_client.transport.standbys import ask_slave, standbys
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.record.message import MessageQueue
@@ -53,12 +52,21 @@ class SlavePulls:
             deadline, until: for connecting, and for the answer.
         """
         for address in await self._slaves(queue, deadline):
+            call = await ask_slave(
+                self._session,
+                address,
+                RequestCode.PULL_MESSAGE,
+                ext,
+                what=what,
+                queue=queue,
+                deadline=deadline,
+                until=until,
+            )
+            if call is None:
+                continue
             try:
-                call = await self._session.ask(
-                    RequestCode.PULL_MESSAGE, ext, what=what, address=address, deadline=until
-                )
                 result = pull_result(queue, offset, call, wanted)
-            except (ConnectFailed, BrokerError) as error:
+            except BrokerError as error:
                 log.info("%s: not from the slave %s: %s", what, address, error)
                 continue
             # A slave may not have these messages yet; then only the master knows what follows.

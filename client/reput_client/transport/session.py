@@ -634,18 +634,28 @@ class Session:
         self._learn_brokers(info.broker_addr_table.values(), call, asked_at)
         return info
 
+    async def broker_names(self, deadline: float) -> list[str]:
+        """Return the names of all brokers, sorted. Of several addresses, each is asked until one knows all masters.
+
+        Raises:
+            BrokerNotFound: there is no broker.
+        """
+        for asked in count(1):
+            info = await self.cluster(deadline)
+            if not self._is_misled or asked >= len(self._guides) or self.runtime.now() >= deadline:
+                break
+        if not info.broker_addr_table:
+            raise BrokerNotFound("", "")
+        return sorted(info.broker_addr_table)
+
     async def masters(self, deadline: float) -> dict[str, Address]:
         """Return the address of every broker's master by name, as the client's own address knows them now.
 
         Raises:
             BrokerNotFound: there is no master.
         """
-        for asked in count(1):
-            info = await self.cluster(deadline)
-            if not self._is_misled or asked >= len(self._guides) or self.runtime.now() >= deadline:
-                break
-        found = {name: self.brokers.master(name) for name in info.broker_addr_table}
-        masters = {name: address for name, address in sorted(found.items()) if address is not None}
+        found = {name: self.brokers.master(name) for name in await self.broker_names(deadline)}
+        masters = {name: address for name, address in found.items() if address is not None}
         if not masters:
             raise BrokerNotFound("", "")
         return masters

@@ -3,36 +3,94 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
-from reput_client.errors import ConnectFailed
+from reput_client.errors import BrokerNotFound, ConnectFailed
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session, is_not_master
 from reput_protocol.codes import RequestCode
+from reput_protocol.errors import NotMaster
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
+
+T = TypeVar("T")
 
 log = logging.getLogger("reput_client")
 
 
 async def standbys(session: Session, queue: MessageQueue, deadline: float) -> list[Address]:
-    """Return the slaves of the queue's broker, if its master is not known or cannot be reached; else none."""
+    """Return the slaves of the queue's broker, if its master is not known or cannot be reached; else none.
+
+    If none is known then, the broker's members are looked up.
+    """
     name = queue.broker_name
-    if session.brokers.master(name) is None and not session.brokers.slaves(name):
-        await session.look_up(queue.topic, deadline)
-    slaves = session.brokers.slaves(name)
-    if not slaves:
-        return []
     session.poll(to_the_end=True)  # a master that has gone is known to be gone
     master = session.brokers.master(name)
-    if master is not None:
-        try:
-            await session.try_to_open(master, deadline, name)
+    if master is not None and await _reaches_master(session, master, name, deadline):
+        return []
+    if not session.brokers.slaves(name) and (master != session.home or session.home.others):
+        await session.look_for_master(queue.topic, deadline)
+        master = session.brokers.master(name)
+        if master is not None and await _reaches_master(session, master, name, deadline):
             return []
-        except ConnectFailed as error:
-            log.info("%s: %s", queue, error)
-    return [address for _, address in sorted(slaves.items())]
+    return [address for _, address in sorted(session.brokers.slaves(name).items())]
+
+
+async def _reaches_master(session: Session, master: Address, name: str, deadline: float) -> bool:
+    try:
+        connection = await session.try_to_open(master, deadline, name)
+    except ConnectFailed as error:
+        log.info("master of %s: %s", name, error)
+        return False
+    # Of several addresses, another broker may answer.
+    return connection.is_of(name) and connection.is_master
+
+
+async def from_slave_or_master(
+    from_slave: Callable[[], Awaitable[T | None]], from_master: Callable[[bool], Awaitable[T]]
+) -> T:
+    """Read from a slave, or from the master if that returns None; once more if the master has gone meanwhile.
+
+    Args:
+        from_master: its argument is whether to wait for a master until the deadline.
+    """
+    for patient in (False, True):
+        found = await from_slave()
+        if found is not None:
+            return found
+        try:
+            return await from_master(patient)
+        except (BrokerNotFound, ConnectFailed, NotMaster):
+            if patient:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def ask_slave(
+    session: Session,
+    address: Address,
+    code: RequestCode,
+    ext: Mapping[str, Value],
+    *,
+    what: str,
+    queue: MessageQueue,
+    deadline: float,
+    until: float,
+) -> Call | None:
+    """Ask a slave of the queue's broker; None if it cannot be reached, or leaves the request to its master.
+
+    Args:
+        deadline, until: for connecting, and for the answer.
+    """
+    try:
+        await session.try_to_open(address, deadline, queue.broker_name)
+        call = await session.ask(code, ext, what=what, address=address, deadline=until)
+    except ConnectFailed as error:
+        log.info("%s: not from the slave %s: %s", what, address, error)
+        return None
+    return None if is_not_master(call) else call
 
 
 async def read(
@@ -48,12 +106,17 @@ async def read(
 
     A slave may lack the newest messages and commits.
     """
-    for address in await standbys(session, queue, deadline):
-        try:
-            call = await session.ask(code, ext, what=what, address=address, deadline=deadline)
-        except ConnectFailed as error:
-            log.info("%s: not from the slave %s: %s", what, address, error)
-            continue
-        if not is_not_master(call):
-            return call
-    return await session.ask(code, ext, what=what, queue=queue, deadline=deadline)
+
+    async def from_slave() -> Call | None:
+        for address in await standbys(session, queue, deadline):
+            call = await ask_slave(
+                session, address, code, ext, what=what, queue=queue, deadline=deadline, until=deadline
+            )
+            if call is not None:
+                return call
+        return None
+
+    return await from_slave_or_master(
+        from_slave,
+        lambda patient: session.ask(code, ext, what=what, queue=queue, deadline=deadline, patient=patient),
+    )

@@ -132,6 +132,7 @@ class AssignedQueue:
     """The state of one queue (RocketMQ: ProcessQueue).
 
     Attributes:
+        started_at: the offset of the first message that this member has read.
         next_offset: where the next pull starts.
         committed: the committed offset as far as known, or None; `committed_at`: the address that said so.
         reads_from: the id of the broker's member that the master suggests for pulls; 0 is the master.
@@ -165,6 +166,7 @@ class AssignedQueue:
         self.queue = queue
         self.wanted = wanted
         self.is_retry = is_retry
+        self.started_at = start
         self.next_offset = start
         self.progress: QueueProgress[ReceivedMessage] = QueueProgress(start)
         self.committed = committed

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.offsets import OffsetRequests
-from reput_client.errors import OffsetStoreInUse
+from reput_client.errors import BrokerNotFound, OffsetStoreInUse
 from reput_client.offset_store import OffsetStore, ReadOffsetType
 from reput_client.transport.address import Address
 from reput_client.transport.runtime import Event
@@ -221,14 +221,23 @@ class Commits:
                 # Another member may have the queue and have set its offset.
                 if not assigned.confirmed or not assigned.uncommitted:
                     continue
-                if assigned.queue.broker_name in silent:
+                topic, broker_name, _ = assigned.queue
+                if broker_name in silent:
+                    continue
+                if (
+                    assigned.committed is None
+                    and self._kept.needs_master
+                    and not self._at_master(broker_name)
+                ):
+                    # A slave knew no offset. The master may know one, and it may be lower.
+                    failure = failure or BrokerNotFound(broker_name, topic)
                     continue
                 try:
                     await self._commit_one(assigned, timeout_s)
                 except (ReputError, OSError) as error:
                     failure = failure or error
                     if not isinstance(error, BrokerError):
-                        silent.add(assigned.queue.broker_name)
+                        silent.add(broker_name)
         finally:
             self._committing = None
             committing.set()

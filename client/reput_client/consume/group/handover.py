@@ -24,7 +24,6 @@ from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import RETURN_S, Assignment
 from reput_client.consume.group.subscriptions import StartingPoints
-from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
@@ -243,17 +242,14 @@ class Handover:
     async def _take(self, queue: MessageQueue, locked_until: float) -> None:
         membership, assigned = self._membership, self._fetcher.queues.get(queue)
         address = membership.connected_address(queue.broker_name)
-        if membership.at_master(queue.broker_name):
-            committed = await self._kept.read(queue, None)
-            start = committed if committed is not None else await self._starting.first(queue)
-        elif assigned is not None:
+        at_master = membership.at_master(queue.broker_name)
+        if assigned is not None and not at_master:
             # A slave may not have our last commits.
             committed, start = assigned.committed, assigned.progress.position
         else:
-            committed = await self._kept.read(queue, membership.source(queue.broker_name))
-            if committed is None:
-                raise BrokerNotFound(queue.broker_name, queue.topic)  # the master may know an offset
-            start = committed
+            slave = None if at_master else membership.source(queue.broker_name)
+            committed = await self._kept.read(queue, slave)
+            start = committed if committed is not None else await self._starting.first(queue)
         if self._taking.pop(queue, None) is None:
             if self._locks is not None:
                 await self._locks.unlock([queue])  # not assigned any more
@@ -287,7 +283,8 @@ class Handover:
         """Note that the queue is ours; continue at `start` if its offset has changed.
 
         A new master may not have our last commits: a lower offset at another `address` was not set by an administrator.
-        After a seek back that is not committed yet, a higher offset is our own.
+        After a seek back that is not committed yet, a higher offset is our own. If the queue began without an offset,
+        since a slave knew none, a lower one is the group's.
         """
         known, position = assigned.committed, assigned.progress.position
         moved_on = committed is not None and committed > position and not assigned.rewound
@@ -296,10 +293,16 @@ class Handover:
             and (committed is None or committed < known)
             and address == assigned.committed_at
         )
+        began_late = (
+            known is None
+            and committed is not None
+            and committed < assigned.started_at
+            and not assigned.rewound
+        )
         assigned.committed_at = address
         if committed != known:
             assigned.committed = committed
-        if moved_on or reset:
+        if moved_on or reset or began_late:
             log.info("queue %s continues at %d, not at %d", assigned.queue, start, position)
             self._fetcher.halt(assigned)
             assigned.restart(start, committed)
