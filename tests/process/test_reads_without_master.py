@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +11,9 @@ from typing import Any, Final
 import pytest
 
 from reput_client import Message, MessageQueue, PullStatus, blocking
-from reput_client.errors import ReputError
+from reput_client.errors import ReputError, TopicNotFound
 from reput_protocol.codes import RequestCode
+from reput_protocol.wire.header import Value
 from support.broker_process import BrokerProcess, free_port
 from support.faces import FACES, Face
 from support.raw_client import RawClient
@@ -43,9 +44,10 @@ class Pair:
         return {"slave": self.slave.address, "both": both, "names": self.names.address}[kind]
 
     def routed(self, address: str) -> set[int]:
-        """Return the ids of the members that the name service at `address` routes to."""
-        with blocking.Admin(address) as admin:
+        """Return the ids of the members that the name service at `address` routes to; none if it lacks the topic."""
+        with blocking.Admin(address) as admin, suppress(TopicNotFound):
             return set(admin.route("t").broker_datas[0].broker_addrs)
+        return set()
 
     def fill(self) -> None:
         with (
@@ -60,7 +62,7 @@ class Pair:
         both = {0, 1}
         wait_until(lambda: self.routed(self.slave.address) == self.routed(self.names.address) == both)
         with RawClient(self.slave.address) as slave:
-            queue = {"topic": "t", "queueId": 0}
+            queue: dict[str, Value] = {"topic": "t", "queueId": 0}
 
             def offset(code: RequestCode, **more: str) -> Any:
                 return (slave.request(code, {**queue, **more})[0].ext or {}).get("offset")
