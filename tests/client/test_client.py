@@ -15,7 +15,7 @@ from reput_broker import Broker, BrokerConfig
 from reput_client import Message, Producer, PullStatus, ReceivedMessage, StopRunning
 from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
 from reput_protocol.errors import BrokerError, InvalidMessage, NotFound, TopicNotFound
-from support.faces import FACES, Face, scenario
+from support.faces import FACES, PROACTOR, Face, scenario
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread.join(20)
 
 
-@pytest.fixture(params=FACES)
+@pytest.fixture(params=(*FACES, PROACTOR))
 def face(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
 

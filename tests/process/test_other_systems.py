@@ -67,12 +67,22 @@ async def use():
         await consumer.commit(LOOP, 0, 7)
         assert await consumer.committed(LOOP, 0) == 7
     found = []
+    sys.platform = "win32"  # not before, for trio and asyncio have other modules there
     async with Consumer(address, group=LOOP, topic=LOOP, mode="broadcasting", start="earliest") as consumer:
         async for message in consumer:
             found.append(bytes(message.body))
             if len(found) == 201:
                 break
     assert found == [b"alone", *bodies, *bodies]
+    sys.platform = "linux"
+    async with Consumer(address, group=LOOP, topic=LOOP, start="earliest") as consumer:
+        async def handle(message):
+            handled.append(bytes(message.body))
+            if len(handled) == 201:
+                consumer.stop()
+        handled = []
+        await consumer.run(handle)
+        assert handled == found
     async with Admin(address) as admin:
         assert LOOP in await admin.list_topics()
 """
@@ -91,6 +101,8 @@ class Proactor(asyncio.SelectorEventLoop):
     add_writer = asyncio.AbstractEventLoop.add_writer
     remove_reader = asyncio.AbstractEventLoop.remove_reader
     remove_writer = asyncio.AbstractEventLoop.remove_writer
+    add_signal_handler = asyncio.AbstractEventLoop.add_signal_handler
+    remove_signal_handler = asyncio.AbstractEventLoop.remove_signal_handler
 
 with asyncio.Runner(loop_factory=Proactor) as runner:
     runner.run(use())
@@ -109,6 +121,7 @@ with Producer(address) as producer:
 with PullConsumer(address, group="p") as consumer:
     assert bytes(consumer.pull(LOOP, 0, 0).messages[0].body) == b"alone"
 found = []
+sys.platform = "win32"
 options = dict(group=LOOP, topic=LOOP, mode="broadcasting", start="earliest")
 with Consumer(address, **options) as consumer:
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -24,15 +25,34 @@ from support.waiting import until, wait_until
 
 Scenario = Callable[["Face"], Coroutine[Any, Any, None]]
 FACES = ("trio", "asyncio", "blocking")
+PROACTOR = "proactor"
+"""asyncio with an event loop like the default one of Windows."""
+
+
+class Proactor(asyncio.SelectorEventLoop):
+    """A loop that waits for no sockets and no signals."""
+
+    add_reader = asyncio.AbstractEventLoop.add_reader
+    add_writer = asyncio.AbstractEventLoop.add_writer
+    remove_reader = asyncio.AbstractEventLoop.remove_reader
+    remove_writer = asyncio.AbstractEventLoop.remove_writer
+    add_signal_handler = asyncio.AbstractEventLoop.add_signal_handler
+    remove_signal_handler = asyncio.AbstractEventLoop.remove_signal_handler
+
+
+async def _wait_for_a_socket() -> None:
+    """Make anyio start the thread that waits for sockets, which keeps sockets of its own."""
+    ready, other = socket.socketpair()
+    with ready, other:
+        other.send(b"x")
+        await anyio.wait_readable(ready)
 
 
 class Face:
     """The classes of one API, and how to run code with it."""
 
-    def __init__(self, name: str, loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-        """`loop` makes the event loop, of asyncio."""
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._options = {} if loop is None else {"loop_factory": loop}
         self.is_blocking = name == "blocking"
         if self.is_blocking:
             self.Producer: Any = _wrapped(reput_client.blocking.Producer)
@@ -55,7 +75,13 @@ class Face:
         if self.is_blocking:
             finish(scenario())
         else:
-            anyio.run(_counting_tasks(scenario, self.name), backend=self.name, backend_options=self._options)
+            is_proactor = self.name == PROACTOR
+            if is_proactor:
+                anyio.run(_wait_for_a_socket, backend_options={"loop_factory": Proactor})
+                sockets, threads = open_sockets(), own_threads()
+            name = "asyncio" if is_proactor else self.name
+            options = {"loop_factory": Proactor} if is_proactor else None
+            anyio.run(_counting_tasks(scenario, name), backend=name, backend_options=options)
         # The broker's ends of the connections are in this process too, and close a moment later.
         deadline = time.monotonic() + 5.0
         # So do the threads that an event loop has lent.
@@ -133,6 +159,7 @@ def _counting_tasks(
             import trio
 
             return trio.lowlevel.current_statistics().tasks_living
+
         return len(asyncio.all_tasks())
 
     async def run() -> None:
