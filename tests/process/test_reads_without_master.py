@@ -156,6 +156,7 @@ def test_reads_do_not_depend_on_the_master(tmp_path: Path, kind: str) -> None:
                     assert (await consumer.pull("t", 0, 0)).messages
                     assert await admin.topic_stats("t")
                     there.master.kill()
+                    assert len((await consumer.pull_columns("t", 0, 0)).columns) == MESSAGES
                     await check_reads(consumer)
                     await check_admin_reads(admin)
                 async with face.PullConsumer(address, group="g") as consumer:

@@ -37,6 +37,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
 
 
@@ -212,20 +213,29 @@ class PullConsumer(QueueBounds, Generic[V]):
         deadline = self._session.deadline(None)
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
-        if await standbys(self._session, queue, deadline):
+
+        async def from_slave() -> tuple[None] | None:
+            return (None,) if await standbys(self._session, queue, deadline) else None
+
+        async def from_master(patient: bool) -> tuple[Call | None]:
+            connection = await self._session.open_for(queue, deadline, patient=patient)
+            if connection.is_rocketmq:
+                return (None,)
+            call = await self._columns_ahead.take(queue, ext, deadline)
+            if call is None or is_not_master(call):
+                call = await self._session.ask(
+                    RequestCode.FETCH_RECORDS,
+                    ext,
+                    what=f"fetch from {topic}/{queue_id}",
+                    queue=queue,
+                    deadline=deadline,
+                    patient=patient,
+                )
+            return (call,)
+
+        (call,) = await from_slave_or_master(from_slave, from_master)
+        if call is None:
             return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
-        connection = await self._session.open_for(queue, deadline)
-        if connection.is_rocketmq:
-            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
-        call = await self._columns_ahead.take(queue, ext, deadline)
-        if call is None or is_not_master(call):
-            call = await self._session.ask(
-                RequestCode.FETCH_RECORDS,
-                ext,
-                what=f"fetch from {topic}/{queue_id}",
-                queue=queue,
-                deadline=deadline,
-            )
         result = fetched(topic, queue_id, offset, call, tag_filter)
         is_beyond = result.status is PullStatus.OFFSET_ILLEGAL and offset > result.max_offset
         if is_beyond or result.status is PullStatus.NO_NEW_MESSAGE:

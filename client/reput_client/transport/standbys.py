@@ -26,7 +26,8 @@ async def standbys(session: Session, queue: MessageQueue, deadline: float) -> li
     If none is known then, the broker's members are looked up.
     """
     name = queue.broker_name
-    session.poll(to_the_end=True)  # a master that has gone is known to be gone
+    if session.brokers.slaves(name):
+        session.poll(to_the_end=True)  # a master that has gone is known to be gone
     master = session.brokers.master(name)
     if master is not None and await _reaches_master(session, master, name, deadline):
         return []
