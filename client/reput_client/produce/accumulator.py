@@ -63,6 +63,8 @@ class Accumulator:
         """By topic: the open block of messages without a chosen queue."""
         self.last_serial = 0
         """Of the last block opened."""
+        self._fixed: dict[str, int] = {}
+        """By topic: bytes of a record without body and properties, but with the unique id."""
         self._texts: dict[str | None, bytes] = {}
         """Encoded properties of messages that have only a tag, by tag."""
 
@@ -101,10 +103,17 @@ class Accumulator:
 
     def size_of(self, message: Message, text: bytes) -> int:
         """Return the size of a message's record, or raise `InvalidMessage`."""
-        size = record_bytes(self._id_bytes + len(message.body), message.topic, len(text))
+        fixed = self._fixed.get(message.topic) or self._fixed_of(message.topic)
+        size = fixed + len(message.body) + len(text)
         if size > BLOCK_BYTES_MAX:
             raise too_large(size)
         return size
+
+    def _fixed_of(self, topic: str) -> int:
+        if len(self._fixed) >= _TEXTS_MAX:
+            self._fixed.clear()
+        fixed = self._fixed[topic] = record_bytes(self._id_bytes, topic, 0)
+        return fixed
 
     def text_of(self, message: Message) -> bytes:
         """Return a message's encoded properties, with a unique id only if it has its own.
@@ -160,7 +169,7 @@ class Accumulator:
     ) -> PostedBlock:
         """Open a block for a queue that has none; it is the current one of its topic, for free messages, or not."""
         self.last_serial += 1
-        fixed = record_bytes(self._id_bytes, queue.topic, 0)
+        fixed = self._fixed.get(queue.topic) or self._fixed_of(queue.topic)
         block = PostedBlock(self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free)
         self.open[queue] = block
         if is_current:
@@ -173,10 +182,6 @@ class Accumulator:
         """Put a message that fits into an open block."""
         block.is_delayed = message.delay is not None
         return self._put(block, message, bytes(message.body), text, size, on_done)
-
-    def due(self, now: float) -> list[PostedBlock]:
-        """Return the open blocks that are due to leave."""
-        return [block for block in self.open.values() if block.due_at <= now]
 
     def close(self, block: PostedBlock) -> None:
         """Stop adding messages to a block."""

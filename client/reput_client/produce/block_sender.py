@@ -172,9 +172,11 @@ class BlockSender:
             if self._has_news:
                 self._take_news(now)
             if accumulator.open:
-                is_stuck = accumulator.is_stuck
-                for block in list(accumulator.open.values()) if is_stuck else accumulator.due(now):
-                    if is_stuck or now >= block.grows_until or not self.is_busy(block.queue):
+                is_stuck = accumulator.wanting and accumulator.is_stuck
+                for block in list(accumulator.open.values()):
+                    if is_stuck or (
+                        block.due_at <= now and (now >= block.grows_until or not self.is_busy(block.queue))
+                    ):
                         self.seal(block, now)
             written = True
             for link in links:
@@ -191,7 +193,7 @@ class BlockSender:
         """After a step: compute when the next one is due, and wake a driver that would sleep longer."""
         now, due_at = self._stepped_at, math.inf
         for link in self._links.values():
-            due_at = min(due_at, link.next_due(now))
+            due_at = min(due_at, link.next_due(now) if link.waiting else link.expires_at)
         for block in self._accumulator.open.values():
             if block.due_at > now:
                 due_at = min(due_at, block.due_at)
@@ -396,7 +398,7 @@ class BlockSender:
     def _start_connecting(self, now: float) -> Link | None:
         """Connect links that need it, in tasks; without tasks, return the first: the caller connects it."""
         for link in self._links.values():
-            if link.needs_connection(now):
+            if link.waiting and link.needs_connection(now):
                 if self.caller is not None:
                     return link
                 link.connecting = True

@@ -215,9 +215,10 @@ class Link:
                     else:
                         self._failed(block, error, now, done, again)
                 else:
-                    self._connect_at = -math.inf
                     self._failure = None
-                    self._backoff.reset()
+                    if self._connect_at > -math.inf:
+                        self._connect_at = -math.inf
+                        self._backoff.reset()
                     # As in RocketMQ, a broker that is slow with a send is left out for a while.
                     self._faults.answered(
                         self._broker_name, 0.0 if block.terms.is_patient else now - block.since
@@ -390,14 +391,8 @@ class Link:
     # -- connecting ------------------------------------------------------------------------------------------------
 
     def needs_connection(self, now: float) -> bool:
-        """Whether to call `connect` now."""
-        return (
-            bool(self.waiting)
-            and not self.connecting
-            and now >= self._connect_at
-            and self.is_closed
-            and not self._session.closed
-        )
+        """Whether to call `connect` now for the waiting blocks."""
+        return not self.connecting and now >= self._connect_at and self.is_closed and not self._session.closed
 
     @property
     def is_closed(self) -> bool:

@@ -112,11 +112,11 @@ class PostedBlock(OutgoingBlock):
 
     def _place(self, number: int) -> int:
         """Return the message's index among those not removed."""
-        return number - sum(other < number for other in self.withdrawn) if self.withdrawn else number
+        return number - sum(other < number for other in self.withdrawn)
 
     def receipt_of(self, number: int) -> SendReceipt | None:
         """As in `OutgoingBlock`, by message number."""
-        return super().receipt_of(self._place(number))
+        return super().receipt_of(self._place(number) if self.withdrawn else number)
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
         """As in `OutgoingBlock`."""
