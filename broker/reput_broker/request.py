@@ -1,6 +1,6 @@
-"""A request as its processor sees it: the request, its client, and four ways to answer.
+"""A request as its handler sees it: the request, its client, and four ways to answer.
 
-A processor is `handle(request)` and returns
+A handler, a method of a processor, is called with the request and returns
 
 - a `Response`: written together with the other answers of the same read;
 - a `Put`: appended to the log together with adjacent puts of the same read, and answered afterwards;
@@ -289,7 +289,8 @@ class Put(Struct, eq=False):
     topic: str
     """The topic under which it is counted."""
     ack: AckLevel | None
-    """See `LogProgress.answer_when`."""
+    """The level after which it is answered; None: once the log is confirmed up to it, so that no failover takes it
+    back (`PutPath.ack_of_returned`)."""
     kind: str = "normal"
     outcome: PutResult | Response | Exception | None = None
     """First the result of the append, then the answer; None while that waits for the disk."""

@@ -41,14 +41,16 @@ class _Names(click.ParamType[str]):
 
     def _ask(self, ctx: click.Context, wants_all: bool) -> Iterable[str]:
         from reput_cli.context_file import chosen_server
-        from reput_cli.secret import use_user
+        from reput_cli.secret import put_user_into_environment
         from reput_cli.tls import tls_of
         from reput_client.blocking import Admin
 
         servers = ctx.params.get("servers") or ()
         server, values = chosen_server(tuple(servers), ctx.params.get("context"), os.environ)
         tls = tls_of(ctx.params, values)
-        use_user(ctx.params.get("user"), ctx.params.get("secret_file"), values, may_ask=False)
+        put_user_into_environment(
+            ctx.params.get("user"), ctx.params.get("secret_file"), values, may_ask=False
+        )
         with Admin(server, timeout_s=WAIT_S, connect_timeout_s=WAIT_S, tls=tls) as admin:
             return self.names(admin, wants_all)
 

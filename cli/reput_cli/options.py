@@ -75,7 +75,8 @@ SIZE = SizeType()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The values of the shared options."""
+    """The values of the shared options, without the user, who is in the environment (`secret`): clients and child
+    processes find him there."""
 
     server: str
     timeout_s: float
@@ -180,9 +181,9 @@ def shared_options(command: _Command, offline: Collection[str] = ()) -> _Command
         except (click.BadParameter, ValueError) as error:
             where = "REPUT_SERVER" if of_context is None and not context else "the context"
             raise click.UsageError(f"{where} is not valid: {error}") from None
-        from reput_cli.secret import use_user
+        from reput_cli.secret import put_user_into_environment
 
-        use_user(user, secret_file, values)
+        put_user_into_environment(user, secret_file, values)
         settings = Settings(
             server=server,
             timeout_s=default_s if timeout is None else timeout,

@@ -15,7 +15,7 @@ from reput_protocol.exit_codes import ExitCode
 _USER, _SECRET, _SECRET_FILE = "REPUT_USER", "REPUT_SECRET", "REPUT_SECRET_FILE"
 
 
-def use_user(
+def put_user_into_environment(
     user: str | None, secret_file: str | None, of_context: Mapping[str, str], *, may_ask: bool = True
 ) -> None:
     """Set the user of this process, which all its clients and the processes that it starts find in the environment.

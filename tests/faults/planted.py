@@ -66,7 +66,7 @@ from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.log.pool import WriteBuffer
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import MessageWriter
-from reput_broker.store.opening import judgement, recovery
+from reput_broker.store.opening import judgement, log_end
 from reput_broker.store.opening import start as opening
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.identity import IdentityCheck
@@ -164,7 +164,7 @@ def torn_tail_accepted(patch: pytest.MonkeyPatch) -> None:
     def walk(file: Any, sink: Any, *, check_crc: bool, flushed_offset: int) -> Any:
         return real(file, sink, check_crc=False, flushed_offset=1 << 62)
 
-    patch.setattr(recovery, "walk_file", walk)
+    patch.setattr(log_end, "walk_file", walk)
 
 
 def flushed_mark_ahead(patch: pytest.MonkeyPatch) -> None:
@@ -180,12 +180,12 @@ def flushed_mark_ahead(patch: pytest.MonkeyPatch) -> None:
 
 def unflushed_served(patch: pytest.MonkeyPatch) -> None:
     """under SYNC_FLUSH consumers see what is written"""
-    patch.setattr(CommitLog, "readable_end", lambda self: self.max_offset)
+    patch.setattr(CommitLog, "visible_end", lambda self: self.max_offset)
 
 
 def damage_cut_off(patch: pytest.MonkeyPatch) -> None:
     """recovery truncates at any bad record, flushed or not"""
-    patch.setattr(recovery, "_refuse_if_flushed", _nothing)
+    patch.setattr(log_end, "_refuse_if_flushed", _nothing)
 
 
 def identity_not_checked(patch: pytest.MonkeyPatch) -> None:

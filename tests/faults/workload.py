@@ -202,7 +202,7 @@ class Workload:
     def commit_log(self) -> None:
         """What is acknowledged has been committed, if it went into a buffer; otherwise there is nothing to do."""
         if self.options.transient_store_pool:
-            self.store.commit_log()
+            self.store.commit_buffers()
 
     def took(self, queue: Queue, bodies: list[bytes], place: int, ends: list[int]) -> None:
         starts = [0, *ends[:-1]]

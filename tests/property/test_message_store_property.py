@@ -142,7 +142,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        assert self.store.commit_log() == self.end
+        assert self.store.commit_buffers() == self.end
 
     @rule()
     def flush_log(self) -> None:

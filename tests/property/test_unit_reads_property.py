@@ -8,9 +8,9 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reput_broker.store.get_message import LogWindow, Selection, select, spans_files
 from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 from reput_broker.store.results import Extent, TransferLimits
+from reput_broker.store.select_entries import LogWindow, Selection, select, spans_files
 from reput_protocol.filter.tags import TagFilter, tag_hash
 from reput_protocol.kernel.units import (
     address_units,

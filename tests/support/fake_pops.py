@@ -14,9 +14,10 @@ from reput_protocol.commands.pop import (
     PopMessageResult,
 )
 from reput_protocol.record.message import Message
-from reput_protocol.record.put_block import BlockCheck, encode_put_block, patch_block
+from reput_protocol.record.put_block import BlockCheck, encode_put_block
 from reput_protocol.wire.header import Header, HeaderType
 from support.fakes import Answer, FakeBroker
+from support.stored_blocks import patch_block
 
 POP, ACK, BATCH_ACK = RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE
 CHANGE, NOTIFICATION = RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.NOTIFICATION

@@ -23,11 +23,12 @@ from reput_protocol.properties import encode_properties
 from reput_protocol.record.client_batch import BatchItem, decode_batch
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
-from reput_protocol.record.put_block import BlockCheck, check_put_block, encode_block, patch_block
+from reput_protocol.record.put_block import BlockCheck, check_put_block, encode_block
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType
 from support.fake_groups import FakeGroups, Peer
+from support.stored_blocks import patch_block
 
 
 @dataclass

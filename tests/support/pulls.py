@@ -6,7 +6,8 @@ from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.pull import MessageSelector, PulledMessages, PullResult, PullStatus
 from reput_protocol.record.message import Message, MessageQueue
-from reput_protocol.record.put_block import BlockCheck, encode_put_block, patch_block
+from reput_protocol.record.put_block import BlockCheck, encode_put_block
+from support.stored_blocks import patch_block
 
 
 def assigned(queue_id: int = 0, topic: str = "t", *, retry: bool = False) -> AssignedQueue:

@@ -79,20 +79,20 @@ class MasterParts(RoleParts):
         access = core.access
         self._admission = self._admission_of(access) if isinstance(access, AccessControl) else None
         core.statistics.timer_totals = storage.schedule.timer_totals
-        self.slaves: HAService | None = None
+        self.ha_service: HAService | None = None
         self._table_copies: TableCopies | None = None
         ha_port = None
         if base.ha_listener is not None:
             ha_port = self.own.ha_port = address_of(base.ha_listener)[1]
-            self.slaves = self._serve_slaves()
+            self.ha_service = self._serve_slaves()
         self.staging = StagingFeature(core, storage.staging)
         self.delay = DelayFeature(core, storage.schedule)
         self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_hook)
         self.retry = RetryFeature(core, storage.half_queue.transactions, self.delay.delay_hook)
         self.pop = PopFeature(core, storage.schedule, storage.orders, self.delay.delay_hook)
-        self._progress = ReplicationProgress(
+        self._replication = ReplicationProgress(
             lambda: core.store.max_physical_offset,
-            lambda: () if self.slaves is None else self.slaves.slaves,
+            lambda: () if self.ha_service is None else self.ha_service.slaves,
             core.config.ha,
             None if leadership is None else lambda: leadership.in_sync.recorded,
         )
@@ -178,7 +178,7 @@ class MasterParts(RoleParts):
     @override
     def ids_to_pull_from(self) -> list[int]:
         """Return the announced ids of the slaves that are connected; RocketMQ's do not say theirs."""
-        numbers = () if self.slaves is None else [slave.member for slave in self.slaves.slaves]
+        numbers = () if self.ha_service is None else [slave.member for slave in self.ha_service.slaves]
         announced = int if self._leadership is None else slave_id
         return [announced(number) for number in numbers if number is not None]
 
@@ -223,13 +223,13 @@ class MasterParts(RoleParts):
 
     async def _run_slaves(self) -> None:
         """Serve slaves. The socket stays open for the next tenure."""
-        if self.slaves is None or self._ha_listener is None:
+        if self.ha_service is None or self._ha_listener is None:
             return
         self._ha_listener.listen()
         with Acceptor(self._ha_listener) as acceptor:
             async with trio.open_nursery() as nursery:
                 while True:
-                    nursery.start_soon(self._serve_slave, self.slaves, *await acceptor.accept_stream())
+                    nursery.start_soon(self._serve_slave, self.ha_service, *await acceptor.accept_stream())
 
     async def _serve_slave(self, slaves: HAService, stream: trio.SocketStream, peer: tuple[str, int]) -> None:
         admitted = await self._gate.admit_stream(stream, peer)
@@ -263,7 +263,7 @@ class MasterParts(RoleParts):
             *self.pop.tasks(),
             self._run_slaves,
             *(() if self._table_copies is None else (self._table_copies.expire,)),
-            *(() if self.slaves is None else (self._progress.run,)),
+            *(() if self.ha_service is None else (self._replication.run,)),
             partial(self._common.show_replication, self._replication_health),
         )
 
@@ -315,8 +315,8 @@ class MasterParts(RoleParts):
         return {
             "delayed": self.delay.status(),
             "transactions": self.transactions.status(),
-            "slaves": [slave._asdict() for slave in self._progress.slaves()],
-            "copies_in_sync": self._progress.copies_in_sync,
+            "slaves": [slave._asdict() for slave in self._replication.slaves()],
+            "copies_in_sync": self._replication.copies_in_sync,
             "copies_wanted": self._core.config.ha.in_sync_replicas,
             "replicated_offset": self.puts.progress.replicated.offset,
         }
@@ -328,14 +328,14 @@ class MasterParts(RoleParts):
         return False, f"copies in sync: {figures.in_sync}, ha.in_sync_replicas: {figures.wanted}"
 
     def _figures(self) -> ReplicationFigures:
-        config, slaves = self._core.config.ha, self._progress.slaves()
+        config, slaves = self._core.config.ha, self._replication.slaves()
         lag = {
             "other" if slave.member is None else str(slave.member): (slave.lag_bytes, slave.lag_s)
             for slave in slaves
         }
         figures = MasterFigures(
             len(slaves),
-            self._progress.copies_in_sync,
+            self._replication.copies_in_sync,
             config.in_sync_replicas,
             self.puts.progress.replicated.offset,
             lag,
@@ -343,11 +343,11 @@ class MasterParts(RoleParts):
         return ReplicationFigures(self._core.tenures.current.role, self._epoch, figures, None)
 
     def _ha_status(self) -> HARuntimeInfo:
-        slaves = self._progress.slaves()
+        slaves = self._replication.slaves()
         return HARuntimeInfo(
             True,
             self._core.store.max_physical_offset,
-            self._progress.copies_in_sync - 1,
+            self._replication.copies_in_sync - 1,
             [
                 HAConnectionRuntimeInfo(
                     slave.peer,

@@ -206,7 +206,7 @@ class CommonParts:
         dispatcher = RequestDispatcher(
             handlers if self._spans is None else self._spans.traced(handlers),
             append=puts.appender.append,
-            after_puts=puts.put_by,
+            after_puts=puts.dispatch_put_by,
             before_read=lambda can_wait: puts.reput.dispatch_acknowledged(can_wait=can_wait),
             limits=core.config.limits,
             access=core.access,

@@ -29,8 +29,8 @@ from reput_broker.pull.cold_reads import get_unless_cold
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.retry.fitted_properties import fitted_properties
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
-from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, PutStatus
+from reput_broker.store.select_entries import FilteredGet
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (

@@ -43,10 +43,10 @@ class PopQueues:
     """The queues that groups can pop."""
 
     def __init__(
-        self, store: MessageStore, access: TopicAccess, groups: GroupAccess, positions: PopPositions
+        self, store: MessageStore, topic_access: TopicAccess, groups: GroupAccess, positions: PopPositions
     ) -> None:
         self._store = store
-        self._access = access
+        self._topic_access = topic_access
         self._groups = groups
         self._positions = positions
 
@@ -56,7 +56,7 @@ class PopQueues:
         Args:
             creates: whether a group is created at first use, if that is allowed.
         """
-        self._access.readable(wanted.topic, max(0, wanted.queue_id))
+        self._topic_access.readable(wanted.topic, max(0, wanted.queue_id))
         if creates:
             self._groups.consuming(wanted.consumer_group)
         else:
@@ -79,10 +79,10 @@ class PopQueues:
     def _retry_topics(self, group: str, topic: str) -> list[str]:
         """Return the group's retry topics of a topic that exist; those with `+` are left by RocketMQ."""
         names = (pop_retry_topic(topic, group), pop_retry_topic_v2(topic, group))
-        return [name for name in names if self._access.known(name) is not None]
+        return [name for name in names if self._topic_access.known(name) is not None]
 
     def _queues_of(self, group: str, topic: str) -> Iterator[PoppedQueue]:
-        config = self._access.known(topic)
+        config = self._topic_access.known(topic)
         queues = 0 if config is None else config.read_queue_nums
         first = random.randrange(queues) if queues > 1 else 0
         for number in range(queues):

@@ -29,13 +29,13 @@ class OffsetProcessor:
     def __init__(
         self,
         store: MessageStore,
-        access: TopicAccess,
+        topic_access: TopicAccess,
         groups: GroupAccess,
         offsets: ConsumerOffsetManager,
         commits: OffsetCommits,
     ) -> None:
         self._store = store
-        self._access = access
+        self._topic_access = topic_access
         self._groups = groups
         self._offsets = offsets
         self._commits = commits
@@ -90,7 +90,7 @@ class OffsetProcessor:
             self._groups.find_or_create(group)
         else:
             self._groups.existing(group)
-        self._access.check_queue(topic, queue_id)
+        self._topic_access.check_queue(topic, queue_id)
         self._commits.commit(
             group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
         )
@@ -131,7 +131,7 @@ class OffsetProcessor:
     def _check(self, request: Request, topic: str, queue_id: int) -> None:
         """Refuse unknown queues to the bundled client. RocketMQ answers 0, on which its clients rely."""
         if request.is_native:
-            self._access.check_queue(topic, queue_id)
+            self._topic_access.check_queue(topic, queue_id)
 
 
 def _offset(request: Request, offset: int) -> Response:

@@ -14,9 +14,9 @@ from reput_broker.pull.cold_reads import ColdReads, get_unless_cold
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.roles import MASTER_ID
 from reput_broker.store.errors import FileMissing
-from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
+from reput_broker.store.select_entries import FilteredGet
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig

@@ -27,14 +27,14 @@ class PutProcessor:
     def __init__(
         self,
         store: MessageStore,
-        access: TopicAccess,
+        topic_access: TopicAccess,
         counters: Counters,
         once: PutOnce,
         progress: LogProgress,
         requesters: Requesters,
     ) -> None:
         self._store = store
-        self._access = access
+        self._topic_access = topic_access
         self._counters = counters
         self._once = once
         self._progress = progress
@@ -58,13 +58,13 @@ class PutProcessor:
                 f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
             )
         self._requesters.sent(request.client, request.body)
-        if self._access.writable(header.topic, header.queue_id) is None:
+        if self._topic_access.writable(header.topic, header.queue_id) is None:
             return self._create_and_put(request, header)
         return self._put_block(request, header)
 
     async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Handled:
-        await self._access.create_on_send(header.topic)
-        self._access.created(header.topic, header.queue_id)
+        await self._topic_access.create_on_send(header.topic)
+        self._topic_access.created(header.topic, header.queue_id)
         result = self._put_block(request, header)
         return await result if isinstance(result, Awaitable) else result
 

@@ -177,7 +177,7 @@ class SendProcessor:
             return Response(0, receipt.to_ext(request.header_type))
 
         def put_request(work: Block | Work) -> Put:
-            level = ack if group is None else self._core.puts.kept_ack(ack)
+            level = ack if group is None else self._core.puts.ack_of_returned(ack)
             return Put(request, len(data), work, answer, parts.topic, level, parts.kind)
 
         if isinstance(block, Block) and parts.on_stored is None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import trio
 
 from reput_broker.request import Client, Refusal, Response
-from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, TransferLimits
+from reput_broker.store.select_entries import FilteredGet
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter

@@ -171,9 +171,9 @@ class Appender:
         with suppress(DiskFull, FileNotMade, Fenced, StoreClosed):  # which the caller's own put meets too
             await self._lock.call(self._store, 0, _nothing)
 
-    async def append_own(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
-        """Run `put`, which stores a record of the broker itself, when the lock is free. The caller
-        ensures the sync.
+    async def append_or_refuse(self, size: int, put: Callable[[], PutResult], topic: str) -> PutResult:
+        """Run `put`, which stores a record of the broker itself for a request, when the lock is free. The caller
+        ensures the sync. While the fence is closed it refuses, where `OwnPuts.under_lock` waits.
 
         Raises:
             Refusal: nothing was stored.

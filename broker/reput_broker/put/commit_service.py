@@ -71,7 +71,7 @@ class CommitRealTimeService:
     async def commit_now(self) -> None:
         """Commit once and answer waiting puts. On a full disk, wait and leave it to the next commit."""
         try:
-            committed = await trio.to_thread.run_sync(self._store.commit_log, limiter=self._limiter)
+            committed = await trio.to_thread.run_sync(self._store.commit_buffers, limiter=self._limiter)
         except DiskFull as error:
             log.warning("commit_waits", detail=str(error), hint="free disk space; the broker retries")
             self._wanted.set()

@@ -264,7 +264,7 @@ class LogProgress:
     def answer_when(self, level: AckLevel | None, end_offset: int, put: PendingPut) -> None:
         """Answer a stored put once the log has a level up to `end_offset`, or that this was not reached.
 
-        Without a level that is once no failover takes it back, in a group with an election.
+        Without a level that is once `confirmed` is there: in a group with an election no failover takes it back.
 
         If copies cannot be had now, the answer says so at once: a request that names the level was refused before.
         """

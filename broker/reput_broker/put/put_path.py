@@ -67,7 +67,7 @@ class PutPath:
             progress.replicated.want = progress.confirmed.want = self.flush.want
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
         put_dispatches = not is_sync and not progress.has_pool
-        self.put_by = self.reput.put_by if put_dispatches else _nothing
+        self.dispatch_put_by = self.reput.dispatch_put_by if put_dispatches else _nothing
         # A slave reports first: its master waits for that, and its own consumers can wait a moment.
         dispatch_flushed = self.reput.wake if store.options.is_replica else self.reput.catch_up
         progress.flushed.follow(dispatch_flushed)
@@ -101,7 +101,7 @@ class PutPath:
             return AckLevel.REPLICATED
         return self.local_ack
 
-    def kept_ack(self, ack: AckLevel) -> AckLevel | None:
+    def ack_of_returned(self, ack: AckLevel) -> AckLevel | None:
         """Return the level for a message that a consumer returns, if `ack` was asked or is the default.
 
         The consumer goes on behind the message. So, in a group with an election, it is answered once no failover takes

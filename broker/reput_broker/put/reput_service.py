@@ -43,7 +43,7 @@ class ReputMessageService:
         """Start dispatch."""
         self._woken.set()
 
-    def put_by(self, putter: object) -> None:
+    def dispatch_put_by(self, putter: object) -> None:
         """Dispatch what `putter` has put and been answered for.
 
         Done here if no other putter is active and little was put: waking a task costs more than a small step, which

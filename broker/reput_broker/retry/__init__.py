@@ -1,4 +1,4 @@
-"""Repeated and returned messages.
+"""What becomes of a sent message before it is put: its record, its place, whether it is stored; returned messages.
 
 `send_redirects` decides where a sent message is stored, from the records of `send_records`; `claimed_origins` checks
 where a message is from that a client sends to a retry topic itself. `put_once` stores a repeated message once:

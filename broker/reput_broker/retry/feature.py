@@ -44,7 +44,7 @@ class RetryFeature:
             delay_hook,
             self.back_once,
             core.counters.retry,
-            ack=lambda: core.puts.kept_ack(core.puts.default_ack()),
+            ack=lambda: core.puts.ack_of_returned(core.puts.default_ack()),
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.put.appender import Appender, StoredBefore
 from reput_broker.put.progress import LogProgress
-from reput_broker.request import Handled, Refusal, Request, Result
+from reput_broker.request import Handled, Put, Refusal, Request, Result
 from reput_broker.retry.deduplication import Deduplication, StoredAt
 from reput_broker.retry.message_content import Content
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication, SendBackKey
@@ -67,7 +67,7 @@ def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], lis
 _LOOKS_AT_ONCE: Final = 4
 _SETTLE_S: Final = 5.0
 Work = Callable[[], PutResult]
-Append = Callable[[Work], Result]
+MakePut = Callable[[Work], Put]
 
 
 class Alone(NamedTuple):
@@ -93,28 +93,29 @@ class PutOnce:
         """Whether a put may be stored already, so that it goes through here."""
         return dedup is Dedup.CHECK or (dedup is Dedup.MARK and self._deduplication.is_alert)
 
-    def append(self, request: Request, header: PutMessageHeader, put: Work, append: Append) -> Result:
-        """Run `put` through `append`, or return the outcome that the messages had the first time.
+    def append(self, request: Request, header: PutMessageHeader, work: Work, make_put: MakePut) -> Result:
+        """Make a put of `work`, or return the outcome that the messages had the first time.
 
         Args:
-            put: appends the block; does not wait.
-            append: runs its argument under the put lock, and answers.
+            work: appends the block; does not wait.
+            make_put: returns the `Put` whose work is its argument, which the connection appends, or a look for the ids
+                that comes first.
 
         Raises:
             Refusal: it is unknown whether the messages are stored, or only some are. Nothing was stored.
         """
         unique_ids, sizes = unique_ids_of(request.body, header.topic, header.count)
         if len(unique_ids) != header.count or not unique_ids:
-            return append(put)  # which refuses the block with the reason
+            return make_put(work)  # which refuses the block with the reason
         if header.dedup is Dedup.CHECK:
-            return self._look_and_append(header, put, append, unique_ids, sizes)
-        return append(self._once(header, put, unique_ids, sizes, ()))
+            return self._look_and_append(header, work, make_put, unique_ids, sizes)
+        return make_put(self._once(header, work, unique_ids, sizes, ()))
 
     async def _look_and_append(
         self,
         header: PutMessageHeader,
-        put: Work,
-        append: Append,
+        work: Work,
+        make_put: MakePut,
         unique_ids: Sequence[str],
         sizes: Sequence[int],
     ) -> Handled:
@@ -123,7 +124,7 @@ class PutOnce:
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_all, header.topic, unique_ids, limiter=self._limiter
             )
-            result = append(self._once(header, put, unique_ids, sizes, known))
+            result = make_put(self._once(header, work, unique_ids, sizes, known))
             return await self._appender.resolve(result)
 
     async def _settle(self) -> None:
@@ -146,7 +147,7 @@ class PutOnce:
     def _once(
         self,
         header: PutMessageHeader,
-        put: Work,
+        work: Work,
         unique_ids: Sequence[str],
         sizes: Sequence[int],
         known: Sequence[StoredAt | None],
@@ -155,7 +156,7 @@ class PutOnce:
             before = self._deduplication.stored_before(header.topic, unique_ids, sizes, known)
             if before is not None:
                 return before
-            result = put()
+            result = work()
             if result.status is PutStatus.PUT_OK:
                 checked = header.dedup is Dedup.CHECK
                 self._deduplication.remember(
@@ -167,29 +168,29 @@ class PutOnce:
 
     # Messages that are sent alone
 
-    def append_alone(self, alone: Alone, dedup: Dedup, put: Work, append: Append) -> Result:
+    def append_alone(self, alone: Alone, dedup: Dedup, work: Work, make_put: MakePut) -> Result:
         """As `append`, for one message that is sent alone."""
         if dedup is Dedup.CHECK:
-            return self._look_and_append_alone(alone, put, append)
-        return append(self._alone_once(alone, put, None, checked=False))
+            return self._look_and_append_alone(alone, work, make_put)
+        return make_put(self._alone_once(alone, work, None, checked=False))
 
-    async def _look_and_append_alone(self, alone: Alone, put: Work, append: Append) -> Handled:
+    async def _look_and_append_alone(self, alone: Alone, work: Work, make_put: MakePut) -> Handled:
         with self._deduplication.look():
             await self._settle()
             known = await trio.to_thread.run_sync(
                 self._deduplication.find_alone, alone.topic, alone.unique_id, limiter=self._limiter
             )
-            result = append(self._alone_once(alone, put, known, checked=True))
+            result = make_put(self._alone_once(alone, work, known, checked=True))
             return await self._appender.resolve(result)
 
-    def _alone_once(self, alone: Alone, put: Work, known: StoredAt | None, *, checked: bool) -> Work:
+    def _alone_once(self, alone: Alone, work: Work, known: StoredAt | None, *, checked: bool) -> Work:
         topic, queue_id, unique_id, content = alone
 
         def put_once() -> PutResult:
             before = self._deduplication.alone_before(topic, unique_id, content, known)
             if before is not None:
                 return before
-            result = put()
+            result = work()
             if result.status is PutStatus.PUT_OK:
                 self._deduplication.remember_alone(
                     topic, queue_id, unique_id, content, result, checked=checked
@@ -208,38 +209,45 @@ class PutBackOnce:
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     def append(
-        self, key: SendBackKey | None, group: str, record: Record, put: Work, append: Append, *, look: bool
+        self,
+        key: SendBackKey | None,
+        group: str,
+        record: Record,
+        work: Work,
+        make_put: MakePut,
+        *,
+        look: bool,
     ) -> Result:
-        """Run `put` through `append`, or return the outcome that the message had the first time.
+        """Make a put of `work`, or return the outcome that the message had the first time.
 
         Args:
             key: names the message; None if its client does not name it.
-            put, append: as of `PutOnce.append`.
+            work, make_put: as of `PutOnce.append`.
             look: whether it may have been stored so long ago that only the index has it.
 
         Raises:
             Refusal: it is not known yet whether it is stored. Nothing was stored.
         """
         if look and key is not None and record.unique_key is not None:
-            return self._look_and_append(key, record, record.unique_key, put, append)
-        return append(partial(self._put_once, key, group, record, put, None))
+            return self._look_and_append(key, record, record.unique_key, work, make_put)
+        return make_put(partial(self._put_once, key, group, record, work, None))
 
     async def _look_and_append(
-        self, key: SendBackKey, record: Record, unique_id: str, put: Work, append: Append
+        self, key: SendBackKey, record: Record, unique_id: str, work: Work, make_put: MakePut
     ) -> Handled:
         known = None
         if self._sent_back.complete_index():
             known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
-        result = append(partial(self._put_once, key, key.group, record, put, known))
+        result = make_put(partial(self._put_once, key, key.group, record, work, known))
         return await self._appender.resolve(result)
 
     def _put_once(
-        self, key: SendBackKey | None, group: str, record: Record, put: Work, known: StoredBefore | None
+        self, key: SendBackKey | None, group: str, record: Record, work: Work, known: StoredBefore | None
     ) -> PutResult:
         before = self._sent_back.stored_before(key, group, record, known)
         if before is not None:
             return before
-        result = put()
+        result = work()
         if result.status is PutStatus.PUT_OK:
             self._sent_back.remember(key, group, record, result)
         return result

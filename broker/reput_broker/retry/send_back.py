@@ -31,7 +31,7 @@ class SendBackProcessor:
     def __init__(
         self,
         store: MessageStore,
-        access: TopicAccess,
+        topic_access: TopicAccess,
         groups: GroupAccess,
         delay_hook: DelayHook,
         once: PutBackOnce,
@@ -40,7 +40,7 @@ class SendBackProcessor:
         ack: Callable[[], AckLevel | None],
     ) -> None:
         self._store = store
-        self._access = access
+        self._topic_access = topic_access
         self._groups = groups
         self._delay_hook = delay_hook
         self._once = once
@@ -63,19 +63,19 @@ class SendBackProcessor:
         config = self._groups.find_or_create(header.group)
         if config.retry_queue_nums <= 0:
             return Response()
-        if self._access.known(retry_topic(header.group)) is None:
+        if self._topic_access.known(retry_topic(header.group)) is None:
             return self._with_retry_topic(request, header, config)
         return self._send_back(request, header, config)
 
     async def _with_retry_topic(
         self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig
     ) -> Handled:
-        await self._access.create_internal(retry_topic(header.group), config.retry_queue_nums)
+        await self._topic_access.create_internal(retry_topic(header.group), config.retry_queue_nums)
         result = self._send_back(request, header, config)
         return await result if isinstance(result, Awaitable) else result
 
     def _send_back(self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig) -> Result:
-        topic = self._access.known(retry_topic(header.group))
+        topic = self._topic_access.known(retry_topic(header.group))
         if topic is not None and not topic.perm & Perm.WRITE:
             raise Refusal(
                 ErrorCode.NO_PERMISSION, f"topic {topic.topic_name!r} is not writable; alter its permission"
@@ -105,14 +105,14 @@ class SendBackProcessor:
             delayed = self._delay_hook.redirect(returned.record, returned.properties)
             assert delayed is not None, "it has a delay level"
             return self._store_it(request, key, returned, delayed, look)
-        if self._access.known(dlq_topic(header.group)) is None:
+        if self._topic_access.known(dlq_topic(header.group)) is None:
             return self._with_dead_letter_topic(request, key, returned, look)
         return self._store_it(request, key, returned, returned.record, look)
 
     async def _with_dead_letter_topic(
         self, request: Request, key: SendBackKey, returned: Returned, look: bool
     ) -> Handled:
-        await self._access.create_internal(dlq_topic(key.group))
+        await self._topic_access.create_internal(dlq_topic(key.group))
         result = self._store_it(request, key, returned, returned.record, look)
         return await result if isinstance(result, Awaitable) else result
 
@@ -127,14 +127,14 @@ class SendBackProcessor:
 
         size = len(encode_record(record)) + 20
 
-        def append(put: Work) -> Result:
-            return Put(request, size, put, lambda _: Response(), returned.record.topic, self._ack())
+        def make_put(work: Work) -> Put:
+            return Put(request, size, work, lambda _: Response(), returned.record.topic, self._ack())
 
-        return self._once.append(key, key.group, record, put, append, look=look)
+        return self._once.append(key, key.group, record, put, make_put, look=look)
 
     def _count(self, group: str, returned: Returned) -> None:
         self._counts.nacks[group] += 1
         if returned.is_dead_letter:
-            note_dead_letter(self._counts, self._access, group, returned.origin_topic, returned.record)
+            note_dead_letter(self._counts, self._topic_access, group, returned.origin_topic, returned.record)
         else:
-            self._counts.retries[group, counted_topic(self._access, returned.origin_topic)] += 1
+            self._counts.retries[group, counted_topic(self._topic_access, returned.origin_topic)] += 1

@@ -528,12 +528,12 @@ class Connection:
         finally:
             for put in puts:  # left over if the connection was closed
                 self._close_late(put.request)
-            self._dispatch_puts()
+            self._after_puts()
 
     async def _give_turn(self) -> None:
         """Within a read: send the answers, let other tasks run, and wait while too much is held."""
         self.flush()
-        self._dispatch_puts()
+        self._after_puts()
         async with self._next_turn:
             pass
         if self._is_held_back:
@@ -578,12 +578,12 @@ class Connection:
     def _note_waiting(self, requests: Sequence[Request]) -> None:
         """Before a wait: send the answers, and count the read as held, since it stays in memory."""
         self.flush()
-        self._dispatch_puts()
+        self._after_puts()
         self._note_read(self._read_size)
         for request in requests:
             self._defer(request, request.cost)
 
-    def _dispatch_puts(self) -> None:
+    def _after_puts(self) -> None:
         """Call it after the answers have left, and before awaiting."""
         if self._has_put:
             self._has_put = False

@@ -61,13 +61,13 @@ class Access(Protocol):
 
 
 class RequestDispatcher:
-    """The table of processors.
+    """The table of handlers.
 
     Args:
         access: checks every request before anything else looks at it; None: all requests are served.
         append: appends puts, now or when its result is awaited, and sets the outcome of each (`Appender.append`).
-        after_puts: called with the connection once the puts of a read are stored and their answers written; it
-            dispatches the log (`ReputMessageService.put_by`).
+        after_puts: called with the connection once the puts of a read are stored and their answers written; the log is
+            then dispatched, unless a sync or a commit does that (`PutPath.dispatch_put_by`).
         before_read: called before a request that may read what was put, with whether it is a pull that can wait; it
             dispatches the log (`ReputMessageService.dispatch_acknowledged`).
 

@@ -85,7 +85,7 @@ class Committer:
 
     Args:
         tables: of the broker.
-        access: tells whether a queue of a topic accepts messages, and creates topics.
+        topic_access: tells whether a queue of a topic accepts messages, and creates topics.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Committer:
         publisher: Publisher,
         state: StagingState,
         tables: Tables,
-        access: TopicAccess,
+        topic_access: TopicAccess,
     ) -> None:
         self._store = store
         self._appender = appender
@@ -107,7 +107,7 @@ class Committer:
         self._copies = StagedCopies(store, appender, progress, publisher.piece_max)
         self._topics = tables.topics
         self._topics_saver = tables.topic_saver
-        self._access = access
+        self._topic_access = topic_access
         self._clock_ms = state.clock_ms
         self._lock = trio.Lock()
         self._dropped: list[StagingFile] = []
@@ -351,7 +351,7 @@ class Committer:
             raise Refusal(ErrorCode.INTERNAL, f"{error}; stage the batch again") from error
         for topic in sorted(new):
             if self._topics.get(topic) is None:
-                await self._access.create_on_send(topic)
+                await self._topic_access.create_on_send(topic)
         self._check_queues(blocks)
         try:
             copies = None if self._store.confirm_offset is None else await self._copies.write(files)
@@ -393,7 +393,7 @@ class Committer:
             Refusal: a queue accepts no messages any more.
         """
         for topic, queue_id in dict.fromkeys((block.topic, block.queue_id) for block in blocks):
-            if not self._access.may_write(topic, queue_id):
+            if not self._topic_access.may_write(topic, queue_id):
                 gone = self._topics.get(topic) is None
                 raise Refusal(
                     ErrorCode.NO_TOPIC if gone else ErrorCode.NO_PERMISSION,
@@ -502,7 +502,7 @@ class Committer:
             return result
 
         size = len(record.body) + len(record.properties) + 256
-        return await self._appender.append_own(size, put, SINK_TOPIC)
+        return await self._appender.append_or_refuse(size, put, SINK_TOPIC)
 
     def _drop(self, query_id: str, batch_id: int) -> None:
         done = [file for file in self._staging.of(query_id) if file.key.batch_id <= batch_id]

@@ -64,7 +64,7 @@ class StagedCopies:
                 while data:
                     piece, data = data[: pace.piece_bytes], data[pace.piece_bytes :]
                     record = self._record(piece)
-                    result = await self._appender.append_own(
+                    result = await self._appender.append_or_refuse(
                         len(piece) + _RECORD_BYTES, partial(self._store.put_record, record), STAGED_TOPIC
                     )
                     begins = begins or CopyPlace(result.queue_offset, result.physical_offset)

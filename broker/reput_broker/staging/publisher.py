@@ -228,7 +228,7 @@ class Publisher:
             return result
 
         started_at = time.perf_counter()
-        result = await self._appender.append_own(len(piece.data), put, block.topic)
+        result = await self._appender.append_or_refuse(len(piece.data), put, block.topic)
         took_s = time.perf_counter() - started_at
         await trio.lowlevel.checkpoint()
         if pace.others_put(own=1):

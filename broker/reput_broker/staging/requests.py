@@ -122,7 +122,7 @@ class StagingProcessor:
     def __init__(
         self,
         store: MessageStore,
-        access: TopicAccess,
+        topic_access: TopicAccess,
         counters: Counters,
         state: StagingState,
         committer: Committer,
@@ -131,7 +131,7 @@ class StagingProcessor:
         on_commit: Callable[[], None],
     ) -> None:
         self._store = store
-        self._access = access
+        self._topic_access = topic_access
         self._counters = counters
         self._staging = state.staging
         self._batches = state.batches
@@ -233,7 +233,7 @@ class StagingProcessor:
             known = {
                 queue
                 for queue in file.queues
-                if self._access.may_write(*queue) and request.may("write", queue[0])
+                if self._topic_access.may_write(*queue) and request.may("write", queue[0])
             }
 
         def check() -> CheckedBlocks:
@@ -256,11 +256,11 @@ class StagingProcessor:
             new = {
                 topic
                 for topic, queue_id in queues_of(checked)
-                if self._access.writable(topic, queue_id) is None
+                if self._topic_access.writable(topic, queue_id) is None
             }
             for topic, queue_id in queues_of(checked):
                 if topic in new:  # the commit creates it
-                    self._access.check_new(topic, queue_id)
+                    self._topic_access.check_new(topic, queue_id)
             if file is None:
                 file = await trio.to_thread.run_sync(
                     self._staging.create, key, request.client.born_host, limiter=self._files
@@ -363,7 +363,7 @@ class StagingProcessor:
     def _known(self, request: Request, query_id: str | None) -> Response:
         if query_id is None:
             result = QueryStagedResult(
-                len(self._staging), self._staging.bytes, new_topic_queues=self._access.new_topic_queues
+                len(self._staging), self._staging.bytes, new_topic_queues=self._topic_access.new_topic_queues
             )
         else:
             files = self._staging.of(query_id)
@@ -372,7 +372,7 @@ class StagingProcessor:
                 len(files),
                 sum(file.size for file in files),
                 -1 if last is None else last.batch_id,
-                self._access.new_topic_queues,
+                self._topic_access.new_topic_queues,
             )
         return Response(0, result.to_ext(request.header_type))
 

@@ -46,7 +46,7 @@ class StoreFlush:
         self._flags = flags
         self._stats = stats
 
-    def commit_log(self) -> int:
+    def commit_buffers(self) -> int:
         """Write the contents of the pool's buffers to the files; return the offset up to which that is done.
 
         Everything before it can be read and survives the process. Blocks; safe in any thread.
@@ -92,7 +92,7 @@ class StoreFlush:
             return before
         if log.pool is not None:
             with suppress(DiskFull):
-                self.commit_log()
+                self.commit_buffers()
         started = time.perf_counter_ns()
         stats = self._stats
         try:

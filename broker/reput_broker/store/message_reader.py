@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from reput_broker.store.errors import FileMissing
-from reput_broker.store.get_message import (
+from reput_broker.store.held_extents import HeldExtents
+from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.queue.table import ConsumeQueueTable
+from reput_broker.store.queue.unit import UNIT_BYTES, unpack_unit
+from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, GetStatus, TransferLimits
+from reput_broker.store.running_flags import RunningFlags
+from reput_broker.store.select_entries import (
     FilteredGet,
     LogWindow,
     QueueEntries,
@@ -15,12 +21,6 @@ from reput_broker.store.get_message import (
     result_of,
     select,
 )
-from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.queue.unit import UNIT_BYTES, unpack_unit
-from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, GetStatus, TransferLimits
-from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
@@ -183,7 +183,7 @@ class MessageReader:
         near = self._log.max_offset - NEAR_BYTES
         if len(extents) > CHECKED_EXTENTS_MAX and extents[0].physical_offset < near:
             return False
-        log_end = self._log.readable_end()
+        log_end = self._log.visible_end()
         return all(
             physical_offset >= near
             or physical_offset + size > log_end
@@ -225,7 +225,7 @@ class MessageReader:
 
         Queues and index may have more after a failover: what the broker looks up for itself, `record_at` reads.
         """
-        return self._log.message_at(physical_offset, self._log.readable_end())
+        return self._log.message_at(physical_offset, self._log.visible_end())
 
     def oldest_store_timestamp(self) -> int:
         """The store time of the log's first record in milliseconds, -1 if there is none. In any thread."""

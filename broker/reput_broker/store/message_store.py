@@ -1,11 +1,11 @@
 """The store's API: put, get, and the steps that services drive (RocketMQ: DefaultMessageStore).
 
 Durability. An appended message is in the page cache and survives the process; it survives the machine once
-`flush_commit_log` has passed it. (With a pool of buffers it survives the process once `commit_log` has passed it.) The
-queues are derived from the log by `reput_step` and can be rebuilt, so only the log decides which messages exist.
+`flush_commit_log` has passed it. (With a pool of buffers it survives the process once `commit_buffers` has passed it.)
+The queues are derived from the log by `reput_step` and can be rebuilt, so only the log decides which messages exist.
 Assumed of the disk: what `fdatasync` confirmed stays; later writes may survive or not, page by page, in any order.
 
-Threads. One thread owns the store and makes all calls, with these exceptions: `commit_log`, `flush_commit_log`,
+Threads. One thread owns the store and makes all calls, with these exceptions: `commit_buffers`, `flush_commit_log`,
 `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`, `make_log_file`, `unlock_full_files` and the steps of
 the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, held extents and
 filtered gets, in any number of them.
@@ -64,7 +64,7 @@ ACCESS_IN_MEMORY_PERCENT = 40
 
 
 class MessageStore:
-    """The messages of one directory.
+    """The messages of one directory. Most methods are those of its parts: `_show_methods` lists them by file.
 
     Args:
         options: geometry, durability and limits.
@@ -160,7 +160,7 @@ class MessageStore:
             [builder, self._key_index, *self._dispatchers],
             self._deleted,
             stats,
-            limit=log.readable_end,
+            limit=log.visible_end,
             position=0,
             levels_ms=options.delay_levels_ms,
             listener=self._listener,
@@ -232,7 +232,7 @@ class MessageStore:
         self.complete_index = self._key_index.complete_index
         self.flush_index = self._key_index.flush_index
         self.is_able_to_commit = self._log.is_able_to_commit
-        self.commit_log = self._flush.commit_log
+        self.commit_buffers = self._flush.commit_buffers
         self.is_able_to_flush = self._log.is_able_to_flush
         self.flush_commit_log = self._flush.flush_commit_log
         self.flush_consume_queues = self._flush.flush_consume_queues

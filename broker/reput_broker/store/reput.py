@@ -268,7 +268,7 @@ class ReputSteps:
     @property
     def is_behind(self) -> bool:
         """Whether the log holds records that can be dispatched and have not been."""
-        return self._follower.position < self._log.readable_end()
+        return self._follower.position < self._log.visible_end()
 
     @property
     def dispatched_offset(self) -> int:
@@ -283,4 +283,4 @@ class ReputSteps:
     @property
     def dispatch_idle(self) -> bool:
         """Whether a step would do nothing now; also true if dispatch has stopped for good."""
-        return self._follower.position >= self._log.readable_end() or self._stats.dispatch_damage > 0
+        return self._follower.position >= self._log.visible_end() or self._stats.dispatch_damage > 0

@@ -36,7 +36,7 @@ class TransactionProcessor:
     def __init__(
         self,
         store: MessageStore,
-        access: TopicAccess,
+        topic_access: TopicAccess,
         delay_hook: DelayHook,
         transactions: TransactionTable,
         options: TransactionsConfig,
@@ -46,7 +46,7 @@ class TransactionProcessor:
         clock_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._access = access
+        self._topic_access = topic_access
         self._delay_hook = delay_hook
         self._transactions = transactions
         self._options = options
@@ -125,7 +125,7 @@ class TransactionProcessor:
         return self._clock_ms() - half.first_stored_ms > immunity_ms
 
     def _commit(self, request: Request, half: HalfMessage) -> Result:
-        config = self._access.of_accepted(half.topic, half.queue_id, half.first_stored_ms)
+        config = self._topic_access.of_accepted(half.topic, half.queue_id, half.first_stored_ms)
         if config is None:
             raise no_topic(half.topic)
         record, properties = committed_record(half)

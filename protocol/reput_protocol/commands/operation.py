@@ -1,4 +1,4 @@
-"""What an operator asks of one broker: its state, clients and configuration; to take no more messages. All Reput's."""
+"""What an operator asks of one broker: its state, clients and configuration; to take no more messages."""
 
 from __future__ import annotations
 

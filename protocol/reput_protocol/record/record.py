@@ -90,7 +90,7 @@ def encode_record(record: Record, *, with_crc: bool = False, store_host: Host | 
 
     With `store_host` they are those of a broker that stores it: with this address, and the version for the topic. With
     `with_crc` a checksum of the whole record becomes its last property, replacing an existing one; only
-    `patch_block` keeps it valid.
+    `kernel.records.patch_block` keeps it valid.
 
     Raises:
         InvalidMessage: the topic or the properties do not fit into a record.

@@ -20,7 +20,7 @@ from reput_broker.access.user_file import UserFile
 from reput_broker.background import BackgroundBroker
 from reput_cli import acl, topic, user
 from reput_cli.failures import CommandFailed
-from reput_cli.secret import use_user
+from reput_cli.secret import put_user_into_environment
 from reput_client.blocking import Admin
 from reput_client.credentials import Credentials, from_environment
 from reput_client.errors import BrokersFailed, RequestNotSupported
@@ -233,16 +233,16 @@ def test_the_option_precedes_the_environment_and_that_the_context(
 ) -> None:
     secret = secret_file
     context = {"user": "of-context", "secret_file": secret}
-    use_user(None, None, {})
+    put_user_into_environment(None, None, {})
     assert from_environment() is None
-    use_user(None, None, context)
+    put_user_into_environment(None, None, context)
     assert from_environment() == Credentials("of-context", SECRET)
     monkeypatch.setenv("REPUT_USER", "of-environment")
     monkeypatch.setenv("REPUT_SECRET_FILE", "")
     monkeypatch.setenv("REPUT_SECRET", "secret-of-environment")
-    use_user(None, None, context)
+    put_user_into_environment(None, None, context)
     assert from_environment() == Credentials("of-environment", "secret-of-environment")
-    use_user("alice", secret, context)
+    put_user_into_environment("alice", secret, context)
     assert from_environment() == Credentials("alice", SECRET)
 
 
@@ -250,7 +250,7 @@ def test_the_option_precedes_the_environment_and_that_the_context(
 @pytest.mark.parametrize("user_name", ["alice", None])
 def test_a_user_without_a_secret_and_the_reverse_are_refused(user_name: str | None, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed):
-        use_user(user_name, None if user_name else str(tmp_path / "secret"), {})
+        put_user_into_environment(user_name, None if user_name else str(tmp_path / "secret"), {})
     os.environ["REPUT_SECRET_FILE"] = str(tmp_path / "absent")
     with pytest.raises(CommandFailed, match="absent"):
-        use_user("alice", None, {})
+        put_user_into_environment("alice", None, {})

@@ -13,9 +13,9 @@ from reput_protocol.record.put_block import (
     RecordTooLarge,
     check_put_block,
     encode_put_block,
-    patch_block,
 )
 from reput_protocol.record.record import Record, decode_record, encode_record
+from support.stored_blocks import patch_block
 
 BORN_AT = 1_700_000_000_000
 BORN_HOST = Host("10.0.0.1", 40000)

@@ -104,7 +104,7 @@ class KeyLookup:
         index = self._open_index()
         if index is None:
             return QueryResult((), 0, 0, is_complete=False)
-        log_end = self._log.readable_end() if for_clients else self._log.max_offset
+        log_end = self._log.visible_end() if for_clients else self._log.max_offset
         wanted = min(max(1, max_messages), QUERY_MESSAGES_MAX)
         records: list[bytes] = []
         is_complete = not index.is_behind

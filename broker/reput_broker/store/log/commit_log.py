@@ -99,7 +99,7 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """End of the readable log: what is committed if there is a pool, else all that is written."""
+        """End of what can be read: of what is committed if there is a pool, else of all that is written."""
         return self.wrote_offset if self.pool is None else self.files.committed_where
 
     @property
@@ -113,7 +113,7 @@ class CommitLog:
         """Everything below is on disk."""
         return self.files.flushed_where
 
-    def readable_end(self) -> int:
+    def visible_end(self) -> int:
         """End of what consumers may see; under SYNC_FLUSH only what a power failure cannot take back."""
         if self.confirm_offset is not None:
             return min(self.confirm_offset, self.flushed_offset if self._flush_sync else self.max_offset)

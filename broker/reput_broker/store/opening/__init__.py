@@ -1,6 +1,6 @@
 """Opening a store directory.
 
-start: the sequence of steps. judgement: decides whether and how to start. recovery: finds the end of
+start: the sequence of steps. judgement: decides whether and how to start. log_end: finds the end of
 the log. identity: compares records with queue entries. foreign_files: refuses what is not
 supported. lock, abort_marker: ownership of the directory. directory_swap: replacement of
 a derived directory.

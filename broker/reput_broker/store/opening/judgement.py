@@ -17,7 +17,7 @@ from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.foreign_files import refuse_foreign_records, refuse_unwritable_end
 from reput_broker.store.opening.identity import IdentityCheck
 from reput_broker.store.opening.lock import DirectoryLock
-from reput_broker.store.opening.recovery import (
+from reput_broker.store.opening.log_end import (
     FlushEvidence,
     LogEnd,
     check_files_before,

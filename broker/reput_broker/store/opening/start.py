@@ -1,7 +1,7 @@
 """Open a store directory: load its files, find the end of the log, complete the queues.
 
     1  load files, queues, checkpoint and marks; refuse files that are not supported
-    2  find where the valid records of the log end (recovery.py), compare them with their queues
+    2  find where the valid records of the log end (log_end.py), compare them with their queues
        (identity.py), refuse damage, find missing queue entries (judgement.py); changes nothing
     3  create and lock what is missing (lock.py; refused if another store was faster), create
        `abort`, truncate the torn tail, sync what may not be synced, delete incomplete index files
@@ -42,7 +42,7 @@ from reput_broker.store.opening.judgement import (
     refuse_lost_log,
     topics_to_delete,
 )
-from reput_broker.store.opening.recovery import LogEnd
+from reput_broker.store.opening.log_end import LogEnd
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
 from reput_broker.store.reput import LogFollower

@@ -49,7 +49,7 @@ class FakeStore(FakeLog):
     def is_able_to_flush(self, least_pages: int) -> bool:
         return is_able_to_flush(self.flushed_offset, self.committed_offset, FILE, least_pages)
 
-    def commit_log(self) -> int:
+    def commit_buffers(self) -> int:
         target = self.written
         self.commits += 1
         assert self.go_on.wait(30)

@@ -81,9 +81,9 @@ def service(store: Any) -> tuple[ReputMessageService, list[int]]:
 def test_what_one_client_put_is_dispatched_before_its_next_request() -> None:
     store = FakeStore()
     reput, steps = service(store)
-    reput.put_by("a")  # who puts for the first time might be one of many
+    reput.dispatch_put_by("a")  # who puts for the first time might be one of many
     store.behind = 5
-    reput.put_by("a")
+    reput.dispatch_put_by("a")
     assert steps == [0]
 
 
@@ -110,7 +110,7 @@ def test_puts_of_several_clients_are_dispatched_together() -> None:
     reput, steps = service(store)
     for putter in ("a", "b", "a", "b"):
         store.behind += 5
-        reput.put_by(putter)
+        reput.dispatch_put_by(putter)
     assert (steps, store.behind) == ([], 20)
 
 
@@ -122,16 +122,16 @@ async def test_the_rest_is_dispatched_by_the_task() -> None:
         nursery.start_soon(reput.run)
         await trio.testing.wait_all_tasks_blocked()
         store.behind = 35
-        reput.put_by("a")
+        reput.dispatch_put_by("a")
         await trio.testing.wait_all_tasks_blocked()
         assert steps == [25, 15, 5, 0]
         store.behind = 15
-        reput.put_by("a")
+        reput.dispatch_put_by("a")
         assert store.behind == 5, "one step at once"
         await trio.testing.wait_all_tasks_blocked()
         assert store.behind == 0, "and the rest soon"
         store.behind = 25
-        reput.put_by("a")
+        reput.dispatch_put_by("a")
         assert store.behind == 25, "so much is not worth keeping its putter waiting"
         await trio.testing.wait_all_tasks_blocked()
         assert store.behind == 0
@@ -149,7 +149,7 @@ async def test_under_load_a_millisecond_of_it_is_dispatched_together(
         nursery.start_soon(reput.run)
         for _ in range(300):
             store.behind += 64
-            reput.put_by("a")
+            reput.dispatch_put_by("a")
             await trio.sleep(0.0001)
         await trio.sleep(0.002)
         assert (store.behind, store.dispatched) == (0, 300 * 64)
@@ -165,7 +165,7 @@ async def test_dispatch_far_behind_does_not_rest(autojump_clock: trio.testing.Mo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reput.run)
         store.behind = 100 * 1024
-        reput.put_by("a")
+        reput.dispatch_put_by("a")
         began = trio.current_time()
         while store.behind:
             await trio.lowlevel.checkpoint()
@@ -192,8 +192,8 @@ async def test_a_step_that_fails_is_tried_again(
     reput, steps = service(store)
     store.failures = [StoreReadOnly("no space"), StoreReadOnly("no space")]
     store.behind = 5
-    reput.put_by("a")
-    reput.put_by("a")  # fails without harm to the putter
+    reput.dispatch_put_by("a")
+    reput.dispatch_put_by("a")  # fails without harm to the putter
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reput.run)
         await trio.sleep(1)

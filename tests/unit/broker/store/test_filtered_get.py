@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import get_message as filtered_get
+from reput_broker.store import select_entries as filtered_get
 from reput_broker.store.errors import StoreClosed, StoreDamaged
-from reput_broker.store.get_message import FilteredGet
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetMessageResult, GetStatus
+from reput_broker.store.select_entries import FilteredGet
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import encode_properties
@@ -194,7 +194,7 @@ def test_records_that_wait_in_a_pool_of_buffers_are_none_yet(tmp_path: Path) -> 
     )
     store = opened(options)
     put(store, b"00", b"01", properties={"n": "1"})
-    store.commit_log()
+    store.commit_buffers()
     dispatch_all(store)
     put(store, b"02", properties={"n": "1"})
     for cold in (False, True):

@@ -235,7 +235,7 @@ def test_with_a_pool_of_buffers_it_is_the_same(tmp_path: Path, monkeypatch: pyte
     disk.is_full = False
     clock.now_ms += 1000
     assert put(store, b"10").status is PutStatus.PUT_OK
-    store.commit_log()
+    store.commit_buffers()
     dispatch_all(store)
     assert len(bodies(store)) == 11
     assert store.close()

@@ -338,7 +338,7 @@ def test_following_the_log_from_an_expired_offset_continues_with_the_first_recor
     seen: list[list[int]] = []
     for position in (0, first):
         starts, no_marks = Starts(), DeletedTopics(store.options.data_dir / "none")
-        end = log.readable_end
+        end = log.visible_end
         reader = LogFollower(
             log, [starts], no_marks, StoreStats(), limit=end, position=position, levels_ms=()
         )

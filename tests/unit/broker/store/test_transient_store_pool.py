@@ -59,7 +59,7 @@ def test_uncommitted_messages_are_invisible(store: MessageStore) -> None:
     assert not any(log_bytes(store))
     assert store.is_able_to_commit(0)
     assert not store.is_able_to_commit(1)
-    assert store.commit_log() == result.end_offset
+    assert store.commit_buffers() == result.end_offset
     assert store.commit_behind_bytes == 0
     assert store.flushed_offset == 0
     assert store.reput_step() == 2
@@ -80,10 +80,10 @@ def test_a_kill_loses_what_is_not_committed_and_nothing_else(
     tmp_path: Path, store: MessageStore, committed: bool
 ) -> None:
     put(store, b"before")
-    store.commit_log()
+    store.commit_buffers()
     put(store, b"after", b"too")
     if committed:
-        store.commit_log()
+        store.commit_buffers()
     again = opened(killed(store, tmp_path / "image"))
     assert bodies(again) == ([b"before", b"after", b"too"] if committed else [b"before"])
     assert put(again, b"next").queue_offset == (3 if committed else 1)
@@ -94,7 +94,7 @@ def test_a_commit_that_is_killed_midway_leaves_nothing_of_it(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, b"before")
-    store.commit_log()
+    store.commit_buffers()
     put(store, bytes(300))
     put(store, bytes(300))
     images: list[StoreOptions] = []
@@ -107,7 +107,7 @@ def test_a_commit_that_is_killed_midway_leaves_nothing_of_it(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", pwrite)
-        store.commit_log()
+        store.commit_buffers()
     assert len(images) == 2, "the bytes, and then the first eight of them"
     for image in images:
         again = opened(image)
@@ -128,7 +128,7 @@ def test_the_directory_is_the_same_as_without_a_pool(tmp_path: Path) -> None:
         for number, body_size in enumerate(sizes):
             put(store, bytes([number % 251 + 1]) * body_size, queue_id=number % 3)
             if steps.random() < 0.3:
-                store.commit_log()
+                store.commit_buffers()
             if steps.random() < 0.1:
                 dispatch_all(store)
         assert store.close()
@@ -164,7 +164,7 @@ def test_buffers_go_round(store: MessageStore) -> None:
         put(store, bytes(3000))
         assert store.buffers_available == 4 - number
     for _ in range(9):
-        store.commit_log()
+        store.commit_buffers()
         assert store.buffers_available == 4, "the file in use has one"
         put(store, bytes(3000))
         assert store.buffers_available == 3, "the file before has not given its own back"
@@ -207,7 +207,7 @@ def test_failing_fast_without_a_free_buffer(tmp_path: Path) -> None:
     assert store.wrote_offset == before
     assert store.stats.put_refused == 3
     assert put(store, b"small").status is PutStatus.PUT_OK, "there is room in the file in use"
-    store.commit_log()
+    store.commit_buffers()
     assert put(store, bytes(3000)).queue_offset == 3
     dispatch_all(store)
     assert len(bodies(store)) == 4
@@ -221,13 +221,13 @@ def test_a_commit_without_room_is_tried_again_and_loses_nothing(
     with monkeypatch.context() as patch:
         failing_pwrite(patch, errno.ENOSPC)
         with pytest.raises(DiskFull):
-            store.commit_log()
+            store.commit_buffers()
         assert put(store, b"refused").status is PutStatus.DISK_FULL
         assert not store.is_writable
         assert "no space" in (store.disk_full_reason or "")
         assert store.flush_commit_log() == 0, "there is nothing to sync yet, which is no failure"
         assert store.read_only_reason is None
-    store.commit_log()
+    store.commit_buffers()
     assert put(store, b"2").status is PutStatus.PUT_OK
     assert store.is_writable
     dispatch_all(store)
@@ -258,8 +258,8 @@ def test_a_file_that_cannot_be_written_makes_the_store_read_only(
     with monkeypatch.context() as patch:
         failing_pwrite(patch, errno.EIO)
         with pytest.raises(StoreReadOnly):
-            store.commit_log()
-    for call in (store.commit_log, store.flush_commit_log):
+            store.commit_buffers()
+    for call in (store.commit_buffers, store.flush_commit_log):
         with pytest.raises(StoreReadOnly):
             call()
     assert store.committed_offset == end

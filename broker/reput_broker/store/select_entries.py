@@ -1,4 +1,4 @@
-"""Select the entries of a queue that a get returns (RocketMQ: getMessage, isTheBatchFull).
+"""Select the entries of a queue that a get returns (RocketMQ: isTheBatchFull).
 
 The rules examine the entries in order and stop at the first one that no longer fits. Only the queue's entries are read;
 the records are fetched later, as extents, unless a filter on properties needs them.
