@@ -126,7 +126,7 @@ async def test_a_send_that_may_be_stored_is_not_said_to_be_refused(
 @scenario
 async def test_refusals_are_told_apart(face: Face, broker: FakeBroker) -> None:
 
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, timeout_s=0.3) as producer:
         broker.behave(PUT, Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too much; come back"))
         with pytest.raises(BrokerBusy) as caught:
             await producer.send(Message("t", b"x"))
@@ -334,7 +334,7 @@ async def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker:
         return broker.put(header, body) if broker.count(PUT) == 1 else HANG_UP
 
     broker.behave(PUT, second_fails)
-    async with face.Producer(broker.address, batch_bytes=400) as producer:
+    async with face.Producer(broker.address, batch_bytes=400, timeout_s=0.5) as producer:
         with pytest.raises(PartlySent) as caught:
             await producer.send_batch([Message("t", b"x")] * 6, queue_id=0)
     stored = [receipt for receipt in caught.value.receipts if receipt is not None]
@@ -361,7 +361,7 @@ async def test_members_of_a_lingering_group_get_errors_of_their_own(face: Face, 
 
     broker.behave(PUT, HANG_UP)
     errors = []
-    async with face.Producer(broker.address, linger_s=0.05) as producer:
+    async with face.Producer(broker.address, linger_s=0.05, timeout_s=0.5) as producer:
 
         async def send() -> None:
             try:

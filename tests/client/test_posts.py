@@ -303,7 +303,7 @@ async def test_callbacks_learn_receipts_and_errors_and_what_they_raise_harms_nob
 
     told: list[Any] = []
 
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, retries=0) as producer:
 
         def on_done(posted: Any) -> None:
             told.append(posted.error or posted.result())
@@ -433,7 +433,7 @@ async def test_a_failure_of_which_nobody_was_told_is_raised_by_flush_once(
 ) -> None:
 
     broker.behave(PUT, BUSY)
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, retries=0) as producer:
         posted = [await producer.post(Message("t", b"x"), queue_id=0) for _ in range(3)]
         with pytest.raises(PostsFailed, match="3 posted messages failed") as caught:
             await producer.flush()
@@ -444,7 +444,7 @@ async def test_a_failure_of_which_nobody_was_told_is_raised_by_flush_once(
             await outcome(face, looked_at)
         await producer.flush()
     with pytest.raises(PostsFailed):
-        async with face.Producer(broker.address) as other:
+        async with face.Producer(broker.address, retries=0) as other:
             await other.post(Message("t", b"x"))
 
 
