@@ -116,7 +116,7 @@ async def test_a_level_that_is_not_reached_carries_the_receipt(face: Face, broke
         return Answer(ResponseCode.FLUSH_DISK_TIMEOUT, ext, remark="FLUSH_TIMEOUT: slow")
 
     broker.behave(SEND, too_slow)
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(broker.address, timeout_s=0.5) as producer:
         with pytest.raises(AckNotReached) as caught:
             await producer.send(Message("t", b"x", delay_level=1))
         assert caught.value.receipt.ack == "page_cache"

@@ -17,7 +17,7 @@ import pytest
 import reput_client
 from reput_client import Message, PostsFailed, blocking
 from reput_client.errors import ClientClosed, ConnectFailed, SendOutcomeUnknown
-from reput_client.produce.link import Link
+from reput_client.produce.block_sender import BlockSender
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import decode_record
 from support.faces import FACES, Face, scenario
@@ -115,7 +115,7 @@ async def test_a_block_that_raises_still_has_its_posts_sent(
     face: Face, broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:
-        async with face.Producer(broker.address, linger_s=60.0) as producer:
+        async with face.Producer(broker.address, linger_s=60.0, retries=0) as producer:
             await producer.post(Message("t", b"x"))
             raise ZeroDivisionError
 
@@ -162,7 +162,7 @@ async def test_a_producer_that_fails_as_it_closes_leaves_no_socket(face: Face, b
     """Nor its runtime's pair of sockets."""
     broker.behave(PUT, BUSY)
     with pytest.raises(PostsFailed):
-        async with face.Producer(broker.address) as producer:
+        async with face.Producer(broker.address, retries=0) as producer:
             await producer.post(Message("t", b"x"))
     broker.stop()
 
@@ -193,7 +193,7 @@ async def test_a_cancelled_wait_leaves_the_message_alone_and_untold(loop: Face, 
         return BUSY
 
     broker.behave(PUT, put)
-    async with loop.Producer(broker.address) as producer:
+    async with loop.Producer(broker.address, retries=0) as producer:
         posted = await producer.post(Message("t", b"1"))
         for wait in (posted.__await__, producer.flush().__await__):
             with anyio.move_on_after(0.05) as scope:
@@ -214,7 +214,7 @@ async def test_who_gives_up_waiting_takes_nothing_from_a_callback(loop: Face, br
         return BUSY
 
     broker.behave(PUT, put)
-    async with loop.Producer(broker.address) as producer:
+    async with loop.Producer(broker.address, retries=0) as producer:
         told: list[Any] = []
         posted = await producer.post(Message("t", b"1"), on_done=told.append)
         with anyio.move_on_after(0.05):
@@ -303,7 +303,7 @@ async def test_tasks_that_are_cancelled_before_they_begin_hang_nobody(
 async def test_a_mistake_in_the_task_hangs_nobody(
     loop: Face, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(_link: Link, _now: float) -> float:
+    def fail(_sender: BlockSender) -> None:
         raise ValueError("a mistake")
 
     broker.behave(PUT, SILENCE)
@@ -312,7 +312,7 @@ async def test_a_mistake_in_the_task_hangs_nobody(
         await loop.until(lambda: broker.count(PUT) == 1)
         broker.behave(PUT, None)
         with monkeypatch.context() as patch:
-            patch.setattr(Link, "next_due", fail)
+            patch.setattr(BlockSender, "look_ahead", fail)
             producer._sender.wake()
             with pytest.raises(SendOutcomeUnknown, match="a mistake"):
                 await sent
