@@ -18,7 +18,8 @@ from peers.servers.base import Missing
 
 HERE = Path(__file__).parent
 BUILD = HERE.parents[1] / "build" / "peers"
-_DEBIAN = ("redis-server", "rabbitmq-server")
+_DEBIAN = ("redis-server", "redis-tools", "rabbitmq-server")
+"""By name also what others of them need and may be installed: what is installed is not fetched with them."""
 _ERLANG_ROOT = "ROOTDIR=/usr/lib/erlang"
 _DEADLINE_S = 900
 
