@@ -1,4 +1,4 @@
-"""The methods of `Consumer` for its queues: assignment, positions, lag, commit, seek, pause."""
+"""Where a member continues in its queues, and which of them it pauses."""
 
 from __future__ import annotations
 
