@@ -21,7 +21,6 @@ from reput_protocol.commands.topic import (
     GetTopicConfigHeader,
     ListTopicsHeader,
     TopicConfig,
-    TopicList,
     TopicRoute,
     TopicStats,
     TopicStatsHeader,
@@ -96,8 +95,7 @@ class TopicAdmin(AdminRequests):
 
     async def list_topics(self) -> list[str]:
         """Return all topics, including system topics, sorted."""
-        call = await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, "list of topics")
-        return sorted(TopicList.from_json(call.body).topics)
+        return await self._session.topic_names(self._session.deadline(None))
 
     async def topic_config(self, topic: str) -> TopicConfig:
         """Return a topic's settings on the first broker that has it; `topic_configs` returns all.

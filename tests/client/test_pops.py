@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from reput_broker import BrokerConfig
-from reput_broker.background import BackgroundBroker
 from reput_client import (
     GiveBack,
     InvalidHandle,
@@ -31,21 +29,6 @@ SHORT_S = 1.5
 EXTENDED_S = 2.5
 ONCE = pytest.mark.parametrize("face", ["blocking"], indirect=True)
 """For what takes long, and is the same code for every API."""
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
-    store = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
-    config = BrokerConfig.model_validate(
-        {"data_dir": tmp_path_factory.mktemp("broker"), "port": 0, "http_port": None, "store": store}
-    )
-    with BackgroundBroker(config) as broker:
-        yield broker
-
-
-@pytest.fixture
-def address(broker: BackgroundBroker) -> str:
-    return broker.address
 
 
 @pytest.fixture(params=FACES)

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from reput_broker import BrokerConfig
 from reput_broker.background import BackgroundBroker
 from reput_client import Message
 from support.faces import FACES, Face, scenario
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
-    store = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
-    config = BrokerConfig.model_validate(
-        {"data_dir": tmp_path_factory.mktemp("broker"), "port": 0, "http_port": None, "store": store}
-    )
-    with BackgroundBroker(config) as broker:
-        yield broker
 
 
 @pytest.fixture(params=FACES)

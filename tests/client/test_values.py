@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from reput_broker import BrokerConfig
-from reput_broker.background import BackgroundBroker
 from reput_client import (
     GiveBack,
     InvalidMessage,
@@ -47,21 +44,6 @@ class Data:
 
 class Model(BaseModel):
     number: int
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
-    store = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
-    config = BrokerConfig.model_validate(
-        {"data_dir": tmp_path_factory.mktemp("broker"), "port": 0, "http_port": None, "store": store}
-    )
-    with BackgroundBroker(config) as broker:
-        yield broker
-
-
-@pytest.fixture
-def address(broker: BackgroundBroker) -> str:
-    return broker.address
 
 
 @pytest.fixture(params=FACES)

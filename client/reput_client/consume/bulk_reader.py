@@ -24,7 +24,7 @@ from reput_protocol.commands.pull import (
     QueueBoundsRequest,
     QueueBoundsTable,
 )
-from reput_protocol.commands.topic import ClusterInfo, TopicList
+from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType, Value
@@ -80,10 +80,7 @@ class BulkReader(Client):
 
     async def topics(self) -> list[str]:
         """Return all topics, including system topics."""
-        call = await self._session.ask_ok(
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics"
-        )
-        return sorted(TopicList.from_json(call.body).topics)
+        return await self._session.topic_names(self._session.deadline(None))
 
     async def queue_bounds(self, topics: Sequence[str], broker_name: str | None = None) -> QueueBoundsTable:
         """Return the bounds of every readable queue of those topics that exist on a broker."""

@@ -30,7 +30,7 @@ from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Rout
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.topic import BrokerData, ClusterInfo, RouteHeader, TopicRoute
+from reput_protocol.commands.topic import BrokerData, ClusterInfo, RouteHeader, TopicList, TopicRoute
 from reput_protocol.errors import (
     BrokerError,
     ErrorCode,
@@ -633,6 +633,13 @@ class Session:
         info = ClusterInfo.from_json(call.body)
         self._learn_brokers(info.broker_addr_table.values(), call, asked_at)
         return info
+
+    async def topic_names(self, deadline: float) -> list[str]:
+        """Return all topics that the client's own address knows, sorted, those of the system among them."""
+        call = await self.ask_ok(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics", deadline=deadline
+        )
+        return sorted(TopicList.from_json(call.body).topics)
 
     async def broker_names(self, deadline: float) -> list[str]:
         """Return the names of all brokers, sorted. Of several addresses, each is asked until one knows all masters.

@@ -119,7 +119,6 @@ class Fetcher:
         serving: Serving,
         limits: FlowLimits,
         *,
-        in_order: bool,
         commit_with_pulls: bool,
         source: Callable[[str], Address | None],
         deliverer: Deliverer,
@@ -130,7 +129,6 @@ class Fetcher:
         self._group = group
         self._serving = serving
         self._limits = limits
-        self._in_order = in_order
         self._commit_with_pulls = commit_with_pulls
         self._source = source
         self._deliverer = deliverer
@@ -279,7 +277,7 @@ class Fetcher:
         if source is None:
             raise BrokerNotFound(name, assigned.queue.topic)
         suggested = session.brokers.address(name, assigned.reads_from)
-        if assigned.reads_from != MASTER_ID and suggested is not None and not self._in_order:
+        if assigned.reads_from != MASTER_ID and suggested is not None and not self._serving.in_order:
             try:
                 return await session.try_to_open(suggested, deadline, name)
             except ConnectFailed as error:
@@ -295,7 +293,7 @@ class Fetcher:
             max(1, len(self.queues)),
             assigned.undelivered + assigned.progress.in_flight,
             assigned.held_bytes(),
-            0 if self._in_order else assigned.span,
+            0 if self._serving.in_order else assigned.span,
             pull_messages=PULL_MESSAGES_MAX,
             pull_bytes=(_PULL_BYTES_MIN, PULL_BYTES_MAX),
         )

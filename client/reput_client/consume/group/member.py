@@ -64,7 +64,6 @@ class GroupMember:
             options.group,
             self.serving,
             options.limits,
-            in_order=options.orderly,
             commit_with_pulls=options.offset_store is None,
             source=lambda name: self._membership.source(name),
             deliverer=self,

@@ -72,9 +72,11 @@ class Serving(Protocol):
     """Keeps the results of pulls and determines the next message.
 
     Attributes:
+        in_order: whether a queue has at most one message in flight.
         iteration: the application's; every other use of this ends it.
     """
 
+    in_order: bool
     iteration: Iteration
 
     def add(self, assigned: AssignedQueue, result: PullResult) -> None:
@@ -104,6 +106,8 @@ class FairServing:
 
     Each queue has at most one waiting result, so a busy queue does not delay the others.
     """
+
+    in_order = False
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.iteration = Iteration()
@@ -237,6 +241,8 @@ class _Line:
 
 class OrderedServing:
     """Serves one queue after the other, each only while it has no message in flight."""
+
+    in_order = True
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.iteration = Iteration()

@@ -9,8 +9,6 @@ from typing import Final
 
 from reput_client.consume.group.subscriptions import Subscriptions
 from reput_client.transport.session import Session
-from reput_protocol.codes import RequestCode
-from reput_protocol.commands.topic import TopicList
 from reput_protocol.errors import ReputError
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
@@ -62,12 +60,9 @@ class TopicSearch:
             return
         self._due_at = self._session.runtime.now() + INTERVAL_S
         deadline = self._session.deadline(None)
-        call = await self._session.ask_ok(
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, what="list of topics", deadline=deadline
-        )
-        cluster = await self._session.cluster(deadline)
-        own_names = {*cluster.broker_addr_table, *cluster.cluster_addr_table}
-        for topic in sorted(TopicList.from_json(call.body).topics):
+        topics = await self._session.topic_names(deadline)
+        own_names = (await self._session.cluster(deadline)).own_names
+        for topic in topics:
             is_ours = topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(topic, own_names)
             if not is_ours and pattern.fullmatch(topic) and self._subscriptions.add(topic):
                 log.info("topic %s matches %s", topic, pattern.pattern)
