@@ -168,7 +168,7 @@ class PullConsumer(QueueBounds, Generic[V]):
             return result
 
         result = await from_slave_or_master(
-            lambda: self._slave_pulls.pull(queue, offset, waiting_ext(), wanted, what, deadline, until),
+            lambda: self._slave_pulls.pull(queue, offset, waiting_ext, wanted, what, deadline, until),
             from_master,
         )
         result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001

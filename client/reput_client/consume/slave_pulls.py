@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from reput_client.consume.pull import MessageSelector, PullResult, PullStatus, pull_result
 from reput_client.transport.address import Address
@@ -39,7 +39,7 @@ class SlavePulls:
         self,
         queue: MessageQueue,
         offset: int,
-        ext: Mapping[str, Value],
+        ext: Callable[[], Mapping[str, Value]],
         wanted: MessageSelector,
         what: str,
         deadline: float,
@@ -48,7 +48,7 @@ class SlavePulls:
         """Pull from a slave; None if the master is to be asked, or if no slave has the messages.
 
         Args:
-            ext: the header of the pull.
+            ext: returns the header of the pull, as of now.
             deadline, until: for connecting, and for the answer.
         """
         for address in await self._slaves(queue, deadline):
@@ -56,7 +56,7 @@ class SlavePulls:
                 self._session,
                 address,
                 RequestCode.PULL_MESSAGE,
-                ext,
+                ext(),
                 what=what,
                 queue=queue,
                 deadline=deadline,

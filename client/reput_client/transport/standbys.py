@@ -26,9 +26,11 @@ async def standbys(session: Session, queue: MessageQueue, deadline: float) -> li
     If none is known then, the broker's members are looked up.
     """
     name = queue.broker_name
+    master = session.brokers.master(name)
     if session.brokers.slaves(name):
         session.poll(to_the_end=True)  # a master that has gone is known to be gone
-    master = session.brokers.master(name)
+    elif master is not None and session.connection_to(master).is_open:
+        return []
     if master is not None and await _reaches_master(session, master, name, deadline):
         return []
     if not session.brokers.slaves(name) and (master != session.home or session.home.others):
