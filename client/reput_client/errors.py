@@ -186,8 +186,8 @@ class ReplyTimeout(ReputError, TimeoutError):
 class SendOutcomeUnknown(ReputError):
     """The messages left the client and no answer came: the broker may or may not have stored them.
 
-    Sending them again, as `retries=` does, may store them twice. `message_ids` are the unique ids to search for (empty
-    if the producer writes none).
+    Sending them again may store them twice, unless the broker deduplicates. `message_ids` are the unique ids to search
+    for (empty if the producer writes none).
     """
 
     def __init__(self, topic: str, queue_id: int, message_ids: Sequence[str], reason: str) -> None:
@@ -205,8 +205,8 @@ class AckNotReached(ReputError):
     """The messages are stored, but the asked level was not reached in time.
 
     They stay, unless the broker's machine fails before it is reached (`flushed`) or another broker becomes the master
-    (`replicated`). Sending them again may store them twice; a producer with `deduplicate` and `retries` does it without
-    that, and raises this only after the last repetition.
+    (`replicated`). Sending them again may store them twice; a producer with `deduplicate` does it without that, and
+    raises this only after the last repetition.
 
     `receipts` are theirs; `response_code` is the broker's (RocketMQ: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT,
     SLAVE_NOT_AVAILABLE).

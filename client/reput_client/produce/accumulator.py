@@ -1,4 +1,4 @@
-"""The open blocks of posted messages, at most one for each queue, and the limit on bytes held. No I/O.
+"""The open blocks of `send` and `post`, at most one for each queue, and the limit on bytes held. No I/O.
 
 A message is validated before any part of it is kept.
 """

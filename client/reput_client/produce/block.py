@@ -39,16 +39,16 @@ class Terms(NamedTuple):
 
     Attributes:
         ack: the level to be acknowledged.
-        timeout_s: seconds for all attempts; if `is_patient`, for which the broker may be silent.
+        timeout_s: seconds for all attempts; if `counts_silence_only`, for which the broker may be silent.
         retries: how often it is sent again where that helps; None: until its time is over.
-        is_patient: time in which the broker answers other blocks does not count.
+        counts_silence_only: time in which the broker answers other blocks does not count.
         is_divisible: if the broker rejects the content, each message is sent again in its own frame.
     """
 
     ack: AckLevel
     timeout_s: float
     retries: int | None = 0
-    is_patient: bool = True
+    counts_silence_only: bool = True
     is_divisible: bool = False
 
     @property

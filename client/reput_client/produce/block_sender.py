@@ -1,7 +1,6 @@
 """Sends the blocks of one producer, in steps that waiting callers do.
 
-They are blocks of posted messages, of sends that linger and of sends of many. A plain `send` needs none of this: it
-goes through `puts`.
+They are blocks of `send`, `post`, `send_batch` and `send_many`; `puts` sends the rest.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class Link:
 
     def add(self, block: OutgoingBlock, now: float) -> None:
         """Add a sealed block."""
-        if block.terms.is_patient or not block.since:
+        if block.terms.counts_silence_only or not block.since:
             block.since = now
         self.take_over(block)
 
@@ -195,7 +195,7 @@ class Link:
             if call.error is None:
                 self._heard_at = now
                 for behind in self.flying[place:]:
-                    if behind.terms.is_patient:
+                    if behind.terms.counts_silence_only:
                         behind.sent_at = now  # its time for the answer starts now
                 try:
                     block.answered(call)
@@ -221,7 +221,7 @@ class Link:
                         self._backoff.reset()
                     # As in RocketMQ, a broker that is slow with a send is left out for a while.
                     self._faults.answered(
-                        self._broker_name, 0.0 if block.terms.is_patient else now - block.since
+                        self._broker_name, 0.0 if block.terms.counts_silence_only else now - block.since
                     )
                     done.append(block)
             elif call.sent:
@@ -281,7 +281,7 @@ class Link:
         if spares:
             for block in (*self.flying, *self.waiting):
                 if (
-                    block.terms.is_patient
+                    block.terms.counts_silence_only
                     and not block.spared
                     and (block.call is None or not block.call.sent)
                 ):
@@ -332,7 +332,7 @@ class Link:
         terms = block.terms
         block.attempt += 1
         if block.attempt == 1:
-            block.repeated_until = (now if terms.is_patient else block.since) + terms.timeout_s
+            block.repeated_until = (now if terms.counts_silence_only else block.since) + terms.timeout_s
         next_at = now + min(_RETRY_PAUSE_S * block.attempt, _RETRY_PAUSE_MAX_S)
         is_given_up = terms.retries is not None and block.attempt > terms.retries
         try:
@@ -349,7 +349,7 @@ class Link:
             return
         block.call = block.connection = None
         block.not_before = next_at
-        if terms.is_patient:
+        if terms.counts_silence_only:
             block.since = next_at
         again.append(block)
 
@@ -358,14 +358,16 @@ class Link:
     def _waits_until(self, block: OutgoingBlock) -> float:
         """Return when a waiting block is given up: a patient one has time while the broker answers others."""
         terms = block.terms
-        if self._hopeless is not None and not terms.is_patient:
+        if self._hopeless is not None and not terms.counts_silence_only:
             return -math.inf
-        return (max(block.since, self._heard_at) if terms.is_patient else block.since) + terms.timeout_s
+        return (
+            max(block.since, self._heard_at) if terms.counts_silence_only else block.since
+        ) + terms.timeout_s
 
     def _flies_until(self, block: OutgoingBlock) -> float:
         """Return when a block in flight is given up, or sent again."""
         terms = block.terms
-        until = (block.sent_at if terms.is_patient else block.since) + terms.timeout_s
+        until = (block.sent_at if terms.counts_silence_only else block.since) + terms.timeout_s
         if terms.repeats and (self._putter.deduplicate or terms.retries is not None):
             until = min(until, block.sent_at + min(_ANSWER_S, terms.timeout_s / 2))
         return until

@@ -54,7 +54,7 @@ class Placement:
     Attributes:
         deadline: when the timeout ends.
         queue: the queue of the present attempt; `choose` sets it.
-        is_patient: whether to wait for this queue's broker until the deadline, because there is no other.
+        is_only_broker: whether to wait for this queue's broker until the deadline, because there is no other.
     """
 
     queue: MessageQueue
@@ -77,7 +77,7 @@ class Placement:
         self._queue_id = queue_id
         self._ordering_key = ordering_key
         self.deadline = deadline
-        self.is_patient = True
+        self.is_only_broker = True
         self._chosen = False
         self._refused: set[str] = set()
 
@@ -101,7 +101,7 @@ class Placement:
         else:
             self.queue = self._selector.choose(route, left_out=self._left_out(route))
             self._faults.chosen(self.queue.broker_name)
-            self.is_patient = False
+            self.is_only_broker = False
         self._chosen = True
         return self.queue
 
@@ -123,7 +123,7 @@ class Placement:
             return False
         name = self.queue.broker_name
         route = self._session.routes.get(self._topic)
-        if not self.is_patient and route is not None:
+        if not self.is_only_broker and route is not None:
             if not isinstance(error, PermissionDenied | TopicNotFound):  # which are about the topic
                 self._faults.failed(name)
             self._refused.add(name)
@@ -132,7 +132,7 @@ class Placement:
                 self._session.look_soon(name)
             if masters - self._refused:
                 return self._session.runtime.now() < self.deadline
-        has_waited = self.is_patient and isinstance(error, ConnectFailed | BrokerNotFound)
+        has_waited = self.is_only_broker and isinstance(error, ConnectFailed | BrokerNotFound)
         if has_waited or not (is_away(error) or lacks_replica(error, self._session, name)):
             return False
         self._refused = set()

@@ -1,4 +1,4 @@
-"""Posted messages: the block that gathers them, and the handle of each."""
+"""Messages of `send` and `post`: the block that gathers them, and the handle of each."""
 
 from __future__ import annotations
 

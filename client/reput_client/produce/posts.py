@@ -1,4 +1,4 @@
-"""Posted messages of one producer: `post` adds each to a block; the outcome is reported later."""
+"""Messages that gather in blocks: `send` waits for the outcome, `post` reports it later."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _EXIT_S: Final = 5.0
 
 
 class Posts:
-    """The posted messages of one producer: added, sent and reported.
+    """The messages of `send` and `post` of one producer: added, sent and reported.
 
-    Under trio and asyncio a task sends them while any is unfinished; a waiting caller restarts it if it was cancelled.
-    In the synchronous API the callers that post or wait send them.
+    Under trio and asyncio a task sends those of `post` while any is unfinished; a waiting caller restarts it if it was
+    cancelled. In the synchronous API the callers that post or wait send them.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Posts:
                 block, left = None, True
             if block is None:
                 now = self._session.runtime.now()
-                if terms.is_patient:
+                if terms.counts_silence_only:
                     due_at, grows_until = now + (self._linger_s or POST_LINGER_S), now + terms.timeout_s
                 else:
                     due_at = now + self._linger_s
@@ -210,7 +210,7 @@ class Posts:
                 block.grows_until = grows_until
                 block.since = now
                 self._unfinished[block.serial] = block
-                if terms.is_patient:
+                if terms.counts_silence_only:
                     _unfinished.add(self)
                     sender.require_step(due_at)
                 elif sender.is_driven:

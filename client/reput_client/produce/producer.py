@@ -98,9 +98,9 @@ class ProducerOptions(ClientOptions):
 class Producer(Client):
     """Sends messages to the topics of a broker or cluster.
 
-    An async context manager for trio and asyncio, shared by any number of tasks. It owns a task only while posted or
-    lingering messages are unfinished, and from the first `request` on one for heartbeats. Cancelling a send leaves the
-    producer usable; closing it ends the sends in progress with `ClientClosed`.
+    An async context manager for trio and asyncio, shared by any number of tasks. It owns a task only while posted
+    messages are unfinished, one for each attempt to reconnect, and from the first `request` on one for heartbeats.
+    Cancelling a send leaves the producer usable; closing it ends the sends in progress with `ClientClosed`.
 
     Args:
         address: `host:port` of a broker, several separated by commas, or a list of them.
@@ -301,7 +301,7 @@ class Producer(Client):
                 queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
             )
             call = await self._putter.put(
-                queue, template, body, place.deadline, (unique_id,), patient=place.is_patient
+                queue, template, body, place.deadline, (unique_id,), patient=place.is_only_broker
             )
             return receipt_of(topic, call, unique_id, level)
 
@@ -332,7 +332,7 @@ class Producer(Client):
 
         async def put(queue: MessageQueue) -> None:
             template, body = self._oneway_frame(queue, message, text)
-            await self._putter.put(queue, template, body, place.deadline, (), patient=place.is_patient)
+            await self._putter.put(queue, template, body, place.deadline, (), patient=place.is_only_broker)
 
         await place.until_taken(put)
 
@@ -369,7 +369,7 @@ class Producer(Client):
         place = self._place(message.topic, queue_id, ordering_key, timeout_s)
         return await place.until_taken(
             lambda queue: self._requests.ask(
-                queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_patient
+                queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_only_broker
             )
         )
 
@@ -437,7 +437,7 @@ class Producer(Client):
                 self._limits(len(messages)),
             )
         )
-        terms = self._terms(ack, timeout_s, retries=self._options.retries, is_patient=False)
+        terms = self._terms(ack, timeout_s, retries=self._options.retries, counts_silence_only=False)
         route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
         queue = self._sender.choose(route, queue_id, ordering_key)
         receipts: list[SendReceipt] = []
@@ -600,16 +600,16 @@ class Producer(Client):
         timeout_s: float | None,
         *,
         retries: int | None = 0,
-        is_patient: bool = True,
+        counts_silence_only: bool = True,
         is_divisible: bool = False,
     ) -> Terms:
         level = self._ack if ack is None else AckLevel(ack)
         timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
-        return Terms(level, timeout_s, retries, is_patient, is_divisible)
+        return Terms(level, timeout_s, retries, counts_silence_only, is_divisible)
 
     def _terms_of_sends(self, ack: Ack | None, timeout_s: float | None) -> Terms:
         terms = self._terms(
-            ack, timeout_s, retries=self._options.retries, is_patient=False, is_divisible=True
+            ack, timeout_s, retries=self._options.retries, counts_silence_only=False, is_divisible=True
         )
         if len(self._send_terms) < _TERMS_MAX:
             self._send_terms[ack, timeout_s] = terms

@@ -192,10 +192,10 @@ class TransactionProducer(Producer):
                 sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
             )
             # The broker must know a producer to check with before it has the half message.
-            await session.open_for(queue, place.deadline, patient=place.is_patient)
+            await session.open_for(queue, place.deadline, patient=place.is_only_broker)
             await self._presence.be_known_to(queue.broker_name, place.deadline)
             call = await self._putter.put(
-                queue, template, message.body, place.deadline, (unique_id,), patient=place.is_patient
+                queue, template, message.body, place.deadline, (unique_id,), patient=place.is_only_broker
             )
             return call, single_receipt(message.topic, result_of(call), unique_id)
 

@@ -1,6 +1,7 @@
 """The runtime for trio and asyncio programs, built on anyio.
 
-A client owns no task and no task group: the caller that waits for an answer reads the sockets (see `pump.py`). So
+A client needs no task to read, and owns no task group: the caller that waits for an answer reads the sockets (see
+`pump.py`). So
 clients may be closed in any order and from any task, and leaving an `async for` early leaves nothing running.
 
 Under trio, waits are anyio's. Under asyncio they are futures of the loop, because anyio's cost more there than the rest

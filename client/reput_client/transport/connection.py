@@ -99,7 +99,7 @@ class BrokerConnection:
         self._expected: BrokerIdentity | None = None
         self.broker: BrokerIdentity | None = None
         self.is_master = True
-        self._unsure = False  # whether the broker must identify itself before use
+        self._in_doubt = False  # whether the broker must identify itself before use
         self._peer = Peer.UNKNOWN  # of the last connection
         self._rocket = RocketBroker(str(address))
         self._channel = self._new_channel()
@@ -124,7 +124,7 @@ class BrokerConnection:
     @property
     def is_open(self) -> bool:
         """Whether frames may be queued: there is a socket, and its broker is not in doubt."""
-        return self._socket is not None and not self._unsure
+        return self._socket is not None and not self._in_doubt
 
     def is_of(self, broker_name: str) -> bool:
         """Whether the broker at the other end may have this name."""
@@ -229,15 +229,15 @@ class BrokerConnection:
         self._channel = self._new_channel()
         self._useful = False
         try:
-            self._unsure = self.is_doubtful or self._credentials is not None
+            self._in_doubt = self.has_alternative or self._credentials is not None
             self._socket, self._secured = sock, secured
             self._wire = sock if secured is None else secured
             self.epoch += 1
             self._pump.add(self)
             if self._credentials is not None:
                 await self._agree_on_signatures(self._credentials, until)
-                self._unsure = self.is_doubtful
-            if self._unsure:
+                self._in_doubt = self.has_alternative
+            if self._in_doubt:
                 await self._meet(deadline)
         except ReputError as error:
             self.lose(error)
@@ -249,7 +249,7 @@ class BrokerConnection:
     # -- identity ----------------------------------------------------------------------------------------------
 
     @property
-    def is_doubtful(self) -> bool:
+    def has_alternative(self) -> bool:
         """Whether a silent or wrong broker must be noticed, because there is another address to use."""
         return bool(self.address.others) or self._expected is not None
 
@@ -257,23 +257,25 @@ class BrokerConnection:
         """Accept only `broker` here: another broker has announced this address for it."""
         if broker != self._expected:
             self._expected = broker
-            self._unsure = self._unsure or self.broker is None or bool(self.broker.difference_from(broker))
+            self._in_doubt = (
+                self._in_doubt or self.broker is None or bool(self.broker.difference_from(broker))
+            )
 
     def expect_master(self) -> None:
         """Make the broker identify itself before the next use if it was a slave, because it is announced as the master.
 
         It closes its connections when it becomes one, but not if it has lost power before.
         """
-        self._unsure = self._unsure or (self._socket is not None and not self.is_master)
+        self._in_doubt = self._in_doubt or (self._socket is not None and not self.is_master)
 
     def doubt(self, since: float) -> bool:
         """Note that a request sent at `since` has no answer: the broker must identify itself before the next use.
 
         Return whether it is in doubt. It is not if anything was read since, or there is no alternative.
         """
-        if self._socket is not None and self.is_doubtful and self._read_at < since:
-            self._unsure = True
-        return self._unsure
+        if self._socket is not None and self.has_alternative and self._read_at < since:
+            self._in_doubt = True
+        return self._in_doubt
 
     async def _still_answers(self, began_at: float, deadline: float) -> bool:
         try:
@@ -302,7 +304,7 @@ class BrokerConnection:
         if self.is_rocketmq and self._expected is not None:
             config = await self._ask(RequestCode.GET_BROKER_CONFIG, self._try_until(deadline))
             self._rocket = RocketBroker.of_config(self._expected.name, config.body)
-        self._unsure = False
+        self._in_doubt = False
         self._on_met(self)
 
     def _try_until(self, deadline: float, left: int = 1) -> float:
@@ -432,7 +434,7 @@ class BrokerConnection:
 
         An idle connection is read first, to notice that the broker has closed it.
         """
-        if self._socket is None or self._unsure:
+        if self._socket is None or self._in_doubt:
             return False
         if (
             self._runtime.now() - self._read_at > _IDLE_S

@@ -381,7 +381,7 @@ class Session:
         If there is an alternative to it, a silent broker is asked to identify itself; if it does not, its connection is
         lost and the call fails.
         """
-        if not connection.is_doubtful:
+        if not connection.has_alternative:
             return await self.pump.wait(call.waiter, deadline)
         while True:
             since = self.runtime.now()

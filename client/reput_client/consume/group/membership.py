@@ -283,7 +283,7 @@ class Membership:
                 if not self._is_registered(address):
                     continue
                 connection = session.connection_to(address)
-                if connection.is_doubtful and connection.is_master:
+                if connection.has_alternative and connection.is_master:
                     session.look_soon(name)  # it leads now, which the route does not say yet
                 else:
                     return _Source(address, is_master=False)

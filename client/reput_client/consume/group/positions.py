@@ -1,4 +1,4 @@
-"""Where a member continues in its queues, and which of them it pauses."""
+"""The methods of `Consumer` for its queues: assignment, positions, lag, commit, seek, pause."""
 
 from __future__ import annotations
 
