@@ -7,6 +7,7 @@ something goes wrong.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -17,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -30,10 +31,26 @@ HOWEVER_FULL_THE_DISK = {
 }
 
 
+def _candidates() -> Iterator[int]:
+    """Yield ports without end, below those of outgoing connections; each test worker has its own.
+
+    One in sixteen, so that none is where a broker on another one listens as well (its port - 1035, - 2, + 1, + 2). A
+    port comes again only after all others: until a process has taken it, a probe cannot see whom it was given to.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = range(12_000 + 16 * worker, 32_000, 16 * workers)
+    first = secrets.randbelow(len(own))
+    return itertools.cycle([*own[first:], *own[:first]])
+
+
+_ports = _candidates()
+
+
 def free_port() -> int:
-    """Return a loopback port that was free a moment ago, of those that no outgoing connection gets."""
+    """Return a loopback port that was free a moment ago and that no other test is about to take."""
     while True:
-        port = 12_000 + secrets.randbelow(20_000)
+        port = next(_ports)
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
