@@ -263,6 +263,25 @@ async def test_a_oneway_send_waits_for_nobody_elses_answer(loop_face: Face) -> N
         assert max(waits) < 2.0
 
 
+@scenario
+async def test_a_batch_waits_for_nobody_elses_answer(loop_face: Face) -> None:
+    """Whoever drives the sends sleeps until an answer comes; a batch leaves meanwhile."""
+    with FakeBroker(queues=2) as broker:
+
+        def withhold(header: Header, body: memoryview) -> Answer:
+            return SILENCE if bytes(body[88:92]) == b"slow" else broker.put(header, body)
+
+        broker.behave(RequestCode.PUT_MESSAGE, withhold)
+        async with loop_face.Producer(broker.address, ack="page_cache", timeout_s=60.0) as producer:
+            with anyio.fail_after(4.0):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(partial(producer.send, Message("shared", b"slow"), queue_id=0))
+                    while not broker.count(RequestCode.PUT_MESSAGE):
+                        await anyio.sleep(0.01)
+                    await producer.send_batch([Message("shared", b"fast")], queue_id=1)
+                    tasks.cancel_scope.cancel()
+
+
 async def _race(producer: Any, waits: list[float]) -> None:
     async def slow() -> None:
         with anyio.move_on_after(0.3):

@@ -43,6 +43,7 @@ class Terms(NamedTuple):
         retries: how often it is sent again where that helps; None: until its time is over.
         counts_silence_only: time in which the broker answers other blocks does not count.
         is_divisible: if the broker rejects the content, each message is sent again in its own frame.
+        is_oneway: it has no answer, and is done, without receipts, when the system has taken all of it.
     """
 
     ack: AckLevel
@@ -50,6 +51,7 @@ class Terms(NamedTuple):
     retries: int | None = 0
     counts_silence_only: bool = True
     is_divisible: bool = False
+    is_oneway: bool = False
 
     @property
     def repeats(self) -> bool:
@@ -67,7 +69,6 @@ class OutgoingBlock(Waiter):
         "connection",
         "count",
         "data",
-        "delayed_text",
         "done",
         "error",
         "flags",
@@ -86,8 +87,10 @@ class OutgoingBlock(Waiter):
         "repeated_until",
         "sent_at",
         "since",
+        "single_text",
         "sleepers",
         "spared",
+        "sys_flag",
         "terms",
         "texts",
         "unique_ids",
@@ -122,9 +125,11 @@ class OutgoingBlock(Waiter):
         """Of each message, or one for all."""
         self.own_ids: dict[int, str] = {}
         self.is_delayed = False
-        """Whether its only message is sent as a 310."""
-        self.delayed_text = b""
-        """That message's encoded properties, once sealed."""
+        """Whether its only message is a delayed one."""
+        self.sys_flag: int | None = None
+        """Bits of `MessageSysFlag` of its only message; None: those of blocks."""
+        self.single_text = b""
+        """The encoded properties of a single message, once sealed."""
         self.count = 0
         self.data: Buffer = b""
         """Its records, in a `bytearray` of its own; a message that is sent as a 310: its body."""
@@ -152,6 +157,11 @@ class OutgoingBlock(Waiter):
         self.error: ReputError | None = None
         """The first error, if any message failed."""
 
+    @property
+    def is_single(self) -> bool:
+        """Whether its only message is sent as a 310."""
+        return self.is_delayed or self.sys_flag is not None
+
     def notify(self) -> None:
         """See `Waiter`; the next step handles the answer."""
         self.on_arrival()
@@ -166,10 +176,10 @@ class OutgoingBlock(Waiter):
         self.unique_ids = (None,) * count if fresh is None else fresh
         if self.own_ids:
             self.unique_ids = [self.own_ids.get(number, one) for number, one in enumerate(self.unique_ids)]
-        if self.is_delayed:
-            self.data, self.positions, self.delayed_text = self.bodies[0], (0,), self.texts[0]
+        if self.is_single:
+            self.data, self.positions, self.single_text = self.bodies[0], (0,), self.texts[0]
             if fresh and not self.own_ids:
-                self.delayed_text = encode_properties({UNIQ_KEY: fresh[0]}) + self.texts[0]
+                self.single_text = encode_properties({UNIQ_KEY: fresh[0]}) + self.texts[0]
         else:
             self.data, self.positions = encode_block(
                 self.bodies,
@@ -186,7 +196,7 @@ class OutgoingBlock(Waiter):
     def move(self, queue: MessageQueue) -> None:
         """Change the queue of a sealed block that is certainly not stored."""
         self.queue = queue
-        if not self.is_delayed:
+        if not self.is_single:
             for position in self.positions:
                 I32.pack_into(self.data, position + QUEUE_ID_AT, queue.queue_id)
         self.call = self.connection = None
@@ -194,12 +204,20 @@ class OutgoingBlock(Waiter):
     def template(self, putter: Putter) -> RequestTemplate:
         """Return the header of its frame."""
         may_be_stored = self.unknown is not None or (putter.knows_ids and bool(self.own_ids))
-        ack, dedup = self.terms.ack, putter.dedup(may_be_stored, repeats=self.terms.repeats)
-        if self.is_delayed:
+        terms = self.terms
+        dedup = putter.dedup(may_be_stored, repeats=terms.repeats)
+        if self.is_single:
             return putter.single_template(
-                self.queue, len(self.data), self.delayed_text, ack, flag=self.flags[0], dedup=dedup
+                self.queue,
+                len(self.data),
+                self.single_text,
+                terms.ack,
+                flag=self.flags[0],
+                sys_flag=self.sys_flag or 0,
+                dedup=dedup,
+                oneway=terms.is_oneway,
             )
-        return putter.template(self.queue, self.count, ack, dedup)
+        return putter.template(self.queue, self.count, terms.ack, dedup, oneway=terms.is_oneway)
 
     def divide(self) -> list[OutgoingBlock]:
         """Return a block for each message of a rejected block, which is done when they are."""

@@ -1,6 +1,6 @@
 """Sends the blocks of one producer, in steps that waiting callers do.
 
-They are blocks of `send`, `post`, `send_batch` and `send_many`; `puts` sends the rest.
+`puts` sends the rest: requests and half messages, which are never repeated.
 """
 
 from __future__ import annotations
@@ -187,6 +187,12 @@ class BlockSender:
                 break
         self._stepped_at = now
         return written
+
+    def go_on(self) -> None:
+        """Do a step, in place of the caller that drives, which may sleep; it goes on with the rest."""
+        if not self.step():
+            self.wake()
+        self.look_ahead()
 
     def look_ahead(self) -> None:
         """After a step: compute when the next one is due, and wake a driver that would sleep longer."""
@@ -405,8 +411,10 @@ class BlockSender:
         return None
 
     async def deliver(self, block: OutgoingBlock) -> Sequence[SendReceipt]:
-        """Send a block and return its receipts, or raise its error."""
+        """Send a block and return its receipts, none for a oneway one, or raise its error."""
         self.add(block)
+        if self._driver is not None:
+            self.go_on()
         try:
             await self.wait_for(block)
         except ClientClosed as closed:  # from an interrupt

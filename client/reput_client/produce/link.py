@@ -179,7 +179,8 @@ class Link:
         block.connection = connection
         block.on_arrival = self._on_news
         self.flying.append(block)
-        block.call = connection.start_template(template, block, block.data)
+        start = connection.start_oneway if block.terms.is_oneway else connection.start_template
+        block.call = start(template, block, block.data)
 
     def answered(self, now: float) -> list[OutgoingBlock]:
         """Handle the answers received; return the blocks that are done."""
@@ -192,7 +193,10 @@ class Link:
                 continue
             place = self.flying.index(block)
             del self.flying[place]
-            if call.error is None:
+            if call.error is None and block.terms.is_oneway:
+                block.finish((), None)
+                done.append(block)
+            elif call.error is None:
                 self._heard_at = now
                 for behind in self.flying[place:]:
                     if behind.terms.counts_silence_only:

@@ -42,6 +42,7 @@ class Group(NamedTuple):
         texts: as `OutgoingBlock.texts`.
         flags: of each message, or one for all.
         own_ids: messages' own unique ids, by message number.
+        is_delayed, sys_flag: as those of `OutgoingBlock`.
     """
 
     topic: str
@@ -50,6 +51,7 @@ class Group(NamedTuple):
     flags: list[int]
     own_ids: dict[int, str] = {}  # noqa: RUF012  # the default is never changed
     is_delayed: bool = False
+    sys_flag: int | None = None
 
 
 class Limits(NamedTuple):
@@ -113,7 +115,7 @@ class SendOfMany:
                     except ClientClosed as closed:
                         errors[self._begun] = closed
                         raise
-                    sender.step()
+                    sender.go_on()
             except ClientClosed:
                 raise
             except ReputError as error:
@@ -190,6 +192,7 @@ def block_of(group: Group, queue: MessageQueue, terms: Terms, *, is_free: bool) 
     block.bodies, block.texts, block.flags = group.bodies, group.texts, group.flags
     block.own_ids = group.own_ids
     block.is_delayed = group.is_delayed
+    block.sys_flag = group.sys_flag
     return block
 
 

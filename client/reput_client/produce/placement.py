@@ -1,4 +1,4 @@
-"""Where a single message goes: the queue of each attempt, and whether another broker may take it."""
+"""Where a request or a half message goes, whose broker must know the producer before: the queue of each attempt."""
 
 from __future__ import annotations
 

@@ -221,9 +221,7 @@ class Posts:
             sender.seal(block)
             left = True
         if left:
-            if not sender.step():
-                sender.wake()  # a waiting caller writes the rest
-            sender.look_ahead()
+            sender.go_on()
         return posted
 
     async def _make_room(self, size: int, deadline: float) -> None:

@@ -14,40 +14,36 @@ from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.fault_isolation import FaultIsolation
-from reput_client.produce.many import Limits, SendOfMany, block_of, groups_of, groups_of_bodies, texts_of
+from reput_client.produce.many import (
+    Group,
+    Limits,
+    SendOfMany,
+    block_of,
+    groups_of,
+    groups_of_bodies,
+    texts_of,
+)
 from reput_client.produce.placement import Placement
 from reput_client.produce.posted_block import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
-from reput_client.produce.puts import (
-    Putter,
-    receipt_of,
-    too_large,
-)
+from reput_client.produce.puts import Putter, check_single
 from reput_client.produce.queue_selector import RoundRobin, ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
 from reput_client.received import ReceivedMessage
-from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
-from reput_client.transport.session import wall_clock_ms
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Ack, AckLevel, MessageSysFlag
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.properties import SHARDING_KEY, check_key
 from reput_protocol.record.forwarding import forwarded_properties
-from reput_protocol.record.message import (
-    NOT_SERIALIZED,
-    Message,
-    MessageQueue,
-    checked_body,
-    encode_properties_text,
-)
-from reput_protocol.record.put_block import BLOCK_BYTES_MAX, encode_block
+from reput_protocol.record.message import NOT_SERIALIZED, Message, checked_body
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 
 log = logging.getLogger("reput_client")
 
@@ -285,27 +281,17 @@ class Producer(Client):
             ReputError: as for `send`.
         """
         check_send_topic(topic)
-        level = self._ack if ack is None else AckLevel(ack)
-        body, sys_flag = message.raw_body, message.sys_flag & MessageSysFlag.PUT_MASK
         if unique_id is not None:
             check_key(unique_id, "unique_id")
-        elif self._ids is not None:
-            unique_id = self._ids.next()
         if ordering_key is not None:
             properties = {**(properties or {}), SHARDING_KEY: ordering_key}
-        text = forwarded_properties(message.properties, unique_id, properties or {})
-        place = self._place(topic, queue_id, ordering_key, timeout_s)
-
-        async def put(queue: MessageQueue) -> SendReceipt:
-            template = self._putter.single_template(
-                queue, len(body), text, level, flag=message.flag, sys_flag=sys_flag
-            )
-            call = await self._putter.put(
-                queue, template, body, place.deadline, (unique_id,), patient=place.is_only_broker
-            )
-            return receipt_of(topic, call, unique_id, level)
-
-        return await place.until_taken(put)
+        body, text = message.raw_body, forwarded_properties(message.properties, unique_id, properties or {})
+        check_single(topic, len(body), len(text) + (0 if unique_id else id_text_bytes(self._ids)))
+        own_ids = {} if unique_id is None else {0: unique_id}
+        sys_flag = message.sys_flag & MessageSysFlag.PUT_MASK
+        copies = Group(topic, [body], [text], [message.flag], own_ids, sys_flag=sys_flag)
+        [receipt] = await self._deliver(copies, self._terms_of_sends(ack, timeout_s), queue_id, ordering_key)
+        return receipt
 
     @traced(of_message)
     async def send_oneway(
@@ -327,14 +313,9 @@ class Producer(Client):
             SendOutcomeUnknown: the connection ended when part of the message had left.
         """
         message = ordered(self._serialized(message), ordering_key)
-        text = encode_properties_text(message, self._id_of(message))
-        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
-
-        async def put(queue: MessageQueue) -> None:
-            template, body = self._oneway_frame(queue, message, text)
-            await self._putter.put(queue, template, body, place.deadline, (), patient=place.is_only_broker)
-
-        await place.until_taken(put)
+        [group] = groups_of([message], self._limits(1))
+        terms = self._terms(AckLevel.PAGE_CACHE, timeout_s, counts_silence_only=False, is_oneway=True)
+        await self._deliver(group, terms, queue_id, ordering_key)
 
     @traced(of_message)
     async def request(
@@ -602,10 +583,11 @@ class Producer(Client):
         retries: int | None = 0,
         counts_silence_only: bool = True,
         is_divisible: bool = False,
+        is_oneway: bool = False,
     ) -> Terms:
         level = self._ack if ack is None else AckLevel(ack)
         timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
-        return Terms(level, timeout_s, retries, counts_silence_only, is_divisible)
+        return Terms(level, timeout_s, retries, counts_silence_only, is_divisible, is_oneway)
 
     def _terms_of_sends(self, ack: Ack | None, timeout_s: float | None) -> Terms:
         terms = self._terms(
@@ -614,6 +596,18 @@ class Producer(Client):
         if len(self._send_terms) < _TERMS_MAX:
             self._send_terms[ack, timeout_s] = terms
         return terms
+
+    async def _deliver(
+        self, group: Group, terms: Terms, queue_id: int | None, ordering_key: str | None
+    ) -> Sequence[SendReceipt]:
+        """Send a group as one block; see `BlockSender.deliver`."""
+        started_at = self._session.runtime.now()
+        route = await self._session.publish_route(group.topic, started_at + terms.timeout_s)
+        queue = self._sender.choose(route, queue_id, ordering_key)
+        is_free = queue_id is None and ordering_key is None
+        block = block_of(group, queue, terms, is_free=is_free)
+        block.since = started_at
+        return await self._sender.deliver(block)
 
     def _send_of_many(
         self, terms: Terms, in_flight: int, queue_id: int | None, ordering_key: str | None
@@ -650,21 +644,3 @@ class Producer(Client):
 
     def _id_of(self, message: Message) -> str | None:
         return message.unique_id or (None if self._ids is None else self._ids.next())
-
-    def _oneway_frame(
-        self, queue: MessageQueue, message: Message, text: bytes
-    ) -> tuple[RequestTemplate, Buffer]:
-        """Return header and body of the frame of a message with encoded properties `text`."""
-        putter, ack = self._putter, AckLevel.PAGE_CACHE
-        dedup = putter.dedup(putter.knows_ids and message.unique_id is not None, repeats=False)
-        if message.delay is not None:
-            template = putter.single_template(
-                queue, len(message.body), text, ack, flag=message.flag, dedup=dedup, oneway=True
-            )
-            return template, message.body
-        record, _ = encode_block(
-            (message.body,), (text,), queue.topic, queue.queue_id, wall_clock_ms(), flags=(message.flag,)
-        )
-        if len(record) > BLOCK_BYTES_MAX:
-            raise too_large(len(record))
-        return putter.template(queue, 1, ack, dedup, oneway=True), record

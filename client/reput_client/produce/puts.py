@@ -131,9 +131,7 @@ class Putter:
         Raises:
             InvalidMessage: larger than a block may be.
         """
-        size = record_bytes(body_size, queue.topic, len(text))
-        if size > BLOCK_BYTES_MAX or len(text) > SENT_PROPERTIES_BYTES_MAX:
-            raise too_large(size)
+        check_single(queue.topic, body_size, len(text))
         header = SendMessageHeader(
             producer_group=self._group,
             topic=queue.topic,
@@ -160,12 +158,11 @@ class Putter:
     ) -> Call:
         """Send one frame with the messages of `unique_ids`; return its answered call, whatever the answer.
 
-        A oneway frame has no answer: its call is done when the system has taken all of it. A frame that cannot have
-        left is sent on the next connection; one that may have left is never repeated. Not `patient`: connecting is
-        tried once.
+        A frame that cannot have left is sent on the next connection; one that may have left is never repeated. Not
+        `patient`: connecting is tried once.
 
         Raises:
-            SendOutcomeUnknown: the frame left and no answer came, or part of a oneway frame left.
+            SendOutcomeUnknown: the frame left and no answer came.
             RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
         """
         session = self._session
@@ -175,14 +172,10 @@ class Putter:
             if connection is None or not connection.usable():
                 connection = await session.open_for(queue, deadline, patient=patient)
             waiter = Waiter()
-            if template.flag & ONEWAY_FLAG:
-                call: Call = connection.start_oneway(template, waiter, body)
-                connection.flush_now()
-            else:
-                call = connection.start_template(template, waiter, body)
+            call = connection.start_template(template, waiter, body)
             withdrawn = False
             try:
-                is_done = call.done or await session.pump.wait(waiter, deadline)
+                is_done = await session.pump.wait(waiter, deadline)
             except ClientClosed as closed:
                 # Closed by an interrupt, perhaps after part of the frame had left.
                 raise outcome_unknown(queue, unique_ids, str(closed)) from closed
@@ -277,13 +270,6 @@ def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> N
         raise AckNotReached(asked, receipts, header.code, header.remark)
 
 
-def receipt_of(topic: str, call: Call, unique_id: str | None, asked: AckLevel) -> SendReceipt:
-    """Return the receipt of an answered put of one message; raises like `result_of` and `check_ack`."""
-    receipt = single_receipt(topic, result_of(call), unique_id)
-    check_ack(call, asked, [receipt])
-    return receipt
-
-
 def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
     """Return the receipt of a put of one message."""
     # The named tuple's constructor is slower, being Python code.
@@ -300,6 +286,13 @@ def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) 
             unique_id,
         ),
     )
+
+
+def check_single(topic: str, body_size: int, text_size: int) -> None:
+    """Raise `InvalidMessage` if a message with encoded properties of this size is larger than a block may be."""
+    size = record_bytes(body_size, topic, text_size)
+    if size > BLOCK_BYTES_MAX or text_size > SENT_PROPERTIES_BYTES_MAX:
+        raise too_large(size)
 
 
 def too_large(size: int) -> InvalidMessage:
