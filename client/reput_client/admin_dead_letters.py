@@ -134,7 +134,8 @@ class DeadLetterAdmin(TopicAdmin):
     def _replaying_producer(self) -> Producer:
         from reput_client.produce.producer import Producer  # most programs with an `Admin` send nothing
 
-        return Producer(cast("Any", self._session), group=_PRODUCER_GROUP)
+        # Anyone may have sent another message with the id of a replay, which must not keep the letter out.
+        return Producer(cast("Any", self._session), group=_PRODUCER_GROUP, deduplicate=False)
 
 
 def replay_group(expression: str | None = None, target: str | None = None) -> str:
