@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from unittest.mock import patch
 
+import outcome
 import trio
 
 from simulation import scheduling
@@ -69,6 +70,8 @@ class Platform:
         socket.socket = SimulatedSocket  # type: ignore[misc,assignment]
         trio.socket.from_stdlib_socket = TrioSocket  # type: ignore[assignment]
         trio.to_thread.run_sync = self._run_sync  # type: ignore[assignment]
+        patch.object(trio.lowlevel, "start_thread_soon", self._start_thread_soon).start()
+        patch.object(trio.lowlevel, "current_trio_token", _Token).start()
         patch.object(trio.lowlevel, "spawn_system_task", _spawn_in_process).start()
 
     def _install_clocks(self) -> None:
@@ -117,6 +120,14 @@ class Platform:
             if limiter is not None:
                 limiter.release_on_behalf_of(borrower)
 
+    def _start_thread_soon(
+        self, function: Callable[[], Any], deliver: Callable[[outcome.Outcome[Any]], object]
+    ) -> None:
+        async def work() -> None:
+            deliver(await outcome.acapture(self._run_sync, function))
+
+        _spawn_in_process(work)
+
     def run(self, main: Callable[[trio.Nursery], Any]) -> None:
         """Run the simulation, which ends this process: killed processes cannot be unwound."""
 
@@ -132,6 +143,13 @@ class Platform:
 
         self.timers.at(_LONGEST_S, lambda: scheduling.give_up(f"it does not end within {_LONGEST_S} s"))
         trio.run(begin, clock=self.clock)
+
+
+class _Token:
+    """Stands for the event loop where a worker thread calls something in it."""
+
+    def run_sync_soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        function(*arguments)
 
 
 def _getpid(real: Callable[[], int] = os.getpid) -> int:

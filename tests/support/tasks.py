@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from math import inf
 from typing import Any
 from unittest import mock
 
+import outcome
 import trio
 import trio.testing
 
@@ -22,10 +23,23 @@ async def running(*services: Callable[[], Awaitable[None]]) -> AsyncIterator[Non
         nursery.cancel_scope.cancel()
 
 
-async def inline(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
-    """Instead of a thread, whose time the fake clock would not wait for."""
+@contextmanager
+def threads_inline() -> Iterator[None]:
+    """Run what goes to worker threads in the event loop, since the fake clock would not wait for a thread."""
+    with (
+        mock.patch.object(trio.to_thread, "run_sync", _inline),
+        mock.patch.object(trio.lowlevel, "start_thread_soon", _inline_soon),
+    ):
+        yield
+
+
+async def _inline(work: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
     await trio.lowlevel.checkpoint()
     return work(*arguments)
+
+
+def _inline_soon(work: Callable[[], Any], deliver: Callable[[outcome.Outcome[Any]], object]) -> None:
+    deliver(outcome.capture(work))
 
 
 def run_by_the_clock(function: Callable[[], Awaitable[Any]], *, within_s: float = inf, **options: Any) -> Any:
@@ -36,5 +50,5 @@ def run_by_the_clock(function: Callable[[], Awaitable[Any]], *, within_s: float 
             return await function()
 
     options["clock"] = trio.testing.MockClock(autojump_threshold=0)
-    with mock.patch.object(trio.to_thread, "run_sync", inline):
+    with threads_inline():
         return trio.run(limited, **options)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import inf
-from typing import Final, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 import trio
@@ -24,20 +24,12 @@ from reput_broker.put.progress import LogProgress
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 
+if TYPE_CHECKING:
+    from outcome import Outcome
+
 log = structlog.get_logger(__name__)
 
-
-class _Unlimited:
-    """In place of trio's limiter, which takes a turn of the event loop: one sync runs at a time anyway."""
-
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
-        """Let the thread begin."""
-
-    def release_on_behalf_of(self, borrower: object) -> None:
-        """Note nothing."""
-
-
-_UNLIMITED: Final = cast("trio.CapacityLimiter", _Unlimited())
+T = TypeVar("T")
 
 
 class FlushCommitLogService:
@@ -92,19 +84,21 @@ class FlushCommitLogService:
         progress, before = self._progress, self._store.flushed_offset
         if self._sync_always:
             progress.offer()
+
+        def flushed(offset: int) -> None:
+            progress.committed.advance(self._store.committed_offset)
+            if offset > before:
+                self._counters.flush_seconds["commitlog"].observe(time.monotonic() - started_at)
+            released = self._flushed.advance(offset)
+            if released:
+                self._counters.flush_batch_messages.observe(released)
+
         try:
-            flushed = await trio.to_thread.run_sync(self._store.flush_commit_log, limiter=_UNLIMITED)
+            await _in_thread(self._store.flush_commit_log, flushed)
         except (ReputError, OSError) as error:
+            progress.committed.advance(self._store.committed_offset)
             self._counters.flush_errors["commitlog"] += 1
             self._fail(str(error))
-            return
-        finally:
-            progress.committed.advance(self._store.committed_offset)
-        if flushed > before:
-            self._counters.flush_seconds["commitlog"].observe(time.monotonic() - started_at)
-        released = self._flushed.advance(flushed)
-        if released:
-            self._counters.flush_batch_messages.observe(released)
 
     async def _wanted_or_due(self) -> None:
         """Return when a put waits, or the clock and the number of pages call for a sync."""
@@ -130,3 +124,26 @@ class FlushCommitLogService:
         )
         self._flushed.fail(self._store, reason)
         self._on_failure(reason)
+
+
+async def _in_thread(function: Callable[[], T], then: Callable[[T], None]) -> None:
+    """Call `function` in a worker thread, and `then` with its result in the event loop; return after both.
+
+    `trio.to_thread.run_sync` would resume the caller two turns of the loop later, and costs more than a fast disk.
+    """
+    await trio.lowlevel.checkpoint_if_cancelled()
+    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+    failure: BaseException | None = None
+
+    def finish(result: Outcome[T]) -> None:
+        nonlocal failure
+        try:
+            then(result.unwrap())
+        except BaseException as error:
+            failure = error
+        trio.lowlevel.reschedule(task)
+
+    trio.lowlevel.start_thread_soon(function, lambda result: token.run_sync_soon(finish, result))
+    await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+    if failure is not None:
+        raise failure

@@ -49,6 +49,7 @@ class Position:
         self._seconds = seconds
         self._error = error
         self._followers: list[Callable[[], None]] = []
+        self._later: list[Callable[[], None]] = []
         self._puts: deque[_Waiter] = deque()
         self._moved: trio.Event | None = None
 
@@ -57,9 +58,9 @@ class Position:
         """Whether a put or a task waits for it."""
         return bool(self._puts) or self._moved is not None
 
-    def follow(self, call: Callable[[], None]) -> None:
-        """Call `call` whenever it has moved, before any put is answered or task woken; in the order of the calls."""
-        self._followers.append(call)
+    def follow(self, call: Callable[[], None], *, after_answers: bool = False) -> None:
+        """Call `call` whenever it has moved, before any put is answered, or after that; before any task runs."""
+        (self._later if after_answers else self._followers).append(call)
 
     def advance(self, offset: int) -> int:
         """Move to `offset`, if that is further; return how many messages the puts had that were acknowledged."""
@@ -70,7 +71,10 @@ class Position:
             call()
         self._wake()
         puts = self._puts
-        return self._release() if puts and puts[0].end_offset <= self.offset else 0
+        released = self._release() if puts and puts[0].end_offset <= self.offset else 0
+        for call in self._later:
+            call()
+        return released
 
     async def reached(self, end_offset: int) -> None:
         """Wait until it is at `end_offset`.

@@ -68,10 +68,11 @@ class PutPath:
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
         put_dispatches = not is_sync and not progress.has_pool
         self.dispatch_put_by = self.reput.dispatch_put_by if put_dispatches else _nothing
-        # A slave reports first: its master waits for that, and its own consumers can wait a moment.
+        # A slave reports first: its master waits for that, and its own consumers can wait a moment. A master answers
+        # first: the step overlaps with the putters' next requests, and a read dispatches what was acknowledged before.
         dispatch_flushed = self.reput.wake if store.options.is_replica else self.reput.catch_up
-        progress.flushed.follow(dispatch_flushed)
-        progress.confirmed.follow(dispatch_flushed)
+        progress.flushed.follow(dispatch_flushed, after_answers=True)
+        progress.confirmed.follow(dispatch_flushed, after_answers=True)
         self.appender = Appender(
             store, self.lock, fence, progress, counters, self.reput.wake if put_dispatches else _nothing
         )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-import trio
 import trio.testing
 
-from support.tasks import inline
+from support.tasks import threads_inline
 
 
 @pytest.fixture
-def by_the_clock(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> trio.testing.MockClock:
+def by_the_clock(autojump_clock: trio.testing.MockClock) -> Iterator[trio.testing.MockClock]:
     """A clock that jumps over every wait, with worker threads run in its own time."""
-    monkeypatch.setattr(trio.to_thread, "run_sync", inline)
-    return autojump_clock
+    with threads_inline():
+        yield autojump_clock

@@ -16,7 +16,6 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType, Value
 from support.broker_bench import BenchClient, broker_bench
-from support.tasks import inline
 from support.typed_headers import typed_headers
 
 ODD: dict[HeaderType, list[Value]] = {
@@ -48,15 +47,13 @@ async def answer_of(client: BenchClient, code: int, ext: dict[str, Value]) -> Re
 
 
 @pytest.mark.trio
+@pytest.mark.usefixtures("by_the_clock")
 @pytest.mark.parametrize("kind", list(ODD), ids=lambda kind: kind.name.lower())
 async def test_a_number_that_cannot_be_is_refused_as_such(
     tmp_path: Path,
     kind: HeaderType,
-    autojump_clock: trio.testing.MockClock,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(trio.to_thread, "run_sync", inline)
     plausible, numbers = fields()
     assert "sysFlag" in numbers
     async with broker_bench(tmp_path) as bench:
