@@ -87,7 +87,7 @@ class Face:
         # So do the threads that an event loop has lent.
         while (open_sockets() > sockets or own_threads() > threads) and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert open_sockets() <= sockets, "a socket was left open"
+        assert open_sockets() <= sockets, f"a socket was left open: {', '.join(map(_described, _sockets()))}"
         assert own_threads() <= threads, "a thread was left behind"
 
     async def post_all(self, producer: Any, messages: Iterable[Message], **options: Any) -> list[SendReceipt]:
@@ -137,13 +137,22 @@ class Face:
 
 def open_sockets() -> int:
     """How many sockets this process has open."""
-    count = 0
+    return len(_sockets())
+
+
+def _sockets() -> list[int]:
+    found: list[int] = []
     for name in os.listdir("/proc/self/fd"):
-        try:
-            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-        except FileNotFoundError:
-            continue
-    return count
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                found.append(int(name))
+    return found
+
+
+def _described(descriptor: int) -> str:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
+        return str(one)
+    return f"{descriptor}, closed meanwhile"
 
 
 def own_threads() -> int:
