@@ -350,6 +350,16 @@ async def test_a_reply_is_what_rocketmqs_clients_send(face: Face, broker: Broker
 
 
 @scenario
+async def test_a_reply_may_have_a_value(face: Face, broker: Broker) -> None:
+    async with face.Producer(broker.address, serializer=str.encode) as producer:
+        await producer.reply(received(REQUEST), value="pong")
+        for neither in ({}, {"body": b"pong", "value": "pong"}):
+            with pytest.raises(InvalidMessage):
+                await producer.reply(received(REQUEST), **neither)
+    assert [body for _, body in broker.replies] == [b"pong"]
+
+
+@scenario
 async def test_a_reply_that_cannot_be_handed_over_says_why(face: Face, broker: Broker) -> None:
 
     async with face.Producer(broker.address) as producer:

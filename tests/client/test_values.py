@@ -22,6 +22,7 @@ from reput_client import (
     Message,
     NotDeserialized,
     OnFailure,
+    PartlySent,
     RetryHere,
     StopRunning,
     TransactionState,
@@ -105,6 +106,7 @@ async def test_every_way_to_send_takes_values(face: Face, address: str, topic: s
         await face.post_all(producer, [Message(topic, value={"n": 2})])
         await producer.send_oneway(Message(topic, value=None))
         await producer.send(Message(topic, value={"n": 4}), ordering_key="k")
+        await producer.send_many(topic, values=({"m": n} for n in range(3)), batch=2)
     async with face.TransactionProducer(
         address, group=topic, check=check, serializer=serializer
     ) as transactions:
@@ -117,6 +119,9 @@ async def test_every_way_to_send_takes_values(face: Face, address: str, topic: s
         b'{"n":2}',
         b"null",
         b'{"n":4}',
+        b'{"m":0}',
+        b'{"m":1}',
+        b'{"m":2}',
         b'{"n":5}',
     ]
     async with face.Consumer(address, group=topic, topic=topic) as consumer:
@@ -144,12 +149,20 @@ async def test_what_cannot_be_serialized_is_not_sent(face: Face, address: str, t
             assert isinstance(caught.value.__cause__, Odd)
             with pytest.raises(InvalidMessage, match="body must be bytes"):
                 await send(Message(topic, value=7))
+        with pytest.raises(PartlySent) as partly:
+            await producer.send_many(topic, values=[b"0", b"1", "odd", b"3"], batch=3)
+        assert [receipt is not None for receipt in partly.value.receipts] == [True, True, False]
+        assert isinstance(partly.value.errors[2].__cause__, Odd)
+        for neither in ({}, {"bodies": [b"x"], "values": [b"x"]}):
+            with pytest.raises(ValueError, match="either bodies or values="):
+                await producer.send_many(topic, **neither)
         await producer.send(Message(topic, value=b"the producer is usable"))
     async with face.Producer(address) as producer:
         with pytest.raises(InvalidMessage, match="no serializer="):
             await producer.send(Message(topic, value=7))
     async with face.Consumer(address, group=topic, topic=topic) as consumer:
-        assert (await consumer.receive(20.0)).body == b"the producer is usable"
+        found = [(await consumer.receive(20.0)).body for _ in range(3)]
+    assert found == [b"0", b"1", b"the producer is usable"]
 
 
 def test_a_message_has_a_body_or_a_value() -> None:

@@ -100,17 +100,19 @@ class Producer(BlockingClient[asynchronous.Producer]):
     def send_many(
         self,
         topic: str,
-        bodies: Iterable[Buffer],
+        bodies: Iterable[Buffer] | None = None,
         *,
+        values: Iterable[Any] | None = None,
         tags: Sequence[str | None] | None = None,
         keys: Sequence[Sequence[str]] | None = None,
         **options: Any,
     ) -> Sequence[SendReceipt]:
-        """`bodies` is read under the client's lock: an iterator that waits delays other threads."""
+        """`bodies` and `values` are read under the client's lock: an iterator that waits delays other threads."""
         return self._runtime.run(
             self._client.send_many(
                 topic,
-                self._runtime.read(bodies),
+                None if bodies is None else self._runtime.read(bodies),
+                values=None if values is None else self._runtime.read(values),
                 tags=None if tags is None else _copy(tags),
                 keys=None if keys is None else _copy(keys),
                 **options,

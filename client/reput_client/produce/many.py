@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, takewhile
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from reput_client.errors import (
     BrokerNotFound,
@@ -243,9 +243,16 @@ def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
 
 
 def groups_of_bodies(
-    topic: str, bodies: Iterable[Buffer], texts: list[bytes], flag: int, limits: Limits
+    topic: str,
+    bodies: Iterable[Any],
+    texts: list[bytes],
+    flag: int,
+    limits: Limits,
+    serialize: Callable[[Any], Buffer] | None = None,
 ) -> Iterator[Group]:
     """Divide the bodies of one topic into groups; `texts` has each message's properties, or one entry for all.
+
+    With `serialize`, `bodies` are values, for which it returns the bodies.
 
     Raises `InvalidMessage` for the first body that is not in a group.
     """
@@ -253,10 +260,14 @@ def groups_of_bodies(
     fixed, index = record_bytes(0, topic, limits.id_bytes), 0
     group: list[Buffer] = []
     bad: InvalidMessage | None = None
-    while group := [*group, *islice(iterator, limits.messages - len(group))]:
-        if not set(map(type, group)) <= {bytes}:
-            group, bad = _checked(group)
+    while True:
+        fresh = list(islice(iterator, limits.messages - len(group)))
+        if fresh and (serialize is not None or not set(map(type, fresh)) <= {bytes}):
+            fresh, bad = _checked(fresh, serialize or checked_body)
             iterator = iterator if bad is None else iter(())
+        group += fresh
+        if not group:
+            break
         own_texts = texts if len(texts) == 1 else texts[index : index + len(group)]
         count, size = len(group), sum(map(len, group)) + len(group) * fixed
         if len(own_texts) == 1:
@@ -281,12 +292,14 @@ def groups_of_bodies(
         raise bad
 
 
-def _checked(bodies: list[Buffer]) -> tuple[list[Buffer], InvalidMessage | None]:
-    """Return the bodies as bytes up to the first invalid one, and its error."""
+def _checked(
+    bodies: list[Any], to_body: Callable[[Any], Buffer]
+) -> tuple[list[Buffer], InvalidMessage | None]:
+    """Return the bodies as `to_body` makes them up to the first invalid one, and its error."""
     good: list[Buffer] = []
     for body in bodies:
         try:
-            good.append(checked_body(body))
+            good.append(to_body(body))
         except InvalidMessage as error:
             return good, error
     return good, None

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from reput_client.errors import AckNotReached, PartlySent, PostsFailed
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
@@ -358,8 +360,9 @@ class Producer(Client):
     async def reply(
         self,
         request: ReceivedMessage,
-        body: Buffer,
+        body: Buffer | None = None,
         *,
+        value: Any = UNSET,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -370,6 +373,9 @@ class Producer(Client):
 
         Whether the request still waits there is not reported.
 
+        Args:
+            value: instead of `body`, what the producer's `serializer` takes.
+
         Raises:
             InvalidMessage: the message is not a request, or the reply cannot be sent; not sent.
             RequesterGone: the requester is not connected any more.
@@ -377,7 +383,8 @@ class Producer(Client):
             BrokerError: refused for another reason, with the reason as the subclass.
             ConnectFailed, RequestTimeout: it is unknown whether it has arrived.
         """
-        message = reply_to(request, body, tag=tag, keys=keys, properties=properties, flag=flag)
+        message = reply_to(request, body, value=value, tag=tag, keys=keys, properties=properties, flag=flag)
+        message = self._serialized(message)
         unique_id = None if self._ids is None else self._ids.next()
         deadline = self._session.deadline(timeout_s)
         await send_reply(self._session, self.group, message, unique_id, request.broker_name, deadline)
@@ -443,8 +450,9 @@ class Producer(Client):
     async def send_many(
         self,
         topic: str,
-        bodies: Iterable[Buffer],
+        bodies: Iterable[Buffer] | None = None,
         *,
+        values: Iterable[Any] | None = None,
         tag: str | None = None,
         tags: Sequence[str | None] | None = None,
         keys: Sequence[Sequence[str]] | None = None,
@@ -466,6 +474,7 @@ class Producer(Client):
         Args:
             bodies: may be an iterator, which is read as blocks are sent, unless `tags` or `keys` are given. A body must
                 not change before the call returns.
+            values: instead of bodies, what the producer's `serializer` takes.
             tag, properties, flag: of every message.
             tags: instead of `tag`: the tag of each message, or None.
             keys: the keys of each message.
@@ -480,14 +489,18 @@ class Producer(Client):
         """
         if in_flight < 1 or batch < 1:
             raise ValueError(f"batch and in_flight must be at least 1, not {batch} and {in_flight}")
+        if (bodies is None) == (values is None):
+            raise ValueError("send_many takes either bodies or values=")
+        items: Iterable[Any] = bodies if values is None else values  # type: ignore[assignment]  # one is given
         if ordering_key is not None:
             properties = {**(properties or {}), SHARDING_KEY: ordering_key}
         count = 0
         if tags is not None or keys is not None:
-            bodies = list(bodies)
-            count = len(bodies)
+            items = list(items)
+            count = len(items)
         texts = texts_of(topic, count, id_text_bytes(self._ids), tag, tags, keys, properties, flag)
-        groups = groups_of_bodies(topic, bodies, texts, flag, self._limits(batch))
+        serialize = None if values is None else self._serialize
+        groups = groups_of_bodies(topic, items, texts, flag, self._limits(batch), serialize)
         return await self._send_of_many(self._terms(ack, timeout_s), in_flight, queue_id, ordering_key).run(
             groups
         )
@@ -628,19 +641,24 @@ class Producer(Client):
         """
         if message.body is not NOT_SERIALIZED:
             return message
+        body = self._serialize(message.value)
+        message = copy(message)
+        message.body = body
+        return message
+
+    def _serialize(self, value: Any) -> Buffer:
+        """Return the body for a value; raises as `_serialized`."""
         serializer = self._options.serializer
         if serializer is None:
             raise InvalidMessage(
                 "the message has a value, and the producer no serializer=; give it one, or body="
             )
         try:
-            body = serializer(message.value)
+            body = serializer(value)
         except Exception as error:  # of any kind: in the synchronous API it must not look like an interrupt
             reason = f"{type(error).__name__}: {error}"
             raise InvalidMessage(f"the value cannot be serialized: {reason}") from error
-        message = copy(message)
-        message.body = checked_body(body)
-        return message
+        return checked_body(body)
 
     def _id_of(self, message: Message) -> str | None:
         return message.unique_id or (None if self._ids is None else self._ids.next())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from reput_client.errors import ClientClosed, NoQueue, ReplyTimeout, SendOutcomeUnknown
 from reput_client.produce.presence import Presence
@@ -182,8 +182,9 @@ def _host(text: str) -> Host:
 
 def reply_to(
     request: ReceivedMessage,
-    body: Buffer,
+    body: Buffer | None,
     *,
+    value: Any,
     tag: str | None = None,
     keys: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
@@ -202,7 +203,8 @@ def reply_to(
         )
     added: dict[str, str] = {name: found[name] for name in _FROM_REQUEST if name in found}
     added[names.MSG_TYPE] = names.MSG_TYPE_REPLY
-    return Message(reply_topic(cluster), body, tag, keys, {**(properties or {}), **added}, flag)
+    texts = {**(properties or {}), **added}
+    return Message(reply_topic(cluster), body, tag, keys, texts, flag, value=value)
 
 
 async def send_reply(
