@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from reput_client.errors import *  # noqa: F403
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
     from reput_client.produce.accumulator import OnDone as OnDone
-    from reput_client.produce.posted_block import Posted as Posted
+    from reput_client.produce.posted import Posted as Posted
     from reput_client.produce.receipts import SendReceipt as SendReceipt
     from reput_client.produce.receipts import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
@@ -122,7 +122,7 @@ _SHARED: Final = {
     "reput_client.credentials": "Credentials",
     "reput_client.offset_store": "ReadOffsetType",
     "reput_client.produce.accumulator": "OnDone",
-    "reput_client.produce.posted_block": "Posted",
+    "reput_client.produce.posted": "Posted",
     "reput_client.produce.receipts": "SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
     "reput_client.serialize": "Json",

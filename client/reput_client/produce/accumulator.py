@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from reput_client.produce.block import Terms
-from reput_client.produce.posted_block import Posted, PostedBlock, Waits
+from reput_client.produce.posted import Posted
+from reput_client.produce.posted_block import PostedBlock, Waits
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import named_queue
 from reput_client.produce.unique_ids import id_text_bytes

@@ -128,8 +128,8 @@ class OutgoingBlock(Waiter):
         """Whether its only message is a delayed one."""
         self.sys_flag: int | None = None
         """Bits of `MessageSysFlag` of its only message; None: those of blocks."""
-        self.single_text = b""
-        """The encoded properties of a single message, once sealed."""
+        self.single_text: bytes | None = None
+        """Once sealed: the encoded properties of its only message, if that is sent as a 310."""
         self.count = 0
         self.data: Buffer = b""
         """Its records, in a `bytearray` of its own; a message that is sent as a 310: its body."""
@@ -157,11 +157,6 @@ class OutgoingBlock(Waiter):
         self.error: ReputError | None = None
         """The first error, if any message failed."""
 
-    @property
-    def is_single(self) -> bool:
-        """Whether its only message is sent as a 310."""
-        return self.is_delayed or self.sys_flag is not None
-
     def notify(self) -> None:
         """See `Waiter`; the next step handles the answer."""
         self.on_arrival()
@@ -176,7 +171,7 @@ class OutgoingBlock(Waiter):
         self.unique_ids = (None,) * count if fresh is None else fresh
         if self.own_ids:
             self.unique_ids = [self.own_ids.get(number, one) for number, one in enumerate(self.unique_ids)]
-        if self.is_single:
+        if self.is_delayed or self.sys_flag is not None:
             self.data, self.positions, self.single_text = self.bodies[0], (0,), self.texts[0]
             if fresh and not self.own_ids:
                 self.single_text = encode_properties({UNIQ_KEY: fresh[0]}) + self.texts[0]
@@ -196,7 +191,7 @@ class OutgoingBlock(Waiter):
     def move(self, queue: MessageQueue) -> None:
         """Change the queue of a sealed block that is certainly not stored."""
         self.queue = queue
-        if not self.is_single:
+        if self.single_text is None:
             for position in self.positions:
                 I32.pack_into(self.data, position + QUEUE_ID_AT, queue.queue_id)
         self.call = self.connection = None
@@ -206,7 +201,7 @@ class OutgoingBlock(Waiter):
         may_be_stored = self.unknown is not None or (putter.knows_ids and bool(self.own_ids))
         terms = self.terms
         dedup = putter.dedup(may_be_stored, repeats=terms.repeats)
-        if self.is_single:
+        if self.single_text is not None:
             return putter.single_template(
                 self.queue,
                 len(self.data),

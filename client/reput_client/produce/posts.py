@@ -17,7 +17,8 @@ from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
-from reput_client.produce.posted_block import Posted, PostedBlock
+from reput_client.produce.posted import Posted
+from reput_client.produce.posted_block import PostedBlock
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.routing import Route
@@ -115,6 +116,7 @@ class Posts:
             self._check_open()
             posted = await self._take(message, terms, queue_id, ordering_key, None)
         block, number = posted.block, posted.number
+        assert isinstance(block, PostedBlock), "the accumulator has no others"
         block.asked.add(number)
         try:
             await sender.wait_for(block)

@@ -26,7 +26,7 @@ from reput_client.produce.many import (
     texts_of,
 )
 from reput_client.produce.placement import Placement
-from reput_client.produce.posted_block import Posted
+from reput_client.produce.posted import Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, check_single

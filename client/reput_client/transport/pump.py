@@ -13,16 +13,29 @@ the read turn after no caller wanted it for a while, and gives it to the first c
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from reput_client.transport.runtime import Event, Runtime
 from reput_protocol.wire.channel import Waiter
 
-if TYPE_CHECKING:
-    from reput_client.transport.connection import BrokerConnection
-
 _ATTEND_AFTER_S: Final = 0.05
 """How long no caller must have read before the background reads."""
+
+
+class _Connection(Protocol):
+    """What is read and written here: `BrokerConnection`."""
+
+    @property
+    def sock(self) -> socket.socket: ...
+
+    @property
+    def has_unwritten(self) -> bool: ...
+
+    def flush_now(self) -> bool: ...
+
+    async def write_out(self, timeout_s: float, *, polite: bool) -> None: ...
+
+    def read_ready(self) -> bool: ...
 
 
 class Pump:
@@ -30,7 +43,7 @@ class Pump:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._connections: list[BrokerConnection] = []
+        self._connections: list[_Connection] = []
         self._sockets: tuple[socket.socket, ...] = ()  # of `_connections`
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
@@ -47,7 +60,7 @@ class Pump:
         """Note that a caller reads without waiting: the background need not yet."""
         self._unattended = False
 
-    def add(self, connection: BrokerConnection) -> None:
+    def add(self, connection: _Connection) -> None:
         """Read `connection` from now on; a waiting reader includes it at once.
 
         Raises:
@@ -60,7 +73,7 @@ class Pump:
         if self._resting is not None:
             self._resting.set()
 
-    def remove(self, connection: BrokerConnection) -> None:
+    def remove(self, connection: _Connection) -> None:
         """Remove a connection that has ended."""
         if connection in self._connections:
             index = self._connections.index(connection)
@@ -187,7 +200,7 @@ class Pump:
             waiter.wake = None
             del self._sleepers[waiter]
 
-    def _unwritten(self) -> BrokerConnection | None:
+    def _unwritten(self) -> _Connection | None:
         for connection in self._connections:
             if connection.has_unwritten:
                 return connection

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from reput_client.errors import AckNotReached
-from reput_client.produce.puts import receipt_of
+from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands.send import PutMessageResult
@@ -51,9 +51,15 @@ def answered(code: int, result: PutMessageResult | None) -> Call:
     return call
 
 
+def receipt_of(call: Call) -> SendReceipt:
+    receipt = single_receipt("t", result_of(call), "id")
+    check_ack(call, AckLevel.FLUSHED, [receipt])
+    return receipt
+
+
 def test_the_receipt_of_one_put_says_where_it_is() -> None:
     result = PutMessageResult(1, 40, 1000, 7, "127.0.0.1:10911", AckLevel.FLUSHED)
-    receipt = receipt_of("t", answered(ResponseCode.SUCCESS, result), "id", AckLevel.FLUSHED)
+    receipt = receipt_of(answered(ResponseCode.SUCCESS, result))
     assert receipt == SendReceipt("t", 1, 40, 1000, 7, "127.0.0.1:10911", AckLevel.FLUSHED, "id")
     assert type(receipt) is SendReceipt
 
@@ -61,8 +67,8 @@ def test_the_receipt_of_one_put_says_where_it_is() -> None:
 def test_one_put_that_was_refused_or_is_not_as_safe_as_asked_has_no_receipt_but_an_error() -> None:
     result = PutMessageResult(1, 40, 1000, 7, "127.0.0.1:10911", AckLevel.PAGE_CACHE)
     with pytest.raises(AckNotReached) as caught:
-        receipt_of("t", answered(ResponseCode.FLUSH_DISK_TIMEOUT, result), "id", AckLevel.FLUSHED)
+        receipt_of(answered(ResponseCode.FLUSH_DISK_TIMEOUT, result))
     (receipt,) = caught.value.receipts
     assert receipt.queue_offset == 40
     with pytest.raises(BrokerError):
-        receipt_of("t", answered(ResponseCode.SYSTEM_ERROR, None), "id", AckLevel.FLUSHED)
+        receipt_of(answered(ResponseCode.SYSTEM_ERROR, None))
