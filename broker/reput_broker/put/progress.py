@@ -182,6 +182,18 @@ class LogProgress:
         dispatched: everything before it is in the queues.
         replicated: everything before it is on as many machines as are needed.
         confirmed: consumers see nothing beyond it; without an election there is no such limit.
+
+    ========== ============================================= ==================================================
+    position   is moved by                                   is followed by, besides the puts and tasks that wait
+    ========== ============================================= ==================================================
+    appended   each append                                   the commit service
+    committed  each append; with a pool the commit service   `offer`, copies; with a pool dispatch and flush service
+    flushed    the flush service                             dispatch, after the answers; copies
+    offered    `offer`                                       the connections of slaves
+    dispatched the reput service                             pulls that wait
+    replicated ha/copies.py                                  nothing
+    confirmed  `confirm`, by ha/                             dispatch, after the answers; copies of the tables
+    ========== ============================================= ==================================================
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig, counters: Counters) -> None:
