@@ -14,8 +14,8 @@ from conformance.counts import COUNTS
 from conformance.reput_side import REPUT_WRITES_INDEX, MovingClock, open_store, put_lists, store_options
 from conformance.test_store_handover import apache_puts
 from golden.test_mini_store import CONSUME_QUEUES, SHA256, digests, mini_store
-from reput_broker.tools.layout import Geometry as ToolGeometry
 from reput_broker.tools.rebuild import REBUILDERS, rebuild
+from reput_protocol.store.layout import Geometry as ToolGeometry
 from support.store_samples import examine
 from support.stores import T0
 

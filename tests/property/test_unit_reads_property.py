@@ -8,7 +8,6 @@ from collections.abc import Callable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 from reput_broker.store.results import Extent, TransferLimits
 from reput_broker.store.select_entries import LogWindow, Selection, select, spans_files
 from reput_protocol.filter.tags import TagFilter, tag_hash
@@ -20,6 +19,7 @@ from reput_protocol.kernel.units import (
     valid_units,
 )
 from reput_protocol.record.hashing import tags_code
+from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT, ConsumeQueueUnit
 
 Units = list[ConsumeQueueUnit]
 

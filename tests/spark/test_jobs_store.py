@@ -14,7 +14,7 @@ import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_broker.store.message_store import MessageStore
-from reput_broker.tools.layout import Geometry
+from reput_protocol.store.layout import Geometry
 from support.pipeline_jobs import Run, runner
 from support.planted_damage import Finding, Planter, explained
 from support.store_samples import MESSAGES, copied, examine, fill, hashes

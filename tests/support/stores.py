@@ -15,13 +15,13 @@ import pytest
 
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
-from reput_broker.store.queue.unit import is_address
 from reput_broker.store.results import GetStatus, PutResult, TransferLimits
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.host import Host, born_host_bytes
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import Record, decode_record
+from reput_protocol.store.unit import is_address
 from support.inside import queue_of
 
 T0 = 1_700_000_000_000

@@ -27,9 +27,10 @@ from reput_broker.store.file_io import (
     write_all,
     zero_range,
 )
-from reput_broker.store.file_names import file_name, list_stream_files
+from reput_broker.store.file_names import list_stream_files
 from reput_protocol.kernel.timer import timer_units, timer_units_ahead
 from reput_protocol.record.layout import MAGIC_BLANK
+from reput_protocol.store.files import file_name
 
 UNIT = struct.Struct(">iqiqiqiiq")
 UNIT_BYTES = 52

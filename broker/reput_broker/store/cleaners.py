@@ -15,8 +15,8 @@ from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.clean import CleanConsumeQueue, DerivedFiles
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
+from reput_protocol.store.unit import UNIT_BYTES
 
 
 class StoreCleaners:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from reput_broker.store.errors import DiskFull, FlushFailed
 from reput_protocol.buffers import Buffer
+from reput_protocol.store.files import stretches_of_data
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _CHUNK_BYTES = 1 << 20
@@ -242,60 +243,3 @@ def zero_range(fd: int, start: int, end: int, path: Path | str) -> int:
                 rewritten += len(chunk)
             position += len(chunk)
     return rewritten
-
-
-def is_all_zero(fd: int, start: int, end: int) -> bool:
-    """Whether `[start, end)` of a file holds only zeros (a part past its end counts as zeros)."""
-    for position, stop in stretches_of_data(fd, start, end):
-        while position < stop:
-            chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
-            if not chunk:
-                return True
-            if chunk != _ZEROS[: len(chunk)]:
-                return False
-            position += len(chunk)
-    return True
-
-
-def end_of_data(fd: int, start: int, end: int) -> int:
-    """Return the position after the last non-zero byte in `[start, end)`; `start` if all are zero."""
-    found = start
-    for position, stop in stretches_of_data(fd, start, end):
-        while position < stop:
-            chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
-            if not chunk:
-                return found
-            if chunk != _ZEROS[: len(chunk)]:
-                found = position + len(chunk.rstrip(b"\0"))
-            position += len(chunk)
-    return found
-
-
-def stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
-    """Return every stretch of `[start, end)` that may hold anything but zeros, in order.
-
-    All are looked up before any is read: reading brings zeros of a preallocated extent into the page cache, where they
-    count as data, so one read would lead to the next through the whole file.
-    """
-    stretches: list[tuple[int, int]] = []
-    position = start
-    while position < end:
-        begin, position = _next_data(fd, position, end)
-        if begin < position:
-            stretches.append((begin, position))
-    return stretches
-
-
-def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:
-    """The next stretch in `[position, end)` that may hold data; empty at `end` if none does."""
-    if not hasattr(os, "SEEK_DATA"):
-        return position, end
-    try:
-        start = os.lseek(fd, position, os.SEEK_DATA)
-        if start >= end:
-            return end, end
-        return start, min(os.lseek(fd, start, os.SEEK_HOLE), end)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a hole up to the end of the file
-            return end, end
-        return position, end

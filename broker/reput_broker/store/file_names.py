@@ -1,4 +1,4 @@
-"""Names and listing of the fixed-size files of a stream.
+"""Listing of the fixed-size files of a stream.
 
 A file is named by the offset of its first byte in its stream, 20 decimal digits (RocketMQ: UtilAll,
 MappedFileQueue). Listing a directory detects a wrong configuration and files of another origin.
@@ -13,20 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from reput_broker.store.errors import ForeignFile, StoreDamaged
-from reput_broker.store.file_io import is_all_zero
-
-_NAME_DIGITS = 20
-_OFFSET_MAX = (1 << 63) - 1
-
-
-def file_name(base_offset: int) -> str:
-    """Return the name of the file whose first byte is byte `base_offset` of its stream."""
-    return f"{base_offset:020d}"
-
-
-def is_file_name(name: str) -> bool:
-    """Tell whether a file of a stream may have this name."""
-    return len(name) == _NAME_DIGITS and name.isascii() and name.isdecimal() and int(name) <= _OFFSET_MAX
+from reput_protocol.store.files import file_name, holds_only_zeros, is_file_name
 
 
 def list_stream_files(
@@ -149,12 +136,3 @@ def _parse_start(path: Path, file_size: int) -> int:
             "open the directory with the size it was created with",
         )
     return start
-
-
-def holds_only_zeros(path: Path, size: int) -> bool:
-    """Whether the first `size` bytes of a file are zero; holes are not read."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return is_all_zero(fd, 0, size)
-    finally:
-        os.close(fd)

@@ -10,7 +10,6 @@ from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.queue.unit import UNIT_BYTES, unpack_unit
 from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.select_entries import (
@@ -24,6 +23,7 @@ from reput_broker.store.select_entries import (
 from reput_broker.store.stats import StoreStats
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
+from reput_protocol.store.unit import UNIT_BYTES, unpack_unit
 
 NEAR_BYTES: Final = 8 << 20
 """This close to the end of the log, everything is presumed to be in the page cache."""

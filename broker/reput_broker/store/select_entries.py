@@ -18,11 +18,11 @@ from typing import NamedTuple
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.consume_queue import ConsumeQueue
-from reput_broker.store.queue.unit import UNIT_BYTES
 from reput_broker.store.results import Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.units import damaged_unit, files_of_units, select_units
+from reput_protocol.store.unit import UNIT_BYTES
 
 GET_BYTES_MIN = 100
 GET_BYTES_MAX = 134_217_728

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reput_broker.store.checkpoint import CHECKPOINT_BYTES
-from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.tools.index_raw import INDEX_BYTES_MIN, RawIndex
-from reput_broker.tools.layout import QueueDirectory, StoreLayout
-from reput_broker.tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_broker.tools.tables import OffsetKey, apply_journal, find_journal, offsets_in, table_in_force
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.tools.verify_checkpoint import checkpoint_fields, valid_mark
 from reput_protocol.kernel.records import checksum_faults
 from reput_protocol.record.message_fields import body_field, message_fields
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.record.row import POSITION, SIZE
+from reput_protocol.store.layout import QueueDirectory, StoreLayout
+from reput_protocol.store.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
+from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT_BYTES
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
 
 def record_fields(record: Record) -> dict[str, Any]:

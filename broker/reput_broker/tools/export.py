@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.store.queue.unit import PRE_BLANK_SIZE
 from reput_broker.tools.dump import NotThere, common_fields
-from reput_broker.tools.layout import QueueDirectory, StoreLayout
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record.record import Record, decode_record
+from reput_protocol.store.layout import QueueDirectory, StoreLayout
+from reput_protocol.store.unit import PRE_BLANK_SIZE
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
 _CHUNK_UNITS = 4096
 _READ_BYTES_MAX = 4 << 20

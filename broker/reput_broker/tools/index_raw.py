@@ -17,8 +17,8 @@ from reput_broker.store.index.file import (
     IndexHeader,
     index_file_size,
 )
-from reput_broker.tools.layout import StoreLayout
 from reput_protocol.kernel.index import fitting_slots
+from reput_protocol.store.layout import StoreLayout
 
 _ENTRY: Final = struct.Struct(">iqii")
 assert _ENTRY.size == ENTRY_BYTES

@@ -21,20 +21,22 @@ from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
 from reput_broker.store.errors import FlushFailed, ForeignFile
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.index.service import IndexService
-from reput_broker.store.opening.directory_swap import put_back, replaced, swap
+from reput_broker.store.opening.directory_swap import put_back, swap
 from reput_broker.store.opening.foreign_files import files_below
 from reput_broker.store.options import DELAY_LEVELS_MS, StoreOptions, ignore_event
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT_BYTES
 from reput_broker.tools.index_raw import index_sizes
-from reput_broker.tools.layout import QueueDirectory, StoreLayout
-from reput_broker.tools.log_reader import LogBatch, LogEnd, read_log
+from reput_broker.tools.queue_ends import queues_digest
 from reput_broker.tools.report import Progress, no_progress
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles, queues_digest
 from reput_broker.tools.verify import Verification
 from reput_protocol.printable import counted
 from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.store.files import replaced
+from reput_protocol.store.layout import QueueDirectory, StoreLayout
+from reput_protocol.store.log_reader import LogBatch, LogEnd, read_log
+from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT_BYTES
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
 _YEAR_9999_MS = 253_370_764_800_000
 

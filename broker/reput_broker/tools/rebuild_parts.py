@@ -17,12 +17,12 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch, QueueRows, rows_by_queue
 from reput_broker.store.errors import StoreError
 from reput_broker.store.file_io import sync_directory
-from reput_broker.store.queue.unit import PRE_BLANK, UNIT_BYTES
-from reput_broker.tools.layout import Geometry, StoreLayout
-from reput_broker.tools.log_reader import LogBatch, read_log
+from reput_broker.tools.queue_ends import units_of
 from reput_broker.tools.rebuild import QueuesRebuild
-from reput_broker.tools.unit_files import units_of
 from reput_protocol.record.dispatch_rows import scan_dispatch
+from reput_protocol.store.layout import Geometry, StoreLayout
+from reput_protocol.store.log_reader import LogBatch, read_log
+from reput_protocol.store.unit import PRE_BLANK, UNIT_BYTES
 
 _OPEN_MAX = 256
 QueueName = tuple[str, int]

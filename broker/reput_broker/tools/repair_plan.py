@@ -13,14 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.store.log.walk import LOST_PAGE, can_be_topic
-from reput_broker.store.opening.directory_swap import standing_for
 from reput_broker.tools.index_raw import index_sizes
-from reput_broker.tools.layout import Stream
-from reput_broker.tools.log_reader import Damage, LogBatch, read_log
+from reput_broker.tools.queue_ends import queue_ends, queues_digest
 from reput_broker.tools.rebuild import refuse_other_delays, refuse_other_queues
 from reput_broker.tools.repair_files import data_end
 from reput_broker.tools.tables import table_in_force
-from reput_broker.tools.unit_files import queue_ends, queues_digest
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_checkpoint import checkpoint_min_time
 from reput_protocol.printable import counted
@@ -45,6 +42,9 @@ from reput_protocol.record.layout import (
 )
 from reput_protocol.record.row import POSITION
 from reput_protocol.record.scan import ScanStatus, locate, scan_record
+from reput_protocol.store.files import standing_for
+from reput_protocol.store.layout import Stream
+from reput_protocol.store.log_reader import Damage, LogBatch, read_log
 
 _RECORD_BYTES_MAX = 16 << 20
 

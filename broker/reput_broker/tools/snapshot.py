@@ -30,13 +30,13 @@ from typing import NamedTuple, TypeAlias
 
 from reput_broker.store.checkpoint import FlushMark
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.file_io import is_no_space, stretches_of_data, sync_directory, write_all
-from reput_broker.store.file_names import holds_only_zeros
+from reput_broker.store.file_io import is_no_space, sync_directory, write_all
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.verify_checkpoint import valid_mark
 from reput_protocol.record.scan import ScanStatus, scan_record
+from reput_protocol.store.files import holds_only_zeros, stretches_of_data
 
 INCOMPLETE = "snapshot-is-incomplete"
 """Name of the file in `commitlog` while a snapshot is being taken."""

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reput_broker.store.opening.directory_swap import SWAPPED, standing_for
+from reput_broker.store.opening.directory_swap import SWAPPED
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 from reput_broker.store.options import DELAY_LEVELS_MS
-from reput_broker.tools.layout import Geometry, OddFile, StoreLayout
 from reput_broker.tools.report import FAULTS_KEPT, Progress, Report, no_progress
 from reput_broker.tools.verify_checkpoint import LogFacts, index_time, valid_mark, verify_checkpoint
 from reput_broker.tools.verify_index import IndexCheck
@@ -26,6 +25,8 @@ from reput_broker.tools.verify_tables import (
     verify_other_tables,
     verify_topics,
 )
+from reput_protocol.store.files import standing_for
+from reput_protocol.store.layout import Geometry, OddFile, StoreLayout
 
 
 class Verification:

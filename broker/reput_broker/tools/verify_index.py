@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.file_io import end_of_data
 from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from reput_broker.tools.index_raw import (
     INDEX_BYTES_MIN,
@@ -24,8 +23,6 @@ from reput_broker.tools.index_raw import (
     common_slots,
     unpack_entries,
 )
-from reput_broker.tools.layout import StoreLayout
-from reput_broker.tools.log_reader import Damage, LogBatch
 from reput_broker.tools.report import Report
 from reput_protocol.kernel.index import are_entries_of, index_chains, wrong_seconds
 from reput_protocol.printable import counted
@@ -33,6 +30,9 @@ from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 from reput_protocol.record.dispatch_rows import DispatchRows
 from reput_protocol.record.hashing import index_hash, index_keys
 from reput_protocol.record.row import POSITION
+from reput_protocol.store.files import end_of_data
+from reput_protocol.store.layout import StoreLayout
+from reput_protocol.store.log_reader import Damage, LogBatch
 
 _FAULTS_MAX = 1024
 _SLOT: Final = struct.Struct(">i")

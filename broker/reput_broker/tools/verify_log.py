@@ -8,15 +8,15 @@ from typing import NamedTuple
 from reput_broker.store.checkpoint import FlushMark
 from reput_broker.store.dispatch import rows_by_queue
 from reput_broker.store.log.walk import LOST_PAGE, SECTOR_BYTES, can_be_topic, has_lost_sector
-from reput_broker.store.queue.unit import UNIT_BYTES
-from reput_broker.tools.layout import StoreLayout
-from reput_broker.tools.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
 from reput_broker.tools.report import Progress, Report
 from reput_broker.tools.verify_index import IndexCheck
 from reput_broker.tools.verify_queues import QueuesCheck
 from reput_protocol.kernel.records import checksum_faults
 from reput_protocol.record.dispatch_rows import DispatchRows
 from reput_protocol.record.row import POSITION, PROPERTIES, QUEUE_OFFSET, SIZE, STORE_TIMESTAMP_MS, WIDTH
+from reput_protocol.store.layout import StoreLayout
+from reput_protocol.store.log_reader import BlankEnd, Damage, LogBatch, LogEnd, read_log
+from reput_protocol.store.unit import UNIT_BYTES
 
 _NO_LETTER = "\N{REPLACEMENT CHARACTER}"
 _QUEUE_OFFSET_MAX = (1 << 62) // UNIT_BYTES

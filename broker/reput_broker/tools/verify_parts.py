@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.queue.unit import PRE_BLANK_SIZE
-from reput_broker.tools.layout import Geometry
-from reput_broker.tools.log_reader import last_file_with_data
 from reput_broker.tools.report import FAULTS_KEPT, Fault, Report
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_index import IndexFindings
 from reput_broker.tools.verify_log import LogFindings
 from reput_broker.tools.verify_queues import QueuesFindings, QueueState
+from reput_protocol.store.layout import Geometry
+from reput_protocol.store.log_reader import last_file_with_data
+from reput_protocol.store.unit import PRE_BLANK_SIZE
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
 _STATELESS = frozenset(("log", "record"))
 """Kinds of faults that are visible in a record alone."""

@@ -16,7 +16,15 @@ from typing import NamedTuple
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import QueueRows
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
-from reput_broker.store.queue.unit import (
+from reput_broker.tools.queue_ends import units_of
+from reput_broker.tools.report import Fault, Report
+from reput_protocol.kernel.units import stray_units
+from reput_protocol.names import SCHEDULE_TOPIC
+from reput_protocol.printable import counted
+from reput_protocol.record.layout import QUEUE_OFFSET_AT
+from reput_protocol.store.layout import StoreLayout, Stream, read_stream
+from reput_protocol.store.log_reader import Damage
+from reput_protocol.store.unit import (
     EXT_UNIT,
     MIN_ADDRESS,
     UNIT_BYTES,
@@ -25,14 +33,7 @@ from reput_broker.store.queue.unit import (
     unpack_unit,
     unpack_units,
 )
-from reput_broker.tools.layout import StoreLayout, Stream, read_stream
-from reput_broker.tools.log_reader import Damage
-from reput_broker.tools.report import Fault, Report
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles, units_of
-from reput_protocol.kernel.units import stray_units
-from reput_protocol.names import SCHEDULE_TOPIC
-from reput_protocol.printable import counted
-from reput_protocol.record.layout import QUEUE_OFFSET_AT
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
 
 class ExtUnits:

@@ -19,8 +19,8 @@ from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from reput_broker.store.opening.lock import DirectoryLock
-    from reput_broker.tools.layout import Geometry, StoreLayout
     from reput_broker.tools.verify import Verification
+    from reput_protocol.store.layout import Geometry, StoreLayout
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -142,13 +142,13 @@ def require_store(directory: StoreDirectory) -> None:
 
 def layout_of(directory: StoreDirectory) -> StoreLayout:
     """Return the files of a store."""
-    from reput_broker.tools.layout import StoreLayout
+    from reput_protocol.store.layout import StoreLayout
 
     return StoreLayout(directory.root, directory.commit_log_dirs, _geometry_of(directory))
 
 
 def _geometry_of(directory: StoreDirectory) -> Geometry:
-    from reput_broker.tools.layout import Geometry
+    from reput_protocol.store.layout import Geometry
 
     return Geometry(
         directory.commit_log_file_size,

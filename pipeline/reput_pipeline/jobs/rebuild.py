@@ -15,7 +15,6 @@ import click
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.errors import ForeignFile
 from reput_broker.tools.index_raw import index_sizes
-from reput_broker.tools.layout import StoreLayout
 from reput_broker.tools.rebuild import (
     Derived,
     DerivedFactory,
@@ -35,6 +34,7 @@ from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.store.layout import StoreLayout
 
 _KINDS: dict[str, DerivedFactory] = {"queues": QueuesInParts, "index": IndexRebuild}
 _SIZES = "--index-slots and --index-entries; RocketMQ's are 5000000 and 20000000"

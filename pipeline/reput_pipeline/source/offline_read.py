@@ -15,11 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from reput_broker.store.opening.directory_swap import standing_for
-from reput_broker.store.queue.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
-from reput_broker.tools.layout import Stream, StreamFile, read_stream
-from reput_broker.tools.log_reader import Damage, LogBatch, read_log
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.source.arrow_batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.offline_plan import (
@@ -46,6 +41,11 @@ from reput_protocol.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
+from reput_protocol.store.files import standing_for
+from reput_protocol.store.layout import Stream, StreamFile, read_stream
+from reput_protocol.store.log_reader import Damage, LogBatch, read_log
+from reput_protocol.store.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
 Units = NDArray[np.void]
 """Units of a queue with the fields physical_offset, size and tags_code."""

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from reput_broker.store.queue.unit import PRE_BLANK_SIZE, UNIT
-from reput_broker.tools.layout import QueueDirectory, StoreLayout, Stream
-from reput_broker.tools.unit_files import OpenFiles, UnitFiles
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import Generations, QueueKey, TopicKey
 from reput_pipeline.source.ranges import Bounds
@@ -22,6 +19,9 @@ from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic
 from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
+from reput_protocol.store.layout import QueueDirectory, StoreLayout, Stream
+from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
 
 def directory_of(path: str) -> Path:

@@ -18,10 +18,10 @@ from typing import Final
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import make_directories, sync_directory
-from reput_broker.store.file_names import holds_only_zeros
 from reput_broker.store.index.file import IndexFile, IndexHeader, index_file_size
 from reput_broker.store.log.open_mappings import OpenMappings
 from reput_protocol.kernel.records import crc32
+from reput_protocol.store.files import holds_only_zeros
 
 KEY_FIELDS: Final = 3
 """Numbers per key: its index hash, physical offset and store time."""

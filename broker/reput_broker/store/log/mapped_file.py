@@ -30,17 +30,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reput_broker.store.errors import NOT_PERMITTED, FileFull, FlushFailed, ForeignFile, StoreClosed
-from reput_broker.store.file_io import (
-    create_file,
-    end_of_data,
-    map_file,
-    reserve_space,
-    sync_data,
-    zero_range,
-)
+from reput_broker.store.file_io import create_file, map_file, reserve_space, sync_data, zero_range
 from reput_broker.store.log.open_mappings import OpenMappings
 from reput_broker.store.log.pool import WriteBuffer
 from reput_protocol.buffers import Buffer
+from reput_protocol.store.files import end_of_data
 
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _NO_NOWAIT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EPERM)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from reput_broker.store.errors import ForeignFile
 from reput_broker.store.file_io import sync_directory
+from reput_protocol.store.files import replaced, standing_for
 
 SWAPPED = ("consumequeue", "index")
 """Directories of a store that may be replaced."""
@@ -73,17 +74,6 @@ def swap(new: Path, place: Path) -> None:
         with contextlib.suppress(OSError):  # otherwise it stays under the other name
             os.rename(old, new)
     sync_directory(place.parent)
-
-
-def replaced(place: Path) -> Path:
-    """Name of a directory between the two renames."""
-    return place.with_name(place.name + ".replaced")
-
-
-def standing_for(place: Path) -> Path:
-    """Path of a directory: its place, or, after a kill between the two renames, its other name."""
-    old = replaced(place)
-    return old if old.is_dir() and not place.exists() else place
 
 
 def is_out_of_place(root: Path) -> bool:

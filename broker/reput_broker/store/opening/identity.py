@@ -20,8 +20,8 @@ from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import QueuedRecords
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.queue.unit import UNIT, UNIT_BYTES
 from reput_protocol.kernel.units import differing_units
+from reput_protocol.store.unit import UNIT, UNIT_BYTES
 
 Queue = tuple[str, int]
 

@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 from reput_broker.store.dispatch import Column
 from reput_broker.store.errors import FileMissing, StoreDamaged
-from reput_broker.store.file_names import file_name
 from reput_broker.store.options import EventHandler, ignore_event
 from reput_broker.store.queue import recovery, search
 from reput_broker.store.queue.extension import BitMaps, ConsumeQueueExt, QueueExtEntries
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
-from reput_broker.store.queue.unit import (
+from reput_protocol.kernel.units import queue_units
+from reput_protocol.store.files import file_name
+from reput_protocol.store.unit import (
     PRE_BLANK,
     UNIT_BYTES,
     ConsumeQueueExtUnit,
     ConsumeQueueUnit,
     unpack_unit,
 )
-from reput_protocol.kernel.units import queue_units
 
 
 class QueueRest(NamedTuple):

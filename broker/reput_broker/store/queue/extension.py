@@ -15,7 +15,7 @@ from pathlib import Path
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.queue import recovery
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
-from reput_broker.store.queue.unit import (
+from reput_protocol.store.unit import (
     END_BLANK_BYTES,
     END_OF_FILE,
     EXT_UNIT,

@@ -24,8 +24,9 @@ from reput_broker.store.file_io import (
     write_all,
     zero_range,
 )
-from reput_broker.store.file_names import file_name, list_stream_files
+from reput_broker.store.file_names import list_stream_files
 from reput_protocol.buffers import Buffer
+from reput_protocol.store.files import file_name
 
 
 class QueueFile:

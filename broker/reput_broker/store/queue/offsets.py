@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.queue.unit import ConsumeQueueUnit, unpack_units
 from reput_protocol.codes import BoundaryType
+from reput_protocol.store.unit import ConsumeQueueUnit, unpack_units
 
 _NEAR_END_UNITS = 1024
 

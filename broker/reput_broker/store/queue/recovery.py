@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reput_broker.store.queue.files import RECOVERED_FILES, SparseFileQueue
-from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
 from reput_protocol.kernel.units import address_units, valid_units
+from reput_protocol.store.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
 
 _CHUNK_UNITS = 16_384
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1

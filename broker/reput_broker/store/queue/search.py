@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from reput_broker.store.queue.files import SparseFileQueue
-from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
+from reput_protocol.store.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit
 
 Boundary = Literal["lower", "upper"]
 StoreTimeOf = Callable[[int, int], int]

@@ -12,7 +12,8 @@ import pytest
 
 from reput_broker.store.errors import FlushFailed, ForeignFile, StoreDamaged
 from reput_broker.store.opening import directory_swap
-from reput_broker.store.opening.directory_swap import exchange, put_back, standing_for, swap
+from reput_broker.store.opening.directory_swap import exchange, put_back, swap
+from reput_protocol.store.files import standing_for
 from support.store_samples import copied, examine, fill, hashes, records_of
 from support.stores import bodies, flip_bit, opened, small_options
 

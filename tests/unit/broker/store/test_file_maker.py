@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from reput_broker.store.errors import DiskFull, FileNotMade, ForeignFile
-from reput_broker.store.file_names import file_name
 from reput_broker.store.log.file_maker import FileMaker
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus
-from reput_broker.tools.layout import StoreLayout
+from reput_protocol.store.files import file_name
+from reput_protocol.store.layout import StoreLayout
 from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, opened, put, small_options
 

@@ -19,8 +19,8 @@ from reput_broker.tools.dump import (
     dump_topics,
 )
 from reput_broker.tools.export import BadMessage, ExportRange, ParquetMissing, TopicExport, write_parquet
-from reput_broker.tools.layout import StoreLayout
 from reput_protocol.record.record import Record
+from reput_protocol.store.layout import StoreLayout
 from support.store_samples import fill, records_of, write_index
 from support.stores import T0, flip_bit
 

@@ -10,9 +10,9 @@ import pytest
 
 from reput_broker.tools.dump import DumpRange, dump_index, dump_log, dump_offsets, dump_topics
 from reput_broker.tools.export import ExportRange, TopicExport
-from reput_broker.tools.layout import Geometry, StoreLayout
 from reput_broker.tools.repair import apply_repair
 from reput_broker.tools.repair_plan import plan_repair
+from reput_protocol.store.layout import Geometry, StoreLayout
 from support.store_samples import copied, examine, fill, write_index
 from support.stores import opened, small_options
 

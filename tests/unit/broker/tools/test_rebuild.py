@@ -9,8 +9,8 @@ import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_broker.store.errors import ForeignFile
-from reput_broker.tools.layout import Geometry
 from reput_broker.tools.rebuild import QueuesRebuild, rebuild, refuse_other_queues
+from reput_protocol.store.layout import Geometry
 from support.store_samples import examine, fill
 from support.stores import bodies, dispatch_all, opened, put, small_options, tree
 

@@ -12,9 +12,9 @@ from reput_broker.store.errors import ForeignFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
-from reput_broker.tools.layout import Geometry, StoreLayout
 from reput_broker.tools.rebuild import IndexRebuild, IndexSizesUnknown, QueuesRebuild, rebuild
 from reput_protocol.record.record import decode_record
+from reput_protocol.store.layout import Geometry, StoreLayout
 from support.store_samples import examine, fill
 from support.stores import FakeClock, dispatch_all, killed, opened, put, small_options
 

@@ -16,9 +16,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.file_names import file_name, holds_only_zeros, is_file_name
-from reput_broker.store.opening.directory_swap import standing_for
-from reput_broker.store.queue.unit import UNIT_BYTES
+from reput_protocol.store.files import file_name, holds_only_zeros, is_file_name, standing_for
+from reput_protocol.store.unit import UNIT_BYTES
 
 
 class StreamFile(NamedTuple):

@@ -1,4 +1,4 @@
-"""Read the units of queues on disk, read-only, and find where the queues end."""
+"""Read the units of queues on disk, read-only."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-from reput_broker.store.dispatch import QueueRows
-from reput_broker.store.file_io import end_of_data
-from reput_broker.store.queue.table import digest_of_ends
-from reput_broker.store.queue.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_unit, unpack_units
-from reput_broker.tools.layout import StoreLayout, Stream
-from reput_protocol.kernel.units import queue_units
+from reput_protocol.store.files import end_of_data
+from reput_protocol.store.layout import Stream
+from reput_protocol.store.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_units
 
 _OPEN_MAX = 256
-_READ_UNITS = 65_536
 
 
 class OpenFiles:
@@ -78,44 +74,3 @@ class UnitFiles:
     def place(self, number: int) -> tuple[Path, int]:
         """Return the file of a unit and its position there."""
         return self.stream.place(number * UNIT_BYTES)
-
-
-def units_of(run: QueueRows) -> bytearray:
-    """Return the units of consecutive records of a queue."""
-    return queue_units(run.physical_offsets, run.sizes, run.tags_codes, run.first_queue_offset, -1, -1)[0]
-
-
-def queue_ends(layout: StoreLayout, log_end: int) -> dict[tuple[str, int], int]:
-    """Return where each queue ends if only units of records before a log offset count."""
-    ends: dict[tuple[str, int], int] = {}
-    files = OpenFiles()
-    try:
-        for queue in layout.queues:
-            units = UnitFiles(queue.stream, files)
-            end = units.end
-            while end > units.first:
-                first = max(units.first, end - _READ_UNITS)
-                data = units.read_bytes(first * UNIT_BYTES, (end - first) * UNIT_BYTES)
-                while end > first and unpack_unit(data, end - 1 - first).physical_offset >= log_end:
-                    end -= 1
-                if end > first:
-                    break
-            ends[queue.topic, queue.queue_id] = end
-    finally:
-        files.close()
-    return ends
-
-
-def queues_digest(layout: StoreLayout) -> int:
-    """Return the checksum of where all queues begin and end, as an orderly stop computes it."""
-    ends: list[tuple[str, int, int, int, int]] = []
-    files = OpenFiles()
-    try:
-        for queue in layout.queues:
-            if queue.stream.files:
-                units = UnitFiles(queue.stream, files)
-                last = units.read(units.end - 1, 1)[0]
-                ends.append((queue.topic, queue.queue_id, units.first, units.end, last.end_offset))
-    finally:
-        files.close()
-    return digest_of_ends(ends)
