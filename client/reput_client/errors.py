@@ -50,6 +50,8 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "DamagedMessage",
+    "DamagedStore",
+    "DataLost",
     "ErrorCode",
     "FilterRefused",
     "FilterSyntaxError",
@@ -61,6 +63,7 @@ __all__ = [
     "MessageRefused",
     "NoQueue",
     "NotABroker",
+    "NotAStore",
     "NotDelivered",
     "NotDeserialized",
     "NotFound",
@@ -361,6 +364,41 @@ class DamagedMessage(ReputError):
         self.topic = topic
         self.queue_id = queue_id
         self.queue_offset = queue_offset
+        self.reason = reason
+
+
+class NotAStore(ReputError):
+    """`path` is not a store directory."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} is not a store directory: {reason}; give the directory that holds commitlog and consumequeue "
+            "(with Spark, at the same path on every executor)"
+        )
+        self.path = path
+
+
+class DataLost(ReputError):
+    """Messages that were to be read were deleted, or never existed."""
+
+    def __init__(
+        self, queue: object, reason: str, remedy: str = "read it again, from where it starts now"
+    ) -> None:
+        super().__init__(f"queue {queue}: {reason}; {remedy}")
+
+
+class DamagedStore(ReputError):
+    """A record, or a queue entry that points to it, is damaged.
+
+    `place` and `offset` are a file and a byte position, or a queue and a message's offset.
+    """
+
+    def __init__(
+        self, place: str, offset: int, reason: str, remedy: str = "'reput store verify' tells more"
+    ) -> None:
+        super().__init__(f"{place} {offset}: {reason}; {remedy}")
+        self.place = place
+        self.offset = offset
         self.reason = reason
 
 

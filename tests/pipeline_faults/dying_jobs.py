@@ -12,12 +12,12 @@ from pyspark import TaskContext
 
 from pipeline_faults import dying_sink, planted
 from pipeline_faults.points import Point
+from reput_client.arrow.queues import QueueRange
 from reput_pipeline.archives import manifests, plan
 from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask, _OneFile, write_task
 from reput_pipeline.jobs import archive, replay
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.source.ranges import QueueRange
 
 _TASK_MESSAGES = 200
 """Of so many messages a task is made here, so that small batches have several."""

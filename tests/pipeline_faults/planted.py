@@ -16,7 +16,7 @@ from unittest.mock import patch
 from pipeline_faults.points import BUG
 
 if TYPE_CHECKING:
-    from reput_pipeline.source.ranges import QueueRange
+    from reput_client.arrow.queues import QueueRange
 
 
 class Bug(NamedTuple):

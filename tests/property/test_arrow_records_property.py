@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_client.consume.arrow import ArrowRecords
+from reput_client.consume.arrow_columns import ArrowRecords
 from reput_client.consume.pull import read_records
 from reput_protocol.properties import decode_properties
 from reput_protocol.record.columns import RecordColumns

@@ -178,7 +178,7 @@ class MessageColumns:
         """Return the messages as an Arrow batch.
 
         Args:
-            names: columns of `reput_client.consume.arrow.COLUMNS`, all by default. A column left out costs nothing.
+            names: columns of `reput_client.consume.arrow_columns.COLUMNS`, all by default. One left out costs nothing.
             max_inflated: as for `bodies`.
 
         Raises:
@@ -186,7 +186,7 @@ class MessageColumns:
             DamagedMessage, InflatedTooLarge, UnsupportedCompression: as for `bodies`.
         """
         try:
-            from reput_client.consume.arrow import record_batch
+            from reput_client.consume.arrow_columns import record_batch
         except ModuleNotFoundError as missing:
             raise ModuleNotFoundError(
                 f"an Arrow batch needs {missing.name}, which is not installed: pip install {missing.name}",

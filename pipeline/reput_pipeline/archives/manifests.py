@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from reput_broker.store.file_io import sync_directory
+from reput_client.arrow.queues import Generations, QueueKey, QueueRange
 from reput_pipeline.archives.names import is_data_file
-from reput_pipeline.source.places import Generations, QueueKey
-from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.spark.errors import NotAnArchive
 
 VERSION: Final = 1

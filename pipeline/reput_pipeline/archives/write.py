@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reput_broker.store.file_io import sync_directory
+from reput_client.arrow.queues import Generations, QueueRange
 from reput_pipeline.archives.columns import file_schema, read_schema, split
 from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.names import file_path
@@ -21,8 +22,6 @@ from reput_pipeline.source.live_plan import LivePartition, live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import Generations
-from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import TooManyPartitions
 

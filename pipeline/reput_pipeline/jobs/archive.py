@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from reput_client.arrow.directory import directory_of
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
 from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveKind
 from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
@@ -22,7 +23,6 @@ from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.source.offline_store import directory_of
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
 from reput_protocol.errors import BrokerError

@@ -13,6 +13,7 @@ import click
 import pyarrow as pa
 
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
+from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_client.blocking import Admin
 from reput_pipeline.archives.plan import catalog_of
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS, checked_source, source_arguments
@@ -24,8 +25,6 @@ from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import QueueKey
-from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.source.resolve import Catalog, wanted_queues
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.exit_codes import ExitCode

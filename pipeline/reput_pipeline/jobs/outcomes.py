@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from reput_client.errors import ConnectFailed, ConnectionLost, RequestTimeout
-from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
+from reput_client.errors import ConnectFailed, ConnectionLost, NotAStore, RequestTimeout
+from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive
 from reput_pipeline.spark.java import JavaMissing
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound

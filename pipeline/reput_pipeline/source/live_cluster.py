@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import ParamSpec, TypeVar
 
+from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
+from reput_client.arrow.topic_reading import Attempts
 from reput_client.blocking.bulk import BulkReader
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import Generations, QueueKey, TopicKey
-from reput_pipeline.source.ranges import Bounds
 from reput_pipeline.spark.option_reader import credentials_for
-from reput_protocol.errors import ReputError
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _CONNECT_TIMEOUT_S = 5.0
 
 
@@ -31,20 +26,9 @@ def connect(options: SourceOptions) -> BulkReader:
     )
 
 
-def repeated(options: SourceOptions, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Call `ask`, again up to `fetchRetries` times while its error is retryable.
-
-    Raises:
-        ReputError: of the last attempt.
-    """
-    for _ in range(options.fetch_retries):
-        try:
-            return ask(*arguments, **named)
-        except ReputError as error:
-            if not error.retryable:
-                raise
-        time.sleep(options.fetch_retry_interval_s)
-    return ask(*arguments, **named)
+def attempts_of(options: SourceOptions) -> Attempts:
+    """Return how requests are repeated."""
+    return Attempts(options.fetch_retries, options.fetch_retry_interval_s)
 
 
 class LiveCluster:
@@ -57,6 +41,7 @@ class LiveCluster:
     def __init__(self, options: SourceOptions) -> None:
         assert options.name_servers is not None, "a live cluster has an address"
         self._options = options
+        self._attempts = attempts_of(options)
         self._reader = connect(options)
         self._addresses: dict[str, str] = {}
         self._own_names: set[str] = set()
@@ -70,7 +55,7 @@ class LiveCluster:
             ConnectFailed: no address answers.
         """
         try:
-            repeated(self._options, self._connect)
+            self._attempts(self._connect)
             self._learn_brokers()
         except BaseException:
             self.close()
@@ -84,7 +69,7 @@ class LiveCluster:
 
     def _learn_brokers(self) -> None:
         """Add the brokers that there are now; one that has gone is waited for, its queues are not forgotten."""
-        info = repeated(self._options, self._reader.cluster)
+        info = self._attempts(self._reader.cluster)
         self._own_names |= info.own_names
         for name, data in sorted(info.broker_addr_table.items()):
             self._addresses[name] = " ".join(sorted({*data.broker_addrs.values()}))
@@ -112,10 +97,10 @@ class LiveCluster:
         self._learn_brokers()
         topics: Sequence[str] = options.named_topics
         if options.pattern is not None:
-            there = repeated(options, self._reader.topics)
+            there = self._attempts(self._reader.topics)
             topics = [name for name in there if options.is_wanted(name, self._own_names)]
         for broker in self._addresses:
-            table = repeated(options, self._reader.queue_bounds, topics, broker)
+            table = self._attempts(self._reader.queue_bounds, topics, broker)
             self._generations.update(
                 ((topic, broker), generation) for topic, generation in table.generations.items()
             )
@@ -138,18 +123,16 @@ class LiveCluster:
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, or the end of the queue."""
         ask = self._reader.offset_by_time
-        return repeated(self._options, ask, queue.topic, queue.queue_id, timestamp_ms, queue.broker)
+        return self._attempts(ask, queue.topic, queue.queue_id, timestamp_ms, queue.broker)
 
     def committed(self, queue: QueueKey) -> int | None:
         """Return the group's committed offset, or None."""
         group = self._options.group_id
         assert group is not None, "a group was asked for and is named"
-        return repeated(
-            self._options, self._reader.committed, group, queue.topic, queue.queue_id, queue.broker
-        )
+        return self._attempts(self._reader.committed, group, queue.topic, queue.queue_id, queue.broker)
 
     def commit(self, queue: QueueKey, offset: int) -> None:
         """Commit the group's offset."""
         group = self._options.group_id
         assert group is not None, "a group was asked for and is named"
-        repeated(self._options, self._reader.commit, group, queue.topic, queue.queue_id, offset, queue.broker)
+        self._attempts(self._reader.commit, group, queue.topic, queue.queue_id, offset, queue.broker)

@@ -8,11 +8,11 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from reput_client.arrow.queues import Generations, QueueRange
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import Generations
-from reput_pipeline.source.ranges import QueueRange, cores, pack
+from reput_pipeline.source.ranges import cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
 
 _TASK_MESSAGES_MIN: Final = 25_000

@@ -1,23 +1,28 @@
-"""Planning over a store directory: tasks read by queue, by segment of the log, or by the key index.
-
-For most messages the log is read sequentially; for few queues or tags the tasks follow the queues' units, which hold
-the tag hashes. Both yield the same messages.
-"""
+"""Planning over a store directory: tasks read by queue, by segment of the log, or by the key index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from reput_broker.tools.index_raw import RawIndex, common_slots
+from reput_client.arrow.directory_plan import (
+    SEGMENT_SHARE,
+    Stretch,
+    WantedRange,
+    divided,
+    located,
+    log_files,
+    share_of,
+)
+from reput_client.arrow.queues import QueueRange
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import QueueKey
-from reput_pipeline.source.ranges import QueueRange, cores, pack
+from reput_pipeline.source.ranges import cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
 from reput_protocol.record.hashing import index_hash
 
@@ -92,29 +97,10 @@ def _first_record(store: OfflineStore) -> int:
     )
 
 
-SEGMENT_SHARE: Final = 0.5
-"""Wanted share of the messages in a part of the log from which it is read sequentially."""
 _TASK_BYTES_MIN: Final = 8 << 20
 _TASK_BYTES_MAX: Final = 512 << 20
 _TASKS_PER_CORE: Final = 2
 _TASK_BYTES_EVEN: Final = 128 << 20
-
-
-class WantedRange(NamedTuple):
-    """A range of a queue, and the log offsets around its records."""
-
-    queue: QueueKey
-    start: int
-    end: int
-    log_start: int
-    log_end: int
-
-
-class Stretch(NamedTuple):
-    """A part of one log file as log offsets, from the start of a record to that of another."""
-
-    start: int
-    end: int
 
 
 @dataclass
@@ -153,50 +139,24 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
     ]
     if not ranges:
         return []
-    wanted = [_located(store, part) for part in ranges]
+    wanted = [located(store, part) for part in ranges]
     if narrowing.keys is not None:
         found = find_by_keys(store, [part.topic for part, *_ in wanted], narrowing.keys)
         if found is not None:
             tasks: list[InputPartition] = (
                 [RecordsPartition(found.log_offsets, wanted)] if found.log_offsets else []
             )
-            tail = [Stretch(max(low, found.indexed_end), high) for low, high in _files(store, wanted)]
+            tail = [Stretch(max(low, found.indexed_end), high) for low, high in log_files(store, wanted)]
             tail = [stretch for stretch in tail if stretch.start < stretch.end]
             return tasks + ([SegmentPartition(tail, wanted)] if tail else [])
-    low = min(part.log_start for part in wanted)
-    high = max(part.log_end for part in wanted)
-    count = sum(part.size for part in ranges)
-    of_all = count / max(count, _messages_between(store, low, high))
-    bytes_wanted = int((high - low) * of_all)
+    of_all = share_of(store, wanted)
+    log_bytes = max(part.log_end for part in wanted) - min(part.log_start for part in wanted)
+    bytes_wanted = int(log_bytes * of_all)
     parts = options.min_partitions or task_count(bytes_wanted, cores())
     by_tag = narrowing.tags is not None or not options.tag_filter.matches_all
     if by_tag or of_all < SEGMENT_SHARE:
         return [QueuePartition(part) for part in pack(ranges, parts)]
-    return [SegmentPartition(stretches, wanted) for stretches in _divided(store, wanted, parts)]
-
-
-def _located(store: OfflineStore, part: QueueRange) -> WantedRange:
-    log_start, _ = store.physical_offset(part.queue, part.start)
-    _, log_end = store.physical_offset(part.queue, part.end - 1)
-    return WantedRange(*part, log_start, log_end)
-
-
-def _messages_between(store: OfflineStore, low: int, high: int) -> int:
-    """Estimate the number of messages in a part of the log; all if it is most of the log."""
-    keys = store.queue_keys()
-    total = sum(high - low for low, high in store.bounds(keys).values())
-    files = store.log.files
-    log_bytes = max(1, max(high, _last_end(store)) - files[0].start) if files else 1
-    return int(total * min(1.0, (high - low) / log_bytes))
-
-
-def _last_end(store: OfflineStore) -> int:
-    """Return the end of the last message of any queue in the log."""
-    bounds = store.bounds(store.queue_keys())
-    return max(
-        (store.physical_offset(queue, high - 1)[1] for queue, (low, high) in bounds.items() if low < high),
-        default=0,
-    )
+    return [SegmentPartition(stretches, wanted) for stretches in divided(store, wanted, parts)]
 
 
 def task_count(size: int, at_once: int) -> int:
@@ -207,54 +167,3 @@ def task_count(size: int, at_once: int) -> int:
     even = _TASKS_PER_CORE * at_once
     many = even if size >= even * _TASK_BYTES_EVEN else at_once
     return int(max(1, min(many, size // _TASK_BYTES_MIN), -(-size // _TASK_BYTES_MAX)))
-
-
-def _files(store: OfflineStore, wanted: Sequence[WantedRange]) -> list[Stretch]:
-    """Return the parts of the log files that contain the wanted ranges."""
-    low = min(part.log_start for part in wanted)
-    high = max(part.log_end for part in wanted)
-    return [
-        Stretch(max(low, file.start), min(high, file.end))
-        for file in store.log.files
-        if file.start < high and file.end > low
-    ]
-
-
-def _divided(store: OfflineStore, wanted: Sequence[WantedRange], parts: int) -> list[list[Stretch]]:
-    """Divide the log's bytes into tasks; files are split at known starts of records."""
-    stretches = _files(store, wanted)
-    total = sum(end - start for start, end in stretches)
-    tasks: list[list[Stretch]] = [[]]
-    done = 0
-    for start, end in stretches:
-        while start < end:
-            goal = total * len(tasks) // parts
-            stop = end
-            if done + end - start > goal and len(tasks) < parts:
-                stop = min(end, _record_from(store, wanted, start + goal - done))
-            if stop > start:
-                tasks[-1].append(Stretch(start, stop))
-                done += stop - start
-                start = stop
-            if done >= goal and len(tasks) < parts:
-                tasks.append([])
-    return [task for task in tasks if task]
-
-
-def _record_from(store: OfflineStore, wanted: Sequence[WantedRange], offset: int) -> int:
-    """Return the start of the next record of a wanted queue at or after a log offset."""
-    found = max(part.log_end for part in wanted)
-    for queue, start, end, log_start, log_end in sorted(wanted, key=lambda part: part.start - part.end)[:8]:
-        if log_start >= offset:
-            found = min(found, log_start)
-        elif log_end > offset:
-            low, high = start, end
-            while low < high:
-                middle = (low + high) // 2
-                if store.physical_offset(queue, middle)[0] >= offset:
-                    high = middle
-                else:
-                    low = middle + 1
-            if low < end:
-                found = min(found, store.physical_offset(queue, low)[0])
-    return found

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from reput_client.arrow.queues import QueueKey
 from reput_client.tls import TLS
 from reput_client.transport.address import parse_addresses
 from reput_pipeline.source.places import (
     EARLIEST,
     LATEST,
     QueryBound,
-    QueueKey,
     QueueTable,
     parse_assign,
     parse_queue_table,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from reput_client.arrow.queues import Generations, QueueKey
 from reput_pipeline.spark.option_reader import OptionError
 
 EARLIEST: Final = -2
@@ -16,29 +17,7 @@ GROUP: Final = -3
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 
 
-class QueueKey(NamedTuple):
-    """A queue; `broker` is empty for a store directory and in options without it."""
-
-    topic: str
-    broker: str
-    queue_id: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.topic}/{self.broker}/{self.queue_id}" if self.broker else f"{self.topic}/{self.queue_id}"
-        )
-
-
 QueueTable: TypeAlias = Mapping[QueueKey, int]
-
-TopicKey: TypeAlias = tuple[str, str]
-"""Names of a topic and its broker."""
-
-Generations: TypeAlias = Mapping[TopicKey, str]
-"""The generations of topics; one changes when its topic is deleted and created again.
-
-Empty for a topic that the broker did not create; missing if the broker or checkpoint is older than generations.
-"""
 
 
 def is_remade(queue: QueueKey, before: Generations, now: Generations) -> bool:

@@ -5,34 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-from reput_pipeline.source.places import QueueKey
-
-
-class Bounds(NamedTuple):
-    """The ends of a queue."""
-
-    low: int
-    """Offset of the first message."""
-    high: int
-    """Offset of the next message; only flushed messages count."""
-
-
-class QueueRange(NamedTuple):
-    """The messages `[start, end)` of a queue."""
-
-    queue: QueueKey
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """The number of messages."""
-        return self.end - self.start
-
-    def __str__(self) -> str:
-        return f"{self.queue} [{self.start}, {self.end})"
+from reput_client.arrow.queues import QueueKey, QueueRange
 
 
 def pack(ranges: Iterable[QueueRange], parts: int) -> list[list[QueueRange]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from reput_pipeline.source.places import Generations, QueueKey
+from reput_client.arrow.queues import Generations, QueueKey
 from reput_protocol.errors import ReputError
 
 VERSION: Final = 2

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from reput_client.arrow.directory_reading import DirectoryReading
+from reput_client.arrow.topic_reading import TopicReading
+from reput_pipeline.source.live_cluster import attempts_of, connect
 from reput_pipeline.source.live_plan import LivePartition
-from reput_pipeline.source.live_read import read_live
 from reput_pipeline.source.offline_plan import QueuePartition, RecordsPartition, SegmentPartition
-from reput_pipeline.source.offline_read import DirectoryReading
+from reput_pipeline.source.tolerance import Tolerance
 from reput_protocol.errors import FilterSyntaxError
 from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.names import SCHEDULE_TOPIC
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
+    from reput_client.arrow.queues import Unreadable
     from reput_pipeline.source.narrowing import Narrowing
     from reput_pipeline.source.options import SourceOptions
 
@@ -29,17 +32,46 @@ _TAGS_MAX: Final = 100
 def read_task(
     partition: InputPartition, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of one task; none for the empty partition of a plan without tasks."""
-    if isinstance(partition, LivePartition):
-        yield from read_live(partition, with_tags(partition, options, narrowing), schema)
-    elif isinstance(partition, (QueuePartition, SegmentPartition, RecordsPartition)):
-        with DirectoryReading(options, schema, narrowing) as reading:
-            if isinstance(partition, QueuePartition):
-                yield from reading.queues(partition)
-            elif isinstance(partition, SegmentPartition):
-                yield from reading.segments(partition)
-            else:
-                yield from reading.records(partition)
+    """Yield the batches of one task; none for the empty partition of a plan without tasks.
+
+    Raises:
+        DataLost: messages were deleted, and `failOnDataLoss` is true.
+        DamagedStore: a message is damaged, and `onDamage` is `error`.
+        ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+    """
+    tolerance = Tolerance(options)
+    try:
+        if isinstance(partition, LivePartition):
+            yield from read_live(partition, with_tags(partition, options, narrowing), schema, tolerance)
+        elif isinstance(partition, (QueuePartition, SegmentPartition, RecordsPartition)):
+            assert options.path is not None, "a reading of a directory has a path"
+            with DirectoryReading(
+                options.path, schema, tolerance, options.tag_filter, narrowing.tags
+            ) as reading:
+                if isinstance(partition, QueuePartition):
+                    yield from reading.queues(partition.ranges)
+                elif isinstance(partition, SegmentPartition):
+                    yield from reading.segments(partition.stretches, partition.wanted)
+                else:
+                    yield from reading.records(partition.log_offsets, partition.wanted)
+    finally:
+        tolerance.report()
+
+
+def read_live(
+    partition: LivePartition, options: SourceOptions, schema: pa.Schema, unreadable: Unreadable
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of one task over brokers."""
+    reading = TopicReading(
+        connect(options),
+        schema,
+        unreadable,
+        tags=options.sub_expression,
+        generations=partition.generations,
+        attempts=attempts_of(options),
+        where=options.where,
+    )
+    return reading.batches(partition.ranges)
 
 
 def with_tags(partition: LivePartition, options: SourceOptions, narrowing: Narrowing) -> SourceOptions:

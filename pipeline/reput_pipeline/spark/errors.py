@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from reput_client import errors
 from reput_protocol.errors import ReputError
 
 if TYPE_CHECKING:
-    from reput_pipeline.source.places import QueueKey
-    from reput_pipeline.source.ranges import QueueRange
+    from reput_client.arrow.queues import QueueKey, QueueRange
 
 
 class SourceError(ReputError):
     """A query cannot be answered."""
-
-
-class NotAStore(SourceError):
-    """The path is not a store directory."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"{path} is not a store directory: {reason}; give the directory that holds commitlog and consumequeue, "
-            "at the same path on every executor"
-        )
-        self.path = path
 
 
 class NoSuchTopic(SourceError):
@@ -36,12 +25,12 @@ class NoSuchTopic(SourceError):
         )
 
 
-class DataLost(SourceError):
+class DataLost(errors.DataLost):
     """Messages that the query is to read were deleted, or never existed."""
 
     def __init__(self, queue: object, reason: str) -> None:
         super().__init__(
-            f"queue {queue}: {reason}; with failOnDataLoss=false the query continues with the messages that are there"
+            queue, reason, "with failOnDataLoss=false the query continues with the messages that are there"
         )
 
 
@@ -55,20 +44,17 @@ class RemadeTopic(SourceError):
         )
 
 
-class DamagedStore(SourceError):
-    """A record, or a queue unit that points to it, is damaged.
-
-    `place` and `offset` are a file and a byte position, or a queue and a message's offset.
-    """
+class DamagedStore(errors.DamagedStore):
+    """A record, or a queue unit that points to it, is damaged."""
 
     def __init__(self, place: str, offset: int, reason: str) -> None:
         super().__init__(
-            f"{place} {offset}: {reason}; 'reput store verify' tells more, and with onDamage=skip the query "
-            "leaves out damaged records and counts them"
+            place,
+            offset,
+            reason,
+            "'reput store verify' tells more, and with onDamage=skip the query leaves out damaged records and counts "
+            "them",
         )
-        self.place = place
-        self.offset = offset
-        self.reason = reason
 
 
 class NotAnArchive(SourceError):

@@ -9,14 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.columns import read_schema, split
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
 from reput_pipeline.archives.names import NULL_VALUE, file_path, is_data_file, partition_name
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
 from reput_pipeline.source.options import SourceOptions, parse_source_options
-from reput_pipeline.source.places import QueueKey
-from reput_pipeline.source.ranges import QueueRange
 from reput_pipeline.spark.errors import DataLost, NotAnArchive, RemadeTopic, TooManyPartitions
 from support.store_samples import MESSAGES, fill
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from reput_client.arrow.queues import Bounds, QueueKey
 from reput_client.errors import ConnectFailed, ConnectionLost
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import QueueKey
-from reput_pipeline.source.ranges import Bounds
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run, runner
 

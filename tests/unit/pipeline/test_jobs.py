@@ -11,12 +11,13 @@ from click.testing import CliRunner
 
 from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
+from reput_client.errors import NotAStore
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
 from reput_pipeline.jobs.report import Page, merged
 from reput_pipeline.jobs.run import table_lines
-from reput_pipeline.spark.errors import DamagedStore, NotAStore
+from reput_pipeline.spark.errors import DamagedStore
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import ErrorCode, GroupNotFound
 from reput_protocol.exit_codes import ExitCode

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from reput_client.arrow.queues import Bounds, QueueKey, QueueRange
 from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_pipeline.archives.columns import read_schema
 from reput_pipeline.source.live_cluster import LiveCluster
-from reput_pipeline.source.live_read import LiveReading
+from reput_pipeline.source.live_plan import LivePartition
+from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import SourceOptions, parse_source_options
-from reput_pipeline.source.places import QueueKey
-from reput_pipeline.source.ranges import Bounds, QueueRange
+from reput_pipeline.source.tasks import read_task
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.fake_cluster import FakeCluster
@@ -48,8 +49,8 @@ def test_a_query_follows_a_failover(cluster: FakeCluster, how: str) -> None:
         assert live.bounds([A, B]) == {A: Bounds(0, 6), B: Bounds(0, 6)}
         live.commit(A, 2)
         live.commit(B, 3)
-        batches = LiveReading(options, read_schema(), {}).batches([QueueRange(A, 0, 6), QueueRange(B, 2, 6)])
-        read = iter(batches)
+        part = LivePartition([QueueRange(A, 0, 6), QueueRange(B, 2, 6)], {})
+        read = read_task(part, options, read_schema(), NOTHING_NARROWED)
         fail_over(cluster, how)
         rows = [row for batch in read for row in batch.to_pylist()]
         assert [row["body"] for row in rows] == [

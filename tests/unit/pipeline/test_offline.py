@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reput_client.errors import NotAStore
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import (
     QueuePartition,
@@ -21,7 +22,7 @@ from reput_pipeline.source.offline_plan import (
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.tasks import read_task
-from reput_pipeline.spark.errors import DamagedStore, DataLost, NoSuchTopic, NotAStore
+from reput_pipeline.spark.errors import DamagedStore, DataLost, NoSuchTopic
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
@@ -181,7 +182,7 @@ def test_damage_is_named_by_file_and_byte_or_left_out_and_counted(
     assert f"{where} at byte {position}:" in str(caught.value)
     _, rows = run(path, NOTHING_NARROWED, onDamage="skip", **way)
     assert len(rows) == MESSAGES - 1
-    assert f"left out 1 damaged records of {where}" in capfd.readouterr().err
+    assert f"left out 1 damaged record of {where}" in capfd.readouterr().err
 
 
 def test_a_damaged_unit_is_named(root: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_pipeline.source.places import QueueKey
-from reput_pipeline.source.ranges import QueueRange, limited, pack
+from reput_client.arrow.queues import QueueKey, QueueRange
+from reput_pipeline.source.ranges import limited, pack
 from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets, encode_offsets
 
 SIZES = st.lists(st.integers(0, 50), max_size=12)

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from reput_client.arrow.queues import Bounds, QueueKey, TopicKey
 from reput_client.errors import ConnectFailed
 from reput_pipeline.source.options import SourceOptions, parse_source_options
-from reput_pipeline.source.places import QueueKey, TopicKey
-from reput_pipeline.source.ranges import Bounds
 from reput_pipeline.source.readers import ReputStreamReader
 from reput_pipeline.spark.errors import DataLost
 from support.pipeline_schemas import spark_schema_of

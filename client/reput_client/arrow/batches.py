@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from reput_client.consume.arrow import ArrowRecords
+from reput_client.consume.arrow_columns import ArrowRecords
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.properties import KEYS, TAGS

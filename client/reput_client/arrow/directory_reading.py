@@ -1,34 +1,23 @@
-"""Read a task's part of a store directory as Arrow batches."""
+"""Read parts of a store directory as Arrow batches."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from reput_pipeline.source.arrow_batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
-from reput_pipeline.source.narrowing import Narrowing
-from reput_pipeline.source.offline_plan import (
-    QueuePartition,
-    RecordsPartition,
-    SegmentPartition,
-    WantedRange,
-)
-from reput_pipeline.source.offline_store import directory_of
-from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import QueueKey
-from reput_pipeline.source.ranges import QueueRange
-from reput_pipeline.spark.errors import DamagedStore, DataLost
-from reput_pipeline.spark.notes import Losses, note
+from reput_client.arrow.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
+from reput_client.arrow.directory import directory_of
+from reput_client.arrow.directory_plan import Stretch, WantedRange
+from reput_client.arrow.queues import QueueKey, QueueRange, Unreadable
 from reput_protocol.buffers import Buffer
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import unit_records
@@ -198,30 +187,35 @@ _RECORD_BYTES: Final = 4096
 
 
 class DirectoryReading:
-    """Reads one task's parts of a directory, in a worker; a context manager.
+    """Reads parts of a directory; a context manager.
 
     Args:
-        options: of the query.
+        path: of the directory.
         schema: Arrow schema of the batches.
-        narrowing: the query's filters; only tags are used.
+        unreadable: decides about expired and damaged messages.
+        tag_filter: selects messages.
+        tags: further tags, whose messages are enough; None: of all messages that `tag_filter` selects.
     """
 
-    def __init__(self, options: SourceOptions, schema: pa.Schema, narrowing: Narrowing) -> None:
-        assert options.path is not None, "a reading of a directory has a path"
-        self._options = options
-        self._root = directory_of(options.path)
-        self._log: Stream = read_stream((self._root / "commitlog",))
-        self._queues = standing_for(self._root / "consumequeue")
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        unreadable: Unreadable,
+        tag_filter: TagFilter,
+        tags: frozenset[str] | None = None,
+    ) -> None:
+        root = directory_of(path)
+        self._unreadable = unreadable
+        self._log: Stream = read_stream((root / "commitlog",))
+        self._queues = standing_for(root / "consumequeue")
         self._files = OpenFiles()
         self._mapped: dict[Path, memoryview] = {}
-        self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
-        self._codes = _codes_filter(options.tag_filter, narrowing)
+        self._maker = BatchMaker(schema, tag_filter, self._bad_record)
+        self._codes = _codes_filter(tag_filter, tags)
         self._file = StreamFile(Path(), 0, 0)
-        self._losses = Losses()
-        self.skipped: Counter[str] = Counter()
-        """Damaged records or parts that were left out, by file."""
 
-    def __enter__(self) -> DirectoryReading:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -229,13 +223,10 @@ class DirectoryReading:
     ) -> None:
         self._files.close()
         self._mapped.clear()  # unmapped with the last batch that refers to it
-        for name, count in self.skipped.items():
-            note(f"left out {count} damaged records of {name}")
-        self._losses.report()
 
-    def queues(self, partition: QueuePartition) -> Iterator[pa.RecordBatch]:
+    def queues(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges, each queue in order."""
-        for part in partition.ranges:
+        for part in ranges:
             units = self._unit_files(part)
             for start in range(part.start, part.end, BATCH_ROWS):
                 count = min(BATCH_ROWS, part.end - start)
@@ -328,7 +319,7 @@ class DirectoryReading:
         yield from self._maker.make(RecordColumns(buffer, table), "")
 
     def _map(self, file: StreamFile, what: object) -> memoryview | None:
-        """Return a log file, mapped while this task runs; None if it is gone and failOnDataLoss is false."""
+        """Return a log file, mapped while this task runs; None if it is gone."""
         mapped = self._mapped.get(file.path)
         if mapped is None:
             try:
@@ -340,10 +331,12 @@ class DirectoryReading:
             self._mapped[file.path] = mapped
         return mapped
 
-    def segments(self, partition: SegmentPartition) -> Iterator[pa.RecordBatch]:
+    def segments(
+        self, stretches: Iterable[Stretch], wanted: Sequence[WantedRange]
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the wanted messages of parts of the log, in log order."""
-        queues = [part.queue for part in partition.wanted]
-        for stretch in partition.stretches:
+        queues = [part.queue for part in wanted]
+        for stretch in stretches:
             file = self._log.find(stretch.start)
             if file is None:
                 self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
@@ -354,7 +347,7 @@ class DirectoryReading:
                 self._lost("of the log", f"{file.path} was deleted while the query ran")
                 continue
             try:
-                for window in windows(partition.wanted, *stretch, self._unit_files, self._live):
+                for window in windows(wanted, *stretch, self._unit_files, self._live):
                     for units in _pieces(window):
                         start = int(units.place[0])
                         end = int(units.place[-1] + units.size[-1])
@@ -367,10 +360,10 @@ class DirectoryReading:
         directory = self._queues / part.queue.topic / str(part.queue.queue_id)
         return UnitFiles(read_stream((directory,)), self._files)
 
-    def records(self, partition: RecordsPartition) -> Iterator[pa.RecordBatch]:
+    def records(self, log_offsets: Iterable[int], ranges: Sequence[WantedRange]) -> Iterator[pa.RecordBatch]:
         """Yield single records, if they are wanted."""
-        wanted = WantedRecords(partition.wanted)
-        for log_offset in partition.log_offsets:
+        wanted = WantedRecords(ranges)
+        for log_offset in log_offsets:
             file = self._log.find(log_offset)
             if file is None:
                 continue  # expired
@@ -390,14 +383,10 @@ class DirectoryReading:
         self._damage(str(self._file.path), offset - self._file.start, reason)
 
     def _damage(self, place: str, position: int, reason: str) -> None:
-        if not self._options.skip_damage:
-            raise DamagedStore(f"{place} at byte", position, reason)
-        self.skipped[place] += 1
+        self._unreadable.damaged(f"{place} at byte", position, reason)
 
     def _lost(self, what: object, reason: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLost(what, reason)
-        self._losses.add(what, reason)
+        self._unreadable.lost(what, reason)
 
 
 def _pieces(window: Window) -> Iterator[Window]:
@@ -421,9 +410,9 @@ def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:
         start = stop
 
 
-def _codes_filter(asked: TagFilter, narrowing: Narrowing) -> TagFilter | None:
+def _codes_filter(asked: TagFilter, tags: frozenset[str] | None) -> TagFilter | None:
     """Return a filter on tag hashes; None for all messages."""
-    if narrowing.tags is None:
+    if tags is None:
         return None if asked.matches_all else asked
-    tags = narrowing.tags if asked.matches_all else narrowing.tags & asked.tags
-    return TagFilter("", False, tags, frozenset(map(tags_code, tags)))
+    both = tags if asked.matches_all else tags & asked.tags
+    return TagFilter("", False, both, frozenset(map(tags_code, both)))

@@ -1,27 +1,26 @@
-"""Read a task's ranges from brokers as Arrow batches."""
+"""Read ranges of queues from brokers as Arrow batches."""
 
 from __future__ import annotations
 
+import time
 from array import array
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from reput_client.arrow.batches import LOG_BATCH_ROWS, BatchMaker
+from reput_client.arrow.queues import Generations, QueueKey, QueueRange, Unreadable
+from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetch_records import FetchedBlock
-from reput_pipeline.source.arrow_batches import LOG_BATCH_ROWS, BatchMaker
-from reput_pipeline.source.live_cluster import connect, repeated
-from reput_pipeline.source.live_plan import LivePartition
-from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import Generations, QueueKey
-from reput_pipeline.source.ranges import QueueRange
-from reput_pipeline.spark.errors import DamagedStore, DataLost
-from reput_pipeline.spark.notes import Losses, note
-from reput_protocol.errors import TopicNotFound
+from reput_protocol.errors import ReputError, TopicNotFound
+from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import queue_records
 from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _BATCH_BYTES: Final = 4 << 20
 """Bytes of blocks that are decoded together: larger batches cost less per message."""
 _AHEAD: Final = 4
@@ -38,36 +37,66 @@ class _Fetched(NamedTuple):
     records: memoryview
 
 
-class LiveReading:
-    """Reads the ranges of one task.
+class Attempts(NamedTuple):
+    """How often a request is repeated."""
+
+    retries: int = 3
+    interval_s: float = 0.01
+
+    def __call__(self, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Call `ask`, again up to `retries` times while its error is retryable.
+
+        Raises:
+            ReputError: of the last attempt.
+        """
+        for _ in range(self.retries):
+            try:
+                return ask(*arguments, **named)
+            except ReputError as error:
+                if not error.retryable:
+                    raise
+            time.sleep(self.interval_s)
+        return ask(*arguments, **named)
+
+
+class TopicReading:
+    """Reads ranges of queues; closes its reader at the end.
 
     Args:
-        options: of the query.
+        reader: of the cluster.
         schema: Arrow schema of the batches.
-        generations: of the topics when the query was planned.
+        unreadable: decides about deleted and damaged messages.
+        tags: `*`, or tags joined by `||`.
+        generations: of the topics when the ranges were chosen.
+        attempts: repeats requests.
+        where: the brokers' addresses, for error texts.
     """
 
     def __init__(
         self,
-        options: SourceOptions,
+        reader: BulkReader,
         schema: pa.Schema,
+        unreadable: Unreadable,
+        *,
+        tags: str,
         generations: Generations,
+        attempts: Attempts,
+        where: str,
     ) -> None:
-        self._options = options
+        self._reader = reader
+        self._unreadable = unreadable
+        self._tags = tags
         self._generations = generations
-        self._reader = connect(options)
-        self._maker = BatchMaker(schema, options.tag_filter, self._bad_record)
+        self._attempts = attempts
+        self._where = where
+        self._maker = BatchMaker(schema, TagFilter.parse(tags), self._bad_record)
         self._place = ""
-        self._losses = Losses()
-        self.skipped = 0
-        """Damaged messages that were left out."""
 
     def batches(self, ranges: list[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges, each queue in order.
 
         Raises:
-            DataLost: messages were deleted.
-            DamagedStore: a message is damaged.
+            Exception: of `unreadable`.
             ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
         """
         try:
@@ -87,40 +116,35 @@ class LiveReading:
             yield from self._decoded(waiting)
         finally:
             self._reader.close()
-            if self.skipped:
-                note(f"left out {self.skipped} damaged messages")
-            self._losses.report()
 
     def _prefetch(self, part: QueueRange) -> None:
         queue, start, end = part
-        repeated(
-            self._options,
+        self._attempts(
             self._reader.prefetch,
             queue.topic,
             queue.queue_id,
             start,
             end,
-            tags=self._options.sub_expression,
+            tags=self._tags,
             generation=self._generations.get((queue.topic, queue.broker)),
             broker_name=queue.broker,
         )
 
     def _fetch(self, queue: QueueKey, start: int, end: int) -> FetchedBlock:
-        return repeated(
-            self._options,
+        return self._attempts(
             self._reader.fetch,
             queue.topic,
             queue.queue_id,
             start,
             end,
-            tags=self._options.sub_expression,
+            tags=self._tags,
             generation=self._generations.get((queue.topic, queue.broker)),
             broker_name=queue.broker,
         )
 
     def _blocks(self, part: QueueRange) -> Iterator[_Fetched]:
         queue, start, end = part
-        tags = self._options.sub_expression
+        tags = self._tags
         while start < end:
             try:
                 found = self._fetch(queue, start, end)
@@ -173,7 +197,7 @@ class LiveReading:
     def _table(self, block: _Fetched, data: memoryview, start: int, end: int) -> array[int] | None:
         """Return the records of a block; None if they are not the requested messages."""
         queue = block.queue
-        every = self._options.sub_expression == "*"
+        every = self._tags == "*"
         table, stop = queue_records(
             data, start, end, queue.topic.encode(), queue.queue_id, block.start, every
         )
@@ -185,7 +209,7 @@ class LiveReading:
     def _one_by_one(self, block: _Fetched) -> Iterator[pa.RecordBatch]:
         """Fetch a damaged block again, message by message, to find the undamaged ones."""
         queue = block.queue
-        tags = self._options.sub_expression
+        tags = self._tags
         self._place = str(queue)
         for offset in range(block.start, block.end):
             found = self._fetch(queue, offset, offset + 1)
@@ -207,19 +231,7 @@ class LiveReading:
         self._damage(int(columns.queue_offset[row]), f"at {physical} in the log: {reason}")
 
     def _damage(self, offset: int, reason: str) -> None:
-        if not self._options.skip_damage:
-            raise DamagedStore(f"{self._place} of {self._options.where}, message", offset, reason)
-        self.skipped += 1
+        self._unreadable.damaged(f"{self._place} of {self._where}, message", offset, reason)
 
     def _lost(self, queue: QueueKey, reason: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLost(queue, reason)
-        self._losses.add(queue, reason)
-
-
-def read_live(
-    partition: LivePartition, options: SourceOptions, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of one task."""
-    reading = LiveReading(options, schema, partition.generations)
-    return reading.batches(partition.ranges)
+        self._unreadable.lost(queue, reason)

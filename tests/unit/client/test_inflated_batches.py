@@ -14,7 +14,7 @@ from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.record import Record, encode_record
 
 pa = pytest.importorskip("pyarrow")
-batches = import_module("reput_pipeline.source.arrow_batches")
+batches = import_module("reput_client.arrow.batches")
 
 SCHEMA = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
 BAD, PLAIN = -1, -2

@@ -1,0 +1,170 @@
+"""A store directory: its topics, queues and their bounds. Nothing is locked, created or written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
+from reput_client.errors import DamagedStore, NotAStore
+from reput_protocol.codes import Perm
+from reput_protocol.commands.body import read_json
+from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
+from reput_protocol.errors import BodyMalformed
+from reput_protocol.names import reply_topic
+from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
+from reput_protocol.store.layout import StoreLayout, Stream
+from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT
+from reput_protocol.store.unit_files import OpenFiles, UnitFiles
+
+
+def directory_of(path: str) -> Path:
+    """Return the directory of a path or a `file:` URL.
+
+    Raises:
+        NotAStore: it is a URL of another file system.
+    """
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    if len(parts.scheme) > 1:
+        raise NotAStore(path, f"only local directories can be read, not {parts.scheme}:")
+    return Path(path)
+
+
+class StoreDirectory:
+    """The queues of one directory of Reput or Apache RocketMQ; a context manager that closes its files.
+
+    Attributes:
+        path: as given.
+        layout: the files of the directory.
+        configured: the settings of topics by topic; some may have no message yet.
+
+    Raises:
+        NotAStore: the directory does not exist, cannot be read, or has no log.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        root = directory_of(path)
+        try:
+            if not root.is_dir():
+                raise NotAStore(path, "there is no such directory")
+            if not (root / "commitlog").is_dir():
+                raise NotAStore(path, "it has no directory commitlog")
+            self.layout = StoreLayout(root)
+        except OSError as error:
+            raise NotAStore(path, f"it cannot be read: {error}") from None
+        self.log: Stream = self.layout.log
+        self._files = OpenFiles()
+        self._directories = {
+            QueueKey(queue.topic, "", queue.queue_id): queue
+            for queue in self.layout.queues
+            if queue.stream.files
+        }
+        self._bounds: dict[QueueKey, Bounds] = {}
+        self.configured = self._configured_topics()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def queue_keys(self) -> list[QueueKey]:
+        """Return every queue that has files."""
+        return list(self._directories)
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that have queues or settings."""
+        return {queue.topic for queue in self._directories} | self.configured.keys()
+
+    def _configured_topics(self) -> dict[str, dict[str, Any]]:
+        try:
+            data = (self.layout.config_dir / "topics.json").read_bytes()
+            table = read_json(data, loose_bytes_max=len(data)).get("topicConfigTable")
+        except (OSError, BodyMalformed):
+            return {}
+        if not isinstance(table, dict):
+            return {}
+        return {name: entry for name, entry in table.items() if isinstance(entry, dict)}
+
+    @property
+    def clusters(self) -> set[str]:
+        """The names of clusters, which have a topic of their name and one for replies."""
+        return {
+            name
+            for name, entry in self.configured.items()
+            if entry.get("perm") == Perm.READ_WRITE | Perm.INHERIT and reply_topic(name) in self.configured
+        }
+
+    @property
+    def generations(self) -> Generations:
+        """The generations of the topics in the directory's topic table."""
+        found: dict[TopicKey, str] = {}
+        for topic, entry in self.configured.items():
+            attributes = entry.get("attributes")
+            known = attributes if isinstance(attributes, dict) else {}
+            found[topic, ""] = str(known.get(GENERATION_ATTRIBUTE, ""))
+        return found
+
+    def _units(self, queue: QueueKey) -> UnitFiles:
+        return UnitFiles(self._directories[queue].stream, self._files)
+
+    def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
+        """Return the bounds of queues; a queue starts at its first record that is still in the log."""
+        for queue in queues:
+            if queue not in self._bounds:
+                units = self._units(queue)
+                low = _first(units.first, units.end, partial(self._is_live, units))
+                self._bounds[queue] = Bounds(low, units.end)
+        return {queue: self._bounds[queue] for queue in queues}
+
+    def _is_live(self, units: UnitFiles, number: int) -> bool:
+        physical_offset, size, _ = UNIT.unpack(units.read_bytes(number * UNIT.size, UNIT.size))
+        return bool(size != PRE_BLANK_SIZE and physical_offset >= self.log.min_offset)
+
+    def physical_offset(self, queue: QueueKey, offset: int) -> tuple[int, int]:
+        """Return start and end of a message's record in the log, from its unit."""
+        at, size, _ = UNIT.unpack(self._units(queue).read_bytes(offset * UNIT.size, UNIT.size))
+        return at, at + size
+
+    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after a time, or the end of the queue.
+
+        The binary search relies on ascending store times, as RocketMQ's does.
+
+        Raises:
+            DamagedStore: a record that the search needs is damaged.
+        """
+        low, high = self.bounds([queue])[queue]
+        return _first(low, high, lambda number: self._stored_at(queue, number) >= timestamp_ms)
+
+    def _stored_at(self, queue: QueueKey, offset: int) -> int:
+        at, _ = self.physical_offset(queue, offset)
+        file = self.log.find(at)
+        data = b"" if file is None else os.pread(self._files.fd(file.path), STORE_TIME_BYTES, at - file.start)
+        if len(data) < STORE_TIME_BYTES or not read_head(data).is_message:
+            path, position = self.log.place(at)
+            raise DamagedStore(
+                f"{path} at byte",
+                position,
+                f"message {offset} of {queue} should be here, but there is no record",
+            )
+        return store_timestamp_at(data)
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the first number in `[low, high)` for which the monotonic `holds` is true, else `high`."""
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
