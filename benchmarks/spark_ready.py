@@ -53,7 +53,8 @@ class ReadySource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns."""
-        from reput_pipeline.source.schema import NATIVE_COLUMNS, spark_schema
+        from reput_client.consume.column_names import NATIVE_COLUMNS
+        from reput_pipeline.source.schema import spark_schema
 
         return spark_schema(dict(NATIVE_COLUMNS))
 

@@ -125,16 +125,16 @@ def test_arrow_has_the_same(broker: BackgroundBroker) -> None:
         table = columns.to_arrow().to_pydict()
         pulled = list(consumer.pull(TOPIC, 0, 0).messages)
     assert table["body"] == [message.body for message in messages]
-    assert table["tag"] == columns.tags() == [message.tag for message in messages]
+    assert table["tags"] == columns.tags() == [message.tag for message in messages]
     assert table["keys"] == columns.keys()
-    assert table["queue_offset"] == list(range(200))
+    assert table["queueOffset"] == list(range(200))
     assert [dict(found) for found in table["properties"]] == [dict(message.properties) for message in pulled]
-    assert [round(time.timestamp() * 1000) for time in table["store_timestamp"]] == [
+    assert [round(time.timestamp() * 1000) for time in table["storeTimestamp"]] == [
         message.store_timestamp_ms for message in pulled
     ]
     few = columns.to_arrow(("body", "flag"))
     assert few.schema.names == ["body", "flag"]
-    with pytest.raises(ValueError, match="there is no column 'bodies'; there are queue_id"):
+    with pytest.raises(ValueError, match="there is no column 'bodies'; did you mean 'body'"):
         columns.to_arrow(("bodies",))
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 from reput_client.consume.arrow_columns import ArrowRecords
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.filter.tags import TagFilter
-from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record.columns import IntArray, RecordColumns
 from reput_protocol.record.compression import INFLATED_BYTES_MAX, inflate
 
@@ -55,7 +54,6 @@ LOG_BATCH_ROWS: Final = 32_768
 """Rows of a batch made by one read of the log."""
 
 _BODIES: Final = frozenset(("body", "value", "bodyCRC"))
-_US_PER_MS: Final = 1000
 
 BadRow = Callable[[RecordColumns, int, str], None]
 """Called with columns, row and reason of a damaged record; raises, or counts it."""
@@ -93,7 +91,7 @@ class BatchMaker:
         if compressed:
             yield from self._decompressed(columns, compressed, broker)
         elif len(columns):
-            yield _ArrowBatch(columns, broker, {}).record_batch(self.schema)
+            yield ArrowRecords(columns, broker=broker).record_batch(self.schema)
 
     def _decompressed(
         self, columns: RecordColumns, compressed: list[int], broker: str
@@ -122,61 +120,4 @@ class BatchMaker:
     ) -> pa.RecordBatch:
         places = np.searchsorted(rows, list(bodies)).tolist()
         decompressed = dict(zip(places, bodies.values(), strict=True))
-        return _ArrowBatch(columns.take(rows), broker, decompressed).record_batch(self.schema)
-
-
-class _ArrowBatch:
-    """A batch whose columns are being made."""
-
-    def __init__(self, columns: RecordColumns, broker: str, decompressed: dict[int, bytes]) -> None:
-        self.records = ArrowRecords(columns)
-        self._broker = broker
-        self._decompressed = decompressed
-
-    def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the batch."""
-        arrays = [_COLUMNS[field.name](self, field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def broker_name(self, kind: pa.DataType) -> pa.Array:
-        """Return the name of the broker, null where it is unknown."""
-        if not self._broker:  # a store directory has none
-            return pa.nulls(len(self.records), kind)
-        return pa.repeat(pa.scalar(self._broker, kind), len(self.records))
-
-    def body(self, kind: pa.DataType) -> pa.Array:
-        """Return the bodies, decompressed."""
-        return self.records.body(kind, self._decompressed)
-
-    def time(self, field: str, kind: pa.DataType) -> pa.Array:
-        """Return a field that is a time in milliseconds."""
-        return self.records.number(field, kind, times=_US_PER_MS)
-
-    def one(self, kind: pa.DataType) -> pa.Array:
-        """Return 1 in every row."""
-        return pa.repeat(pa.scalar(1, kind), len(self.records))
-
-
-_COLUMNS: Final[dict[str, Callable[[_ArrowBatch, pa.DataType], pa.Array]]] = {
-    "topic": lambda batch, kind: batch.records.topic(kind),
-    "queueId": lambda batch, kind: batch.records.number("queue_id", kind),
-    "queueOffset": lambda batch, kind: batch.records.number("queue_offset", kind),
-    "brokerName": _ArrowBatch.broker_name,
-    "keys": lambda batch, kind: batch.records.property(KEYS, kind),
-    "tags": lambda batch, kind: batch.records.property(TAGS, kind),
-    "body": _ArrowBatch.body,
-    "properties": lambda batch, kind: batch.records.map(kind),
-    "flag": lambda batch, kind: batch.records.number("flag", kind),
-    "bornTimestamp": lambda batch, kind: batch.time("born_timestamp_ms", kind),
-    "storeTimestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
-    "physicalOffset": lambda batch, kind: batch.records.number("physical_offset", kind),
-    "reconsumeTimes": lambda batch, kind: batch.records.number("reconsume_times", kind),
-    "bodyCRC": lambda batch, kind: batch.records.number("body_crc", kind),
-    "key": lambda batch, kind: batch.records.property(KEYS, kind),
-    "value": _ArrowBatch.body,
-    "partition": lambda batch, kind: batch.records.number("queue_id", kind),
-    "offset": lambda batch, kind: batch.records.number("queue_offset", kind),
-    "timestamp": lambda batch, kind: batch.time("store_timestamp_ms", kind),
-    "timestampType": _ArrowBatch.one,
-    "headers": lambda batch, kind: batch.records.headers(kind),
-}
+        return ArrowRecords(columns.take(rows), lambda: decompressed, broker).record_batch(self.schema)

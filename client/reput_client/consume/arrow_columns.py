@@ -2,20 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 
+from reput_client.consume.column_names import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
 from reput_protocol.properties import KEYS, TAGS
 from reput_protocol.record.columns import Places, RecordColumns
 
+ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    KAFKA_HEADERS: pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
+"""The Arrow type of a column by its Spark type."""
+_TYPES: Final = {**NATIVE_COLUMNS, **KAFKA_COLUMNS, "headers": KAFKA_HEADERS}
+_US_PER_MS: Final = 1000
+
+Inflated: TypeAlias = Callable[[], dict[int, bytes]]
+"""Returns the decompressed bodies of compressed messages, by row."""
+
+
+def arrow_schema(names: Iterable[str] | None = None) -> pa.Schema:
+    """Return the schema of the named columns, native or of Spark's Kafka source; by default of all native ones.
+
+    Raises:
+        ValueError: a name is not a column.
+    """
+    wanted = list(NATIVE_COLUMNS if names is None else names)
+    for name in wanted:
+        if name not in _TYPES:
+            near = get_close_matches(name, _TYPES, 1, 0.5)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"there is no column {name!r}; {hint}the columns are {', '.join(_TYPES)}")
+    return pa.schema([pa.field(name, ARROW_TYPES[_TYPES[name]]) for name in wanted])
+
 
 class ArrowRecords:
-    """The columns of some records, each copied out of their buffer on request."""
+    """The columns of some records, each copied out of their buffer on request.
 
-    def __init__(self, records: RecordColumns) -> None:
+    Args:
+        records: the records.
+        inflated: called if bodies are requested.
+        broker: name of their broker; empty if it is unknown.
+    """
+
+    def __init__(self, records: RecordColumns, inflated: Inflated = dict, broker: str = "") -> None:
         self._records = records
+        self._inflated = inflated
+        self._broker = broker
+
+    def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """Return a batch with the columns of a schema."""
+        arrays = [_MAKERS[field.name](self, field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -29,9 +75,23 @@ class ArrowRecords:
         """Return the topics."""
         return self._values(self._records.part("topic"), kind, is_text=True)
 
-    def body(self, kind: pa.DataType, inflated: dict[int, bytes]) -> pa.Array:
-        """Return the bodies, with `inflated` ones, by row, in place of compressed ones."""
-        return self._values(self._records.part("body"), kind, replaced=inflated)
+    def time(self, name: str, kind: pa.DataType) -> pa.Array:
+        """Return a column of times in microseconds, of a field in milliseconds."""
+        return self.number(name, kind, times=_US_PER_MS)
+
+    def body(self, kind: pa.DataType) -> pa.Array:
+        """Return the bodies, decompressed."""
+        return self._values(self._records.part("body"), kind, replaced=self._inflated())
+
+    def broker_name(self, kind: pa.DataType) -> pa.Array:
+        """Return the name of the broker, null where it is unknown."""
+        if not self._broker:
+            return pa.nulls(len(self), kind)
+        return self.constant(self._broker, kind)
+
+    def constant(self, value: object, kind: pa.DataType) -> pa.Array:
+        """Return a value in every row."""
+        return pa.repeat(pa.scalar(value, kind), len(self))
 
     def property(self, name: str, kind: pa.DataType) -> pa.Array:
         """Return one property, null for messages without it."""
@@ -73,39 +133,27 @@ class ArrowRecords:
         return pa.Array.from_buffers(kind, len(bounds) - 1, buffers, missing if is_nullable else 0)
 
 
-TIME: Final = pa.timestamp("ms", "UTC")
-PROPERTIES: Final = pa.map_(pa.string(), pa.string())
-
-Inflated: TypeAlias = Callable[[], dict[int, bytes]]
-"""Returns the decompressed bodies of compressed messages, by row."""
-
-COLUMNS: Final[dict[str, Callable[[ArrowRecords, Inflated], pa.Array]]] = {
-    "queue_id": lambda records, _: records.number("queue_id", pa.int32()),
-    "queue_offset": lambda records, _: records.number("queue_offset", pa.int64()),
-    "physical_offset": lambda records, _: records.number("physical_offset", pa.int64()),
-    "tag": lambda records, _: records.property(TAGS, pa.string()),
-    "keys": lambda records, _: records.property(KEYS, pa.string()),
-    "body": lambda records, inflated: records.body(pa.binary(), inflated()),
-    "properties": lambda records, _: records.map(PROPERTIES),
-    "flag": lambda records, _: records.number("flag", pa.int32()),
-    "born_timestamp": lambda records, _: records.number("born_timestamp_ms", TIME),
-    "store_timestamp": lambda records, _: records.number("store_timestamp_ms", TIME),
-    "reconsume_times": lambda records, _: records.number("reconsume_times", pa.int32()),
+_MAKERS: Final[dict[str, Callable[[ArrowRecords, pa.DataType], pa.Array]]] = {
+    "topic": ArrowRecords.topic,
+    "queueId": lambda records, kind: records.number("queue_id", kind),
+    "queueOffset": lambda records, kind: records.number("queue_offset", kind),
+    "brokerName": ArrowRecords.broker_name,
+    "keys": lambda records, kind: records.property(KEYS, kind),
+    "tags": lambda records, kind: records.property(TAGS, kind),
+    "body": ArrowRecords.body,
+    "properties": ArrowRecords.map,
+    "flag": lambda records, kind: records.number("flag", kind),
+    "bornTimestamp": lambda records, kind: records.time("born_timestamp_ms", kind),
+    "storeTimestamp": lambda records, kind: records.time("store_timestamp_ms", kind),
+    "physicalOffset": lambda records, kind: records.number("physical_offset", kind),
+    "reconsumeTimes": lambda records, kind: records.number("reconsume_times", kind),
+    "bodyCRC": lambda records, kind: records.number("body_crc", kind),
+    "key": lambda records, kind: records.property(KEYS, kind),
+    "value": ArrowRecords.body,
+    "partition": lambda records, kind: records.number("queue_id", kind),
+    "offset": lambda records, kind: records.number("queue_offset", kind),
+    "timestamp": lambda records, kind: records.time("store_timestamp_ms", kind),
+    "timestampType": lambda records, kind: records.constant(1, kind),
+    "headers": ArrowRecords.headers,
 }
-"""How each column is made. `keys` are separated by blanks."""
-
-
-def record_batch(
-    records: RecordColumns, inflated: Inflated, names: tuple[str, ...] | None = None
-) -> pa.RecordBatch:
-    """Return an Arrow batch with the named columns, all of `COLUMNS` by default.
-
-    Raises:
-        ValueError: a name is not a column.
-    """
-    wanted = tuple(COLUMNS) if names is None else names
-    unknown = [name for name in wanted if name not in COLUMNS]
-    if unknown:
-        raise ValueError(f"there is no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-    arrow = ArrowRecords(records)
-    return pa.RecordBatch.from_arrays([COLUMNS[name](arrow, inflated) for name in wanted], names=list(wanted))
+assert _MAKERS.keys() == _TYPES.keys()

@@ -178,18 +178,21 @@ class MessageColumns:
         """Return the messages as an Arrow batch.
 
         Args:
-            names: columns of `reput_client.consume.arrow_columns.COLUMNS`, all by default. One left out costs nothing.
+            names: columns as of Spark's source (docs/pipeline.md), by default all with RocketMQ's names. One left out
+                costs nothing; `brokerName` is null.
             max_inflated: as for `bodies`.
 
         Raises:
             ModuleNotFoundError: pyarrow is not installed.
+            ValueError: a name is not a column.
             DamagedMessage, InflatedTooLarge, UnsupportedCompression: as for `bodies`.
         """
         try:
-            from reput_client.consume.arrow_columns import record_batch
+            from reput_client.consume.arrow_columns import ArrowRecords, arrow_schema
         except ModuleNotFoundError as missing:
             raise ModuleNotFoundError(
-                f"an Arrow batch needs {missing.name}, which is not installed: pip install {missing.name}",
+                f"an Arrow batch needs {missing.name}, which is not installed: pip install 'reput-client[arrow]'",
                 name=missing.name,
             ) from missing
-        return record_batch(self.records, lambda: self._inflated_bodies(max_inflated), names)
+        records = ArrowRecords(self.records, lambda: self._inflated_bodies(max_inflated))
+        return records.record_batch(arrow_schema(names))

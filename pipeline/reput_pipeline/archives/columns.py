@@ -8,28 +8,18 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput_client.consume.arrow_columns import arrow_schema
+from reput_client.consume.column_names import NATIVE_COLUMNS
 from reput_pipeline.archives.names import NULL_VALUE
-from reput_pipeline.source.schema import NATIVE_COLUMNS
 
 PARTITION_COLUMNS: Final = {"queueId": "int", "tags": "string", "date": "string", "hour": "string"}
 """Columns that can partition an archive besides the topic; `date` and `hour` are UTC."""
 _FORMATS: Final = {"date": "%Y-%m-%d", "hour": "%H"}
-ARROW_TYPES: Final = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-}
-"""The Arrow type of a column by its Spark type."""
 
 
 def read_schema() -> pa.Schema:
     """Return the Arrow schema of messages read for an archive: the native columns without the topic."""
-    return pa.schema(
-        [pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items() if name != "topic"]
-    )
+    return arrow_schema(name for name in NATIVE_COLUMNS if name != "topic")
 
 
 def file_schema(partition_by: Sequence[str]) -> pa.Schema:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
-from reput_pipeline.archives.columns import ARROW_TYPES
+from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.names import NULL_VALUE
 from reput_pipeline.jobs.command_line import job, main
@@ -30,13 +30,12 @@ from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import plan
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.schema import NATIVE_COLUMNS
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json
 from reput_protocol.record.message_id import decode_offset_message_id
 
-_SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in NATIVE_COLUMNS.items()])
+_SCHEMA = arrow_schema()
 
 
 @dataclass(frozen=True)

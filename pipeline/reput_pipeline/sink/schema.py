@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from reput_pipeline.source.schema import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
+from reput_client.consume.column_names import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
 from reput_pipeline.spark.errors import SinkError
 
 if TYPE_CHECKING:

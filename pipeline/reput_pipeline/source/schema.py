@@ -1,49 +1,16 @@
-"""The columns of the source: native ones with RocketMQ's names, or those of Spark's Kafka source.
-
-A query may ask for any subset in any order; other columns are not decoded.
-"""
+"""The columns of the source, and their types in Spark."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from reput_client.consume.column_names import KAFKA_COLUMNS, KAFKA_HEADERS, NATIVE_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-NATIVE_COLUMNS: Final = {
-    "topic": "string",
-    "queueId": "int",
-    "queueOffset": "bigint",
-    "brokerName": "string",
-    "keys": "string",
-    "tags": "string",
-    "body": "binary",
-    "properties": "map<string,string>",
-    "flag": "int",
-    "bornTimestamp": "timestamp",
-    "storeTimestamp": "timestamp",
-    "physicalOffset": "bigint",
-    "reconsumeTimes": "int",
-    "bodyCRC": "int",
-}
-"""Spark types of the native columns, in order; `keys` holds keys separated by spaces."""
-
-KAFKA_COLUMNS: Final = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-}
-"""The columns of Spark's Kafka source; `timestampType` is 1, the log's append time."""
-
-KAFKA_HEADERS: Final = "array<struct<key:string,value:binary>>"
-"""Type of the column `headers`, which `includeHeaders` adds."""
 
 
 class SchemaError(ValueError):

@@ -44,7 +44,7 @@ def test_arrow_has_the_same_bound() -> None:
     columns = columns_of(400, 400, 400)
     with pytest.raises(InflatedTooLarge):
         columns.to_arrow(("body",), max_inflated=1000)
-    assert columns.to_arrow(("queue_offset",), max_inflated=1).num_rows == 3
+    assert columns.to_arrow(("queueOffset",), max_inflated=1).num_rows == 3
     assert columns.to_arrow(("body",)).column(0).to_pylist() == [bytes(400)] * 3
 
 

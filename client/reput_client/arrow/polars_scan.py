@@ -1,0 +1,79 @@
+"""A topic or a store directory as a lazy source of Polars."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from reput_client.arrow.batches import LOG_BATCH_ROWS
+from reput_client.arrow.read import TIMEOUT_S, Position, read_arrow
+from reput_client.consume.arrow_columns import arrow_schema
+from reput_client.credentials import Credentials
+from reput_client.tls import TLS
+from reput_protocol.filter.tags import ALL
+
+
+def scan_polars(
+    source: str | os.PathLike[str],
+    topic: str,
+    *,
+    start: Position = "earliest",
+    end: Position = "latest",
+    queues: Iterable[int] | None = None,
+    tags: str = ALL,
+    timeout_s: float = TIMEOUT_S,
+    tls: TLS | None = None,
+    credentials: Credentials | None = None,
+) -> pl.LazyFrame:
+    """Return a topic as a lazy frame with all columns of RocketMQ's names.
+
+    Nothing is opened now: each query, on `collect`, reads the topic as `read_arrow` does, up to where it ends then. A
+    query decodes only the columns that it uses, filters each batch as it is read, and ends once it has as many rows as
+    it needs (`head`). `start`, `end`, `queues` and `tags` are what spares reading messages. `properties` is a list of
+    structures of `key` and `value`. A query raises what `read_arrow` and its reader raise.
+
+    Args:
+        source, topic, start, end, queues, tags, timeout_s, tls, credentials: as of `read_arrow`.
+    """
+    numbers = None if queues is None else list(queues)
+
+    def batches(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        rows: int | None,
+        batch_rows: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        # Of a batch without columns, Polars cannot count the rows.
+        columns = ["queueOffset"] if with_columns == [] else with_columns
+        reader = read_arrow(
+            source,
+            topic,
+            columns=columns,
+            start=start,
+            end=end,
+            queues=numbers,
+            tags=tags,
+            batch_rows=min(batch_rows or LOG_BATCH_ROWS, LOG_BATCH_ROWS),
+            timeout_s=timeout_s,
+            tls=tls,
+            credentials=credentials,
+        )
+        left = rows
+        for batch in reader:
+            found = pl.DataFrame(batch)
+            if predicate is not None:
+                found = found.filter(predicate)
+            if left is not None:
+                found = found.head(left)
+                left -= len(found)
+            yield found if with_columns is None else found.select(with_columns)
+            if left == 0:
+                return
+
+    schema = pl.DataFrame(arrow_schema().empty_table()).schema
+    return register_io_source(
+        batches, schema=schema, explain_name="Reput", explain_detail=f"{topic} of {os.fspath(source)}"
+    )
