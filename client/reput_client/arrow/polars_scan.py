@@ -41,13 +41,11 @@ def scan_polars(
     numbers = None if queues is None else list(queues)
 
     def batches(
-        with_columns: list[str] | None,
+        columns: list[str] | None,
         predicate: pl.Expr | None,
         rows: int | None,
         batch_rows: int | None,
     ) -> Iterator[pl.DataFrame]:
-        # Of a batch without columns, Polars cannot count the rows.
-        columns = ["queueOffset"] if with_columns == [] else with_columns
         reader = read_arrow(
             source,
             topic,
@@ -69,7 +67,7 @@ def scan_polars(
             if left is not None:
                 found = found.head(left)
                 left -= len(found)
-            yield found if with_columns is None else found.select(with_columns)
+            yield found
             if left == 0:
                 return
 
