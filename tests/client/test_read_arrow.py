@@ -240,6 +240,10 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def no_more_descriptors_than(before: int) -> bool:
+    return open_descriptors() <= before
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -343,7 +347,9 @@ def test_duckdb_polars_and_pandas_find_the_same_sums(scene: Scene, expected: lis
         for of in (by_duckdb, by_polars, by_pandas):
             assert of(source) == sums(expected), of.__name__
     reader = read_arrow(scene.copy, TOPIC)  # noqa: F841 (the query names it)
-    assert duckdb.sql("SELECT count(*) FROM reader").fetchall() == [(len(expected),)]
+    named = duckdb.sql("SELECT count(*) FROM reader")
+    assert named is not None
+    assert named.fetchall() == [(len(expected),)]
 
 
 @pytest.mark.parametrize("store", GOLDEN, ids=lambda path: path.name.partition(".tar")[0])

@@ -24,7 +24,9 @@ from reput_client.tls import TLS
 from reput_protocol.errors import ErrorCode, TopicNotFound
 from reput_protocol.filter.tags import ALL, TagFilter
 
-Position: TypeAlias = "Literal['earliest', 'latest'] | datetime | Mapping[int | tuple[str, int], int]"
+Position: TypeAlias = (
+    Literal["earliest", "latest"] | datetime | Mapping[int, int] | Mapping[tuple[str, int], int]
+)
 """A place in a topic: a word, the first message stored at or after a moment, or offsets by queue.
 
 A queue is named by its number, or by the name of its broker and its number. A datetime without a time zone is local
@@ -251,8 +253,8 @@ class _Wanted:
                 for queue in queues
             }
         if isinstance(position, Mapping):
-            default = "earliest" if name == "start" else "latest"
-            offsets = self._offsets(name, default, queues, bounds, offset_at)
+            unnamed: Position = "earliest" if name == "start" else "latest"
+            offsets = self._offsets(name, unnamed, queues, bounds, offset_at)
             for key, offset in position.items():
                 queue = self._named(name, key, queues)
                 low, high = bounds[queue]
