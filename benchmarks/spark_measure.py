@@ -113,6 +113,14 @@ def per_cpu_second(name: str, rows: int, ours: Sequence[Spent]) -> Line:
     return Line(name, "rows/CPU s", middle, rounds=len(rates), spread=(max(rates) - min(rates)) / middle)
 
 
+def ns_per_row(name: str, rows: int, ours: Sequence[Spent], goal: float | None = None) -> Line:
+    """Return a line of CPU time per row, in nanoseconds; `goal` is an upper bound."""
+    times = [one.cpu / rows * 1e9 for one in ours]
+    middle = statistics.median(times)
+    spread = (max(times) - min(times)) / middle
+    return Line(name, "ns/row", middle, goal=goal, at_most=True, rounds=len(times), spread=spread)
+
+
 HEADINGS = ("", "unit", "ours", "baseline", "ratio", "ratio, CPU", "goal", "floor", "rounds", "spread", "")
 
 

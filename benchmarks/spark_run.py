@@ -1,7 +1,7 @@
 """`make bench KIND=spark`: the pipeline on Spark, as one table of ratios.
 
     python benchmarks/spark_run.py [--messages 300000] [--size 300] [--rounds 3] [--cores 2]
-        [--only scan,short,stream,parts,sink,archive,audit,memory,workers]
+        [--only scan,arrow,short,stream,parts,sink,archive,audit,memory,workers]
 
 Everything runs in one session, both sides of a ratio alternately; only ratios can be compared across machines. `ratio`
 is of elapsed time, `ratio, CPU` of the CPU seconds of Spark and its workers, which other load on the machine changes
@@ -38,7 +38,7 @@ from spark_source import LOG_FILE_BYTES, SHORT, TOPIC, SourceBench, fill, read_t
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.spark_cluster import SparkCluster
 
-MEASURES = ("scan", "short", "stream", "parts", "sink", "archive", "audit", "memory", "workers")
+MEASURES = ("scan", "arrow", "short", "stream", "parts", "sink", "archive", "audit", "memory", "workers")
 WORKER_MIB = 200.0
 Measure = Callable[[], Iterator[Line]]
 
@@ -104,12 +104,12 @@ class Bench:
 
     def _in_session(self, spark: Any, only: list[str]) -> None:
         given, root, turns = self._given, self._root, self._turns
-        if {"scan", "short", "stream", "parts"} & set(only):
+        if {"scan", "arrow", "short", "stream", "parts"} & set(only):
             if "short" in only:
                 fill(root / "short", given.messages, SHORT)
             with self._serving() as address:
                 source = SourceBench(spark, root, address, given.messages, turns)
-                for name in ("scan", "short", "stream", "parts"):
+                for name in ("scan", "arrow", "short", "stream", "parts"):
                     if name in only:
                         self._take(name, getattr(source, name))
         if "sink" in only:

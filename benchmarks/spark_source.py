@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from filled_store import dispatch, opened, options_for, put
+from reput_client.arrow import read_arrow
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from spark_measure import Line, LostRows, Turns, Way, compared, per_cpu_second
+from spark_measure import Line, LostRows, Turns, Way, compared, ns_per_row, per_cpu_second
 from spark_ready import BATCH_ROWS, ReadySource
 
 TOPIC = "bench"
@@ -76,6 +77,10 @@ def read_through(make: Callable[[], Any]) -> int:
     frame = make().observe(seen, count(lit(1)).alias("rows"))
     frame.write.format("noop").mode("overwrite").save()
     return int(seen.get["rows"])
+
+
+def _arrow_rows(source: str, columns: list[str] | None = None) -> int:
+    return sum(batch.num_rows for batch in read_arrow(source, TOPIC, columns=columns))
 
 
 class SourceBench:
@@ -145,6 +150,33 @@ class SourceBench:
         yield per_cpu_second("offline source", rows, spent["offline"])
         yield per_cpu_second("offline, three columns", rows, spent["three"])
         yield per_cpu_second("live source, broker included", rows, spent["live"])
+
+    def arrow(self) -> Iterator[Line]:
+        """Measure `read_arrow`, which has one thread, compared with Spark's reading of the same columns."""
+        path, address = self._offline["path"], self._live["nameServer"]
+        three = [column.split()[0] for column in THREE.split(", ")]
+        spent = self._turns.take(
+            self._messages,
+            {
+                "spark": partial(read_through, lambda: self._frame(**self._offline)),
+                "arrow": partial(_arrow_rows, path),
+                "three of spark": partial(read_through, lambda: self._frame(THREE, **self._offline)),
+                "three": partial(_arrow_rows, path, three),
+                "live": partial(_arrow_rows, address),
+            },
+        )
+        rows = self._messages
+        yield compared("read_arrow / Spark, offline", rows, spent["arrow"], spent["spark"], goal=3.0)
+        yield compared(
+            "read_arrow / Spark, offline, three columns",
+            rows,
+            spent["three"],
+            spent["three of spark"],
+            goal=3.0,
+        )
+        yield ns_per_row("read_arrow, offline", rows, spent["arrow"])
+        yield ns_per_row("read_arrow, offline, three columns", rows, spent["three"], goal=600)
+        yield ns_per_row("read_arrow, live, broker included", rows, spent["live"])
 
     def short(self) -> Iterator[Line]:
         """Measure reading short bodies, whose records are mostly fields and properties."""
