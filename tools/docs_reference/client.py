@@ -36,6 +36,7 @@ GROUPS = {
         "MessageQueue",
     ),
     "Handling failures": ("OnFailure", "RetryHere", "GiveBack", "StopRunning", "Verdict", "Again", "Failure"),
+    "Arrow": ("arrow.read.read_arrow", "arrow.polars_scan.scan_polars"),
     "Administration": ("Admin",),
     "Tracing": ("otel.instrument", "otel.uninstrument", "otel.processing"),
 }
