@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -231,9 +232,7 @@ def test_a_reader_that_is_dropped_closes_its_files_and_connections(scene: Scene)
         reader = read_arrow(source, TOPIC, batch_rows=10)
         assert reader.read_next_batch().num_rows == 10
         del reader
-        wait_until(
-            lambda before=before: open_descriptors() <= before
-        )  # the broker closes its end a little later
+        wait_until(partial(no_more_descriptors_than, before))  # the broker closes its end a little later
 
 
 def open_descriptors() -> int:

@@ -62,5 +62,5 @@ def test_metrics(texts: dict[str, str]) -> None:
 
 
 def test_the_api_of_the_client(texts: dict[str, str]) -> None:
-    listed = re.findall(r"(?m)^::: (?!reput_client\.otel)[\w.]+\.(\w+)$", texts["client.md"])
+    listed = re.findall(r"(?m)^::: (?!reput_client\.(?:otel|arrow)\.)[\w.]+\.(\w+)$", texts["client.md"])
     assert sorted([*listed, *errors.__all__]) == sorted(dir(reput_client))

@@ -88,8 +88,10 @@ def test_any_part_has_its_messages(
     columns = ["topic", "queueId", "queueOffset", "storeTimestamp", "tags", "body"]
     rows = read_arrow(scene.root, topic, columns=columns, batch_rows=batch_rows, **given).read_all()
     found = [
-        Stored(*row[:3], round(row[3].timestamp() * 1000), *row[4:])
-        for row in zip(*(rows[name].to_pylist() for name in columns), strict=True)
+        Stored(at, queue_id, offset, round(when.timestamp() * 1000), tag, body)
+        for at, queue_id, offset, when, tag, body in zip(
+            *(rows[name].to_pylist() for name in columns), strict=True
+        )
     ]
     assert sorted(found) == sorted(
         stored
