@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
@@ -21,6 +22,10 @@ from reput_protocol.printable import counted, printable_json
 if TYPE_CHECKING:
     from reput_broker.tools.export import ExportRange, TopicExport
     from reput_protocol.record.record import Record
+
+
+_GROUP_ROWS: Final = 65_536
+_GROUP_BYTES: Final = 64 << 20
 
 
 class _PositionType(click.ParamType[Position]):
@@ -75,18 +80,11 @@ def export(
     Every record is checked. A damaged message is left out and reported on stderr; the exit code is then 7.
     """
     from reput_broker.tools.dump import NotThere
-    from reput_broker.tools.export import ParquetMissing, TopicExport, require_parquet, write_parquet
+    from reput_broker.tools.export import TopicExport
 
     printer = Printer(settings)
     if form == "parquet":
-        if str(target) == "-":
-            raise CommandFailed("a Parquet file needs a name", remedy="-o FILE", code=ExitCode.USAGE)
-        try:
-            require_parquet()
-        except ParquetMissing as error:
-            raise CommandFailed(
-                str(error), remedy="pip install pyarrow, or -f jsonl", code=ExitCode.FAILED
-            ) from error
+        _require_parquet(target)
     with locked(directory), progress(settings, f"exporting {topic}") as report_progress:
         try:
             source = TopicExport(layout_of(directory), topic, _range(start, stop))
@@ -95,15 +93,16 @@ def export(
                 str(error), remedy=f"reput store dump {directory.root} --topics", code=ExitCode.NOT_FOUND
             ) from error
         records = _good(source, report_progress)
+        undecoded = 0
         if form == "parquet":
-            count = write_parquet(target, records)
+            count, undecoded = _write_parquet(target, records)
         else:
             with _opened(target) as file:
                 count = _write_lines(file, records)
     printer.note(f"{counted(count, 'message')} of {topic}")
-    if source.bad_count:
+    if bad_count := source.bad_count + undecoded:
         printer.note(
-            f"{counted(source.bad_count, 'damaged message was', 'damaged messages were')} left out: "
+            f"{counted(bad_count, 'damaged message was', 'damaged messages were')} left out: "
             f"reput store verify {directory.root}"
         )
         return ExitCode.DAMAGE
@@ -143,6 +142,69 @@ def _write_lines(file: TextIO, records: Iterator[Record]) -> int:
         file.write(printable_json(record_fields(record)) + "\n")
         count += 1
     return count
+
+
+def _require_parquet(target: Path) -> None:
+    if str(target) == "-":
+        raise CommandFailed("a Parquet file needs a name", remedy="-o FILE", code=ExitCode.USAGE)
+    for name in ("numpy", "pyarrow"):
+        if find_spec(name) is None:
+            raise CommandFailed(
+                f"Parquet needs {name}, which is not installed",
+                remedy="pip install 'reput-client[arrow]', or -f jsonl",
+                code=ExitCode.FAILED,
+            )
+
+
+def _write_parquet(target: Path, records: Iterator[Record]) -> tuple[int, int]:
+    """Write a row for each message, with the columns of Spark's source.
+
+    Returns:
+        The numbers of rows, and of messages whose body cannot be decompressed.
+    """
+    import pyarrow.parquet as pq
+
+    from reput_client.arrow.batches import BatchMaker
+    from reput_client.consume.arrow_columns import arrow_schema
+    from reput_client.consume.pull import read_records
+    from reput_protocol.filter.tags import TagFilter
+    from reput_protocol.record.columns import RecordColumns
+    from reput_protocol.record.record import encode_record
+
+    count = bad = 0
+
+    def on_bad_row(columns: RecordColumns, row: int, reason: str) -> None:
+        nonlocal bad
+        bad += 1
+        queue = f"{bytes(columns.topic(row)).decode()}/{int(columns.queue_id[row])}"
+        say(f"damaged: message {int(columns.queue_offset[row])} of {queue}: {reason}")
+
+    maker = BatchMaker(arrow_schema(), TagFilter.parse("*"), on_bad_row)
+    temporary = target.with_name(target.name + ".tmp")
+    try:
+        with pq.ParquetWriter(temporary, maker.schema, compression="zstd") as writer:
+            for block in _blocks(map(encode_record, records)):
+                for batch in maker.make(RecordColumns(block, read_records(block)), ""):
+                    writer.write_batch(batch)
+                    count += batch.num_rows
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count, bad
+
+
+def _blocks(records: Iterator[bytes]) -> Iterator[bytes]:
+    """Join records to blocks of a row group each."""
+    block: list[bytes] = []
+    size = 0
+    for record in records:
+        block.append(record)
+        size += len(record)
+        if size >= _GROUP_BYTES or len(block) >= _GROUP_ROWS:
+            yield b"".join(block)
+            block, size = [], 0
+    if block:
+        yield b"".join(block)
 
 
 @contextmanager

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
 from reput_cli.failures import CommandFailed
 from reput_cli.store import command
+from reput_client.arrow import read_arrow
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.record.record import Record
 from support.store_samples import fill, hashes, records_of
-from support.stores import FakeClock, bodies, flip_bit, opened, put, small_options
+from support.stores import FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options
 
 
 @pytest.fixture
@@ -134,6 +138,37 @@ def test_export_to_a_file(store: Path, tmp_path: Path) -> None:
     assert damaged.return_value == ExitCode.DAMAGE
     assert len(target.read_text().splitlines()) == 59
     assert "message 0 of T/0" in damaged.stderr
+
+
+def test_export_to_parquet_has_the_columns_of_spark(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.parquet"
+    done = reput_store("export", store, "--topic", "T", "-f", "parquet", "-o", target)
+    assert done.return_value == ExitCode.DONE
+    everything = (
+        read_arrow(store, "T").read_all().sort_by([("queueId", "ascending"), ("queueOffset", "ascending")])
+    )
+    assert pq.read_table(target).equals(everything)
+    place = records_of(store)[0]
+    flip_bit(place.path, place.body)
+    damaged = reput_store("export", store, "--topic", "T", "-f", "parquet", "-o", target)
+    assert damaged.return_value == ExitCode.DAMAGE
+    assert "message 0 of T/0" in damaged.stderr
+    assert pq.read_table(target).equals(everything.slice(1))
+    assert [path.name for path in tmp_path.glob("out*")] == ["out.parquet"]
+
+
+def test_a_body_that_cannot_be_decompressed_is_not_in_parquet(tmp_path: Path) -> None:
+    store = opened(small_options(tmp_path / "s"))
+    for body, flag in ((b"plain", 0), (zlib.compress(b"x" * 99), 1), (b"no zlib", 1)):
+        store.put_record(Record("T", body, sys_flag=flag))
+    dispatch_all(store)
+    store.close()
+    target = tmp_path / "out.parquet"
+    done = reput_store("export", tmp_path / "s", "--topic", "T", "-f", "parquet", "-o", target)
+    assert done.return_value == ExitCode.DAMAGE
+    assert "damaged: message 2 of T/0: " in done.stderr
+    assert "1 damaged message was left out" in done.stderr
+    assert pq.read_table(target)["body"].to_pylist() == [b"plain", b"x" * 99]
 
 
 def test_repair_shows_and_does(store: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from reput_broker.tools.dump import (
     dump_queue,
     dump_topics,
 )
-from reput_broker.tools.export import BadMessage, ExportRange, ParquetMissing, TopicExport, write_parquet
+from reput_broker.tools.export import BadMessage, ExportRange, TopicExport
 from reput_protocol.record.record import Record
 from reput_protocol.store.layout import StoreLayout
 from support.store_samples import fill, records_of, write_index
@@ -127,21 +126,3 @@ def test_a_damaged_message_is_never_returned(store: Path) -> None:
     assert [(message.queue_id, message.queue_offset) for message in bad] == [(0, 2), (0, 3), (1, 0)]
     assert len(found) == 60
     assert "BODYCRC" in bad[0].reason
-
-
-def test_parquet_says_what_it_needs_or_writes_a_row_a_message(store: Path) -> None:
-    path = store.with_name("out.parquet")
-    records = [record for record in exported(store) if isinstance(record, Record)]
-    if importlib.util.find_spec("pyarrow") is None:
-        with pytest.raises(ParquetMissing, match="pyarrow"):
-            write_parquet(path, records)
-        assert not path.exists()
-        return
-    import pyarrow.parquet as pq
-
-    assert write_parquet(path, records) == 60
-    rows = pq.read_table(path).to_pylist()
-    assert [row["body"] for row in rows[:2]] == [b"body-0000", b"body-0002"]
-    assert (rows[0]["topic"], rows[0]["tag"], rows[0]["keys"]) == ("T", "tag0", ["k0"])
-    assert dict(rows[0]["properties"])["colour"] == "blue"
-    assert list(path.parent.glob("*.tmp")) == []
