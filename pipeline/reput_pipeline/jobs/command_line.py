@@ -24,7 +24,7 @@ from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json, printable_lines
 
 _MASTER: Final = re.compile(
-    r"local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]|yarn|(spark|k8s)://.+"
+    r"none|local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]|yarn|(spark|k8s)://.+"
 )
 
 
@@ -39,7 +39,8 @@ def job(function: Callable[..., Outcome]) -> click.Command:
         assert run is not None, "a job is started by run_job"
         if master is not None and _MASTER.fullmatch(master) is None:
             raise ArgumentError(
-                "--master", f"{master!r} is not valid; it is local[N], spark://HOST:PORT, yarn or k8s://URL"
+                "--master",
+                f"{master!r} is not valid; it is local[N], spark://HOST:PORT, yarn, k8s://URL or none",
             )
         run.master, run.quiet, run.verbosity = master, quiet, verbose
         run.conf = dict(_pair(text, "--conf") for text in conf)
@@ -49,7 +50,8 @@ def job(function: Callable[..., Outcome]) -> click.Command:
         click.option(
             "--master",
             metavar="URL",
-            help="Where Spark runs.  [default: that of spark-submit, or local[*]]",
+            help="Where Spark runs; none: in this process, without Spark and Java.  "
+            "[default: that of spark-submit, or local[*]]",
         ),
         click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
         click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),

@@ -7,8 +7,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from reput_pipeline.jobs.outcomes import ArgumentError
 from reput_pipeline.spark.session import make_session
 from reput_pipeline.spark.worker_process import TaskOf
 from reput_protocol.printable import printable_lines
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+IN_PROCESS: Final = "none"
+"""The `--master` of a job without Spark."""
 _POLL_S: Final = 0.5
 _LINE_EVERY_S: Final = 10.0
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
@@ -45,7 +49,16 @@ class JobRun:
 
     @property
     def spark(self) -> SparkSession:
-        """The session, started on first use, so that a wrong argument is reported at once."""
+        """The session, started on first use, so that a wrong argument is reported at once.
+
+        Raises:
+            ArgumentError: the job is to run without Spark.
+        """
+        if self.is_in_process:
+            raise ArgumentError(
+                "--master",
+                f"the job {self.name} needs Spark here; --master none is for archive, audit, find, lag and rebuild",
+            )
         if self._session is None:
             from pyspark.sql import SparkSession
 
@@ -56,9 +69,14 @@ class JobRun:
         return self._session
 
     @property
+    def is_in_process(self) -> bool:
+        """Whether tasks run in this process, one after the other, without Spark and Java."""
+        return self.master == IN_PROCESS
+
+    @property
     def parallelism(self) -> int:
         """The number of tasks that run at once."""
-        return max(1, self.spark.sparkContext.defaultParallelism)
+        return 1 if self.is_in_process else max(1, self.spark.sparkContext.defaultParallelism)
 
     def source(self, options: Mapping[str, str], columns: Sequence[str] = ()) -> DataFrame:
         """Return messages for options of the source."""
@@ -81,6 +99,14 @@ class JobRun:
         """
         if not items:
             return []
+        if self.is_in_process:
+            results: list[R] = []
+            done = 0
+            with self._shown(what, lambda: f"{done} of {len(items)} tasks"):
+                for item in items:
+                    results += work(item)
+                    done += 1
+            return results
         with self.progress(what):
             tasks = self.spark.sparkContext.parallelize(items, min(len(items), parts or len(items)))
             return tasks.flatMap(TaskOf(work)).collect()
@@ -104,10 +130,15 @@ class JobRun:
     @contextmanager
     def progress(self, what: str) -> Iterator[None]:
         """Show the progress of Spark's tasks while the block runs; without a terminal, a line each 10 s."""
+        tracker = self.spark.sparkContext.statusTracker()
+        with self._shown(what, partial(_tasks_text, tracker)):
+            yield
+
+    @contextmanager
+    def _shown(self, what: str, progress: Callable[[], str]) -> Iterator[None]:
         if self.quiet:
             yield
             return
-        tracker = self.spark.sparkContext.statusTracker()
         stop = threading.Event()
         on_terminal = sys.stderr.isatty()
 
@@ -117,7 +148,7 @@ class JobRun:
                 waited += _POLL_S
                 text = ""
                 with contextlib.suppress(Exception):  # the session may be ending
-                    text = _tasks_text(tracker)
+                    text = progress()
                 if text and text != shown and (on_terminal or waited >= _LINE_EVERY_S):
                     shown, waited = text, 0.0
                     sys.stderr.write(f"\r{what}: {text}\x1b[K" if on_terminal else f"{what}: {text}\n")

@@ -1,0 +1,103 @@
+"""Jobs with `--master none`: in this process, without Spark and Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from reput_client.arrow import read_arrow
+from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.write import write_task
+from reput_pipeline.jobs import run as job_run
+from reput_protocol.exit_codes import ExitCode
+from support.pipeline_jobs import Run, runner
+from support.store_samples import MESSAGES, fill
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def no_session(*_given: object, **_more: object) -> None:
+        raise AssertionError("a session was started")
+
+    monkeypatch.setattr(job_run, "make_session", no_session)
+    return runner(capfd)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "s"
+    fill(path)
+    return path
+
+
+def test_a_directory_is_archived_batch_by_batch(run: Run, root: Path, tmp_path: Path) -> None:
+    arguments = (
+        "archive",
+        "--path",
+        root,
+        "--to",
+        tmp_path / "a",
+        "--batch-messages",
+        25,
+        "--master",
+        "none",
+    )
+    first = run(*arguments, "--batches", 1)
+    assert (first.code, first.result["batches"]) == (0, 1), first.err
+    rest = run(*arguments)
+    assert (rest.result["rows"], rest.result["rows_in_archive"]) == (
+        MESSAGES - first.result["rows"],
+        MESSAGES,
+    )
+    assert archived(tmp_path / "a") == stored(root)
+    assert run(*arguments).result["rows"] == 0
+
+
+def test_a_batch_that_failed_is_written_again(
+    run: Run, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("archive", "--path", root, "--to", tmp_path / "a", "--file-messages", 7, "--master", "none")
+
+    def failing(task: Any) -> Any:
+        yield next(iter(write_task(task)))
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("reput_pipeline.jobs.archive.write_task", failing)
+        failed = run(*arguments)
+    assert failed.code == ExitCode.FAILED
+    assert "No space left on device" in failed.err
+    assert ArchiveDirectory(tmp_path / "a").unfinished() is not None
+    again = run(*arguments)
+    assert again.code == 0
+    assert "batch 0 was interrupted: it is written again" in again.err
+    assert archived(tmp_path / "a") == stored(root)
+
+
+def test_messages_are_found_and_a_directory_audited(run: Run, root: Path) -> None:
+    audited = run("audit", "--path", root, "--master", "none")
+    assert (audited.code, audited.result["status"]) == (0, "done"), audited.err
+    found = run("find", "--path", root, "--text", "body-0007", "--master", "none")
+    assert found.code == 0, found.err
+    assert "body-0007" in "".join(found.lines)
+
+
+def test_a_job_that_needs_spark_says_so(run: Run, root: Path) -> None:
+    refused = run("report", "--path", root, "--master", "none")
+    assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--master")
+    assert "the job report needs Spark" in refused.err
+
+
+def archived(root: Path) -> list[tuple[int, int, bytes]]:
+    return places(pq.read_table(root).to_pylist())
+
+
+def stored(root: Path) -> list[tuple[int, int, bytes]]:
+    return places(read_arrow(root, "T").read_all().to_pylist())
+
+
+def places(rows: list[dict[str, Any]]) -> list[tuple[int, int, bytes]]:
+    return sorted((row["queueId"], row["queueOffset"], row["body"]) for row in rows)
