@@ -193,9 +193,9 @@ def _write_parquet(target: Path, records: Iterator[Record]) -> tuple[int, int]:
     return count, bad
 
 
-def _blocks(records: Iterator[bytes]) -> Iterator[bytes]:
+def _blocks(records: Iterator[bytearray]) -> Iterator[bytes]:
     """Join records to blocks of a row group each."""
-    block: list[bytes] = []
+    block: list[bytearray] = []
     size = 0
     for record in records:
         block.append(record)
