@@ -59,13 +59,13 @@ class BulkReader(Client):
     # -- topics and offsets ----------------------------------------------------------------------------------------
 
     async def cluster(self) -> ClusterInfo:
-        """Return the brokers of the cluster.
+        """Return the brokers of the cluster, also those without a master; requests to them wait for one.
 
         Raises:
-            BrokerNotFound: there is no master.
+            BrokerNotFound: there is none.
         """
         found = await self._session.cluster(self._session.deadline(None))
-        if not found.masters:
+        if not found.broker_addr_table:
             raise BrokerNotFound("", "")
         return found
 

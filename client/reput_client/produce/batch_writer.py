@@ -6,9 +6,13 @@ or a broker restart only costs time, if the broker is back before the timeout.
 
 from __future__ import annotations
 
+import logging
+import os
+import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from tempfile import SpooledTemporaryFile
 from typing import Final, NamedTuple, Self
 
 from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
@@ -43,6 +47,12 @@ WINDOW_BYTES: Final = 8 << 20
 FRAME_BYTES: Final = 1 << 20
 _MSGPACK: Final = HeaderType.MSGPACK
 _RETRY_PAUSE_S: Final = 0.05
+_STAGED_AGAIN_MAX: Final = 5
+"""How often a staging that went with its broker's master is sent again."""
+_KEPT_BYTES_MAX: Final = 1 << 30
+"""Of a larger staging nothing is kept, so that it cannot be sent again."""
+
+log = logging.getLogger("reput_client")
 
 
 class StagingScope(NamedTuple):
@@ -53,6 +63,45 @@ class StagingScope(NamedTuple):
     partition_id: int
     staging_id: str
     """New for every attempt."""
+
+
+class _Kept:
+    """The frames of a staging, to be sent again: in memory, or, once they are larger than a window, in a file."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._file = SpooledTemporaryFile(max_size=memory_bytes)  # noqa: SIM115 (closed with the staging)
+        self._sizes: list[int] = []
+        self._bytes = 0
+        self.is_whole = True
+
+    def add(self, frame: bytes) -> None:
+        """Keep a frame; if it does not fit, keep none."""
+        if not self.is_whole:
+            return
+        self._bytes += len(frame)
+        self._sizes.append(len(frame))
+        try:
+            self.is_whole = self._bytes <= _KEPT_BYTES_MAX
+            if self.is_whole:
+                self._file.seek(0, os.SEEK_END)
+                self._file.write(frame)
+        except OSError as error:
+            log.info("a staging is not kept, to be sent again: %s", error)
+            self.is_whole = False
+        if not self.is_whole:
+            self.close()
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield all frames."""
+        position = 0
+        for size in self._sizes:
+            self._file.seek(position)
+            yield self._file.read(size)
+            position += size
+
+    def close(self) -> None:
+        """Forget the frames."""
+        self._file.close()
 
 
 class _Sent:
@@ -99,6 +148,8 @@ class BatchWriter(Client):
         self._window: deque[_Sent] = deque()
         self._bytes = 0
         self._scope: StagingScope | None = None
+        self._kept = _Kept(0)
+        self._again = 0
         self._parts: list[Buffer] = []
         self._parts_bytes = 0
         self._position = self._messages = self._checksum = 0
@@ -132,6 +183,7 @@ class BatchWriter(Client):
 
     async def aclose(self) -> None:
         """Close the connections. Unanswered requests may or may not have been executed."""
+        self._kept.close()
         self._session.close()
 
     async def write_queues(self, topic: str) -> list[int] | None:
@@ -147,8 +199,14 @@ class BatchWriter(Client):
     # -- staging ---------------------------------------------------------------------------------------------------
 
     def begin(self, scope: StagingScope) -> None:
-        """Start a new staging for `scope`."""
+        """Start a new staging for `scope`.
+
+        A broker's next master has nothing of it; then all of it, up to 1 GiB, is staged again under another id.
+        """
         self._scope = scope
+        self._kept.close()
+        self._kept = _Kept(self._window_bytes)
+        self._again = 0
         self._parts, self._parts_bytes = [], 0
         self._position = self._messages = self._checksum = 0
 
@@ -163,26 +221,65 @@ class BatchWriter(Client):
             await self._send_parts()
 
     async def _send_parts(self) -> None:
+        frame = b"".join(self._parts)
+        self._parts, self._parts_bytes = [], 0
+        self._kept.add(frame)
+        try:
+            await self._send_frame(frame)
+        except BrokerError as error:
+            await self._stage_again(error)
+
+    async def _send_frame(self, frame: bytes) -> None:
         scope = self._scope
         assert scope is not None, "begun before"
         ext = StageRecordsHeader(*scope, self._position).to_ext(_MSGPACK)
-        body = b"".join(self._parts)
-        self._position += self._parts_bytes
-        self._parts, self._parts_bytes = [], 0
-        await self._send(RequestCode.STAGE_RECORDS, ext, body, f"staging {scope.staging_id}")
+        self._position += len(frame)
+        await self._send(RequestCode.STAGE_RECORDS, ext, frame, f"staging {scope.staging_id}")
+
+    async def _stage_again(self, error: BrokerError) -> None:
+        """Send all frames under a new id, if the broker has lost the staging, or raise the error that said so."""
+        while True:
+            scope = self._scope
+            self._again += 1
+            is_lost = error.error is ErrorCode.NOT_FOUND and scope is not None
+            if not is_lost or not self._kept.is_whole or self._again > _STAGED_AGAIN_MAX:
+                raise error
+            assert scope is not None, "it is lost"
+            log.info("staging %s is sent again: %s", scope.staging_id, error)
+            self._scope = scope._replace(staging_id=uuid.uuid4().hex)
+            self._abandon()
+            self._window.clear()
+            self._bytes = self._position = 0
+            try:
+                for frame in self._kept.frames():
+                    await self._send_frame(frame)
+            except BrokerError as another:
+                error = another
+            else:
+                return
 
     async def end(self) -> StagedPart:
         """Wait until everything staged is on the broker's disk, or raise like `put`; return what `commit` needs."""
+        while True:
+            await self.drain()
+            try:
+                await self._end()
+                break
+            except BrokerError as error:
+                await self._stage_again(error)
+        self._kept.close()
+        assert self._scope is not None, "begun before"
+        return StagedPart(self._scope.staging_id, self._messages, self._checksum)
+
+    async def _end(self) -> None:
         scope = self._scope
         assert scope is not None, "begun before"
-        await self.drain()
         header = EndStagingHeader(
             scope.query_id, scope.batch_id, scope.staging_id, self._position, self._messages, self._checksum
         )
         await self._ask(
             RequestCode.END_STAGING, header.to_ext(_MSGPACK), f"end of staging {scope.staging_id}"
         )
-        return StagedPart(scope.staging_id, self._messages, self._checksum)
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -258,7 +355,10 @@ class BatchWriter(Client):
         if self._parts:
             await self._send_parts()
         while self._window:
-            await self._take()
+            try:
+                await self._take()
+            except BrokerError as error:
+                await self._stage_again(error)
 
     # -- the window ------------------------------------------------------------------------------------------------
 
@@ -307,11 +407,16 @@ class BatchWriter(Client):
         self._window.popleft()
         self._bytes -= len(oldest.body)
 
-    async def _repeat(self, deadline: float) -> None:
-        """Send everything in the window again, in order."""
+    def _abandon(self) -> None:
+        """Wait for no request in the window any more."""
         for sent in self._window:
             if sent.call is not None and sent.connection is not None and not sent.call.done:
                 sent.connection.abandon(sent.call)
+
+    async def _repeat(self, deadline: float) -> None:
+        """Send everything in the window again, in order."""
+        self._abandon()
+        for sent in self._window:
             sent.waiter = Waiter()
         connection = await self._session.open_for(self._place(), deadline)
         for sent in self._window:

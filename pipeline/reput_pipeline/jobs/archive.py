@@ -25,7 +25,7 @@ from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
-from reput_protocol.errors import BrokerError
+from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
@@ -304,7 +304,7 @@ class _Archiving:
 
 def _is_broker_away(error: Exception) -> bool:
     """Return whether an error, of this process or a task, means that a broker is away or starting."""
-    if isinstance(error, BrokerError):
+    if isinstance(error, ReputError):
         return error.retryable
     return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)
 

@@ -9,8 +9,13 @@ from typing import Any, Final
 
 import click
 
+<<<<<<< ours
 from reput_client.errors import ConnectFailed, ConnectionLost, NotAStore, RequestTimeout
 from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive
+=======
+from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost, NotMaster, RequestTimeout
+from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
+>>>>>>> theirs
 from reput_pipeline.spark.java import JavaMissing
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound
@@ -74,8 +79,10 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "DataLost": ExitCode.FAILED,
     "RemadeTopic": ExitCode.FAILED,
     "TooManyPartitions": ExitCode.USAGE,
+    "BrokerNotFound": ExitCode.CANNOT_CONNECT,
     "ConnectFailed": ExitCode.CANNOT_CONNECT,
     "ConnectionLost": ExitCode.CANNOT_CONNECT,
+    "NotMaster": ExitCode.CANNOT_CONNECT,
     "RequestTimeout": ExitCode.TIMEOUT,
 }
 """Exit codes by class name, for errors that Spark sends back as text."""
@@ -99,7 +106,7 @@ def failure_of(error: BaseException) -> Failure:
     for kinds, code in (
         ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound, GroupNotFound), ExitCode.NOT_FOUND),
         (DamagedStore, ExitCode.DAMAGE),
-        ((ConnectFailed, ConnectionLost), ExitCode.CANNOT_CONNECT),
+        ((BrokerNotFound, ConnectFailed, ConnectionLost, NotMaster), ExitCode.CANNOT_CONNECT),
         (RequestTimeout, ExitCode.TIMEOUT),
         (PermissionDenied, ExitCode.NOT_AUTHORISED),
         (JavaMissing, ExitCode.FAILED),

@@ -27,8 +27,8 @@ def connect(options: SourceOptions) -> BulkReader:
 
 
 def attempts_of(options: SourceOptions) -> Attempts:
-    """Return how requests are repeated."""
-    return Attempts(options.fetch_retries, options.fetch_retry_interval_s)
+    """Return how requests are repeated: until `pullTimeoutMs` is over, then `fetchRetries` times."""
+    return Attempts(options.fetch_retries, options.fetch_retry_interval_s, options.pull_timeout_s)
 
 
 class LiveCluster:
@@ -49,14 +49,16 @@ class LiveCluster:
         self._generations: dict[TopicKey, str] = {}
 
     def __enter__(self) -> LiveCluster:
-        """Connect and fetch the list of brokers.
+        """Connect and fetch the list of brokers. An address that may be wrong is not waited for.
 
         Raises:
             ConnectFailed: no address answers.
+            BrokerNotFound: the name service lists no broker.
         """
+        at_once = self._attempts._replace(for_s=0.0)
         try:
-            self._attempts(self._connect)
-            self._learn_brokers()
+            at_once(self._connect)
+            self._learn_brokers(at_once)
         except BaseException:
             self.close()
             raise
@@ -67,9 +69,9 @@ class LiveCluster:
         self._reader = connect(self._options)
         self._reader.__enter__()
 
-    def _learn_brokers(self) -> None:
+    def _learn_brokers(self, attempts: Attempts) -> None:
         """Add the brokers that there are now; one that has gone is waited for, its queues are not forgotten."""
-        info = self._attempts(self._reader.cluster)
+        info = attempts(self._reader.cluster)
         self._own_names |= info.own_names
         for name, data in sorted(info.broker_addr_table.items()):
             self._addresses[name] = " ".join(sorted({*data.broker_addrs.values()}))
@@ -94,7 +96,7 @@ class LiveCluster:
         """Return the queues of the wanted topics, and fetch bounds and generations."""
         found: dict[str, list[QueueKey]] = {}
         self._bounds, self._generations = {}, {}
-        self._learn_brokers()
+        self._learn_brokers(self._attempts)
         topics: Sequence[str] = options.named_topics
         if options.pattern is not None:
             there = self._attempts(self._reader.topics)

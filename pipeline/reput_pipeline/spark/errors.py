@@ -62,7 +62,9 @@ class NotAnArchive(SourceError):
 
 
 class BrokerGone(SourceError):
-    """The cluster no longer lists a broker of a planned batch."""
+    """The cluster no longer lists a broker of a planned batch; it may be back later."""
+
+    retryable = True
 
     def __init__(self, part: QueueRange, brokers: Sequence[str]) -> None:
         super().__init__(

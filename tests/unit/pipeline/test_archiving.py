@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reput_client.arrow.queues import Bounds, QueueKey
-from reput_client.errors import ConnectFailed, ConnectionLost
+from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask
 from reput_pipeline.jobs.run import JobRun
@@ -114,7 +114,7 @@ def test_following_outlives_a_broker_that_is_away(scene: Scene) -> None:
     lost = Broken("Traceback\nreput_client.errors.ConnectionLost: the broker closed the connection")
     refused = ConnectFailed("127.0.0.1:1", "refused")
     scene.task_errors = [lost]
-    scene.cluster(10, 10, refused, refused, ConnectionLost("127.0.0.1:1", "closed"), 10)
+    scene.cluster(10, 10, refused, BrokerNotFound("", ""), ConnectionLost("127.0.0.1:1", "closed"), 10)
     ran = scene.archive("--follow", "--every", 0, "--batches", 1)
     assert (ran.code, ran.result["rows"], ran.result["batches"]) == (0, 10, 1), ran.err
     assert ran.err.count("waits for the broker") == 1

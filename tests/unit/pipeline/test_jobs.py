@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
-from reput_client.errors import NotAStore
+from reput_client.errors import BrokerNotFound, NotAStore
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
@@ -70,6 +70,7 @@ class PythonException(Exception):
         (NotAStore("/x", "there is none"), ExitCode.NOT_FOUND, "/x is not a store", None),
         (DamagedStore("/x at byte", 3, "bad"), ExitCode.DAMAGE, "/x at byte 3: bad", None),
         (PythonException(REMOTE), ExitCode.DAMAGE, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
+        (BrokerNotFound("", ""), ExitCode.CANNOT_CONNECT, "there is no master", None),
         (PythonException("Traceback\nValueError: no"), ExitCode.FAILED, "ValueError: no", None),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", None),
     ],

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import count
 
 import pytest
 
 from reput_client.arrow.queues import Bounds, QueueKey, QueueRange
 from reput_client.blocking.bulk import BatchWriter, BulkReader
+from reput_client.errors import BrokerNotFound
 from reput_pipeline.archives.columns import read_schema
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.live_plan import LivePartition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.tasks import read_task
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
+from reput_protocol.wire.header import Header
 from support.fake_cluster import FakeCluster
+from support.fakes import Answer, FakeBroker
 
 A, B = QueueKey("t", "broker-a", 0), QueueKey("t", "broker-b", 0)
 
@@ -79,6 +86,56 @@ def test_a_broker_without_a_master_is_waited_for_and_not_forgotten(cluster: Fake
         cluster.gone.clear()
         cluster.promote(broker_a=1)
         assert live.topic_queues(options) == {"t": [A, B]}
+
+
+def test_a_group_without_a_master_is_waited_for_at_a_name_service(cluster: FakeCluster) -> None:
+    """The name service has noticed that the master is dead, and lists only slaves until one of them is elected."""
+    asked = count(1)
+
+    def elected_later(*_: object) -> Answer:
+        if next(asked) == 4:
+            cluster.promote(broker_a=1, broker_b=0)
+        return cluster._info(cluster.names)
+
+    options = options_of(cluster, **{"fetchOffset.numRetries": "0"})
+    with LiveCluster(options) as live:
+        assert live.topic_queues(options) == {"t": [A, B]}
+        cluster.members["broker-a"][0].stop()
+        cluster.promote(broker_a=None, broker_b=None)
+        cluster.names.behave(RequestCode.GET_BROKER_CLUSTER_INFO, elected_later)
+        assert live.topic_queues(options) == {"t": [A, B]}
+        assert live.bounds([A, B]) == {A: Bounds(0, 6), B: Bounds(0, 6)}
+
+
+@pytest.mark.parametrize("brokers", [["broker-a", "broker-b"], []])
+def test_a_broker_that_refuses_for_a_while_is_waited_for(cluster: FakeCluster, brokers: list[str]) -> None:
+    """One that is starting answers at once that it is not ready; a name service that is starting knows no broker."""
+    asked = count(1)
+
+    def starting(fake: FakeBroker, header: Header, body: memoryview) -> Answer:
+        if next(asked) < 6:
+            return Answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark="NOT_READY: the broker is starting")
+        return fake._ordinary(header, body)
+
+    def forgetful(*_: object) -> Answer:
+        if next(asked) < 6:
+            return Answer(body=ClusterInfo({}, {"c": []}).to_json())
+        return cluster._info(cluster.names)
+
+    options = options_of(cluster, **{"fetchOffset.numRetries": "0"})
+    with LiveCluster(options) as live:
+        if not brokers:
+            cluster.names.behave(RequestCode.GET_BROKER_CLUSTER_INFO, forgetful)
+        for name in brokers:
+            fake = cluster.master(name)
+            fake.behave(RequestCode.QUERY_QUEUE_BOUNDS, partial(starting, fake))
+        assert live.topic_queues(options) == {"t": [A, B]}
+
+
+def test_a_name_service_without_brokers_is_not_waited_for_at_first(cluster: FakeCluster) -> None:
+    cluster.gone |= {"broker-a", "broker-b"}
+    with pytest.raises(BrokerNotFound), LiveCluster(options_of(cluster, pullTimeoutMs="600000")):
+        pass
 
 
 @pytest.mark.parametrize("how", ["killed", "handed over"])

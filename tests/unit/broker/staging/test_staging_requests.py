@@ -15,6 +15,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.staging import committer, staging_table
 from reput_broker.staging.requests import check_staged
 from reput_broker.staging.staging_file import StagingFile
+from reput_client.produce import batch_writer
 from reput_client.produce.batch_writer import BatchWriter, StagingScope
 from reput_protocol.commands.stage import encode_staged_head
 from reput_protocol.errors import BrokerError, RecordMalformed
@@ -139,3 +140,48 @@ async def test_a_commit_is_answered_before_the_files_are_removed(
             assert (result.messages, result.repeated) == (1, False)
             assert (await writer.staged()).stagings == 0
     assert not list((tmp_path / "staging").glob("*.stage"))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.parametrize("window", [1, 1 << 20])
+async def test_a_staging_that_the_broker_has_lost_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, window: int
+) -> None:
+    """A failover leaves the next master without it, in the middle of a task whose rows cannot be read again."""
+    monkeypatch.setattr(batch_writer, "FRAME_BYTES", 1)
+    async with (
+        serving(tmp_path) as broker,
+        BatchWriter(broker.address, timeout_s=30, window_bytes=window) as writer,
+        BatchWriter(broker.address, timeout_s=30) as other,
+    ):
+        writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
+        for number in range(3):
+            await writer.stage("orders", 0, 1, block([b"%d" % number], [str(number)]))
+        await writer.drain()
+        await other.abort("q", 0)
+        assert (await other.staged()).stagings == 0
+        for number in range(3, 3 + after):
+            await writer.stage("orders", 0, 1, block([b"%d" % number], [str(number)]))
+        result = await writer.commit("q", 0, [await writer.end()])
+        assert (result.messages, result.repeated) == (3 + after, False)
+
+
+@pytest.mark.trio
+async def test_a_large_staging_is_not_kept_and_its_loss_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_writer, "FRAME_BYTES", 1)
+    monkeypatch.setattr(batch_writer, "_KEPT_BYTES_MAX", 300)
+    async with (
+        serving(tmp_path) as broker,
+        BatchWriter(broker.address, timeout_s=30) as writer,
+        BatchWriter(broker.address, timeout_s=30) as other,
+    ):
+        writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
+        for number in range(5):
+            await writer.stage("orders", 0, 1, block([bytes(100)], [str(number)]))
+        await writer.drain()
+        await other.abort("q", 0)
+        with pytest.raises(BrokerError, match="stage all of it again"):
+            await writer.end()
