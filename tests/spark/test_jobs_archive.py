@@ -74,6 +74,19 @@ def test_a_store_becomes_an_archive_once(spark: Any, run: Run, root: Path, tmp_p
     assert (again.code, again.result["rows"], again.result["batches"]) == (0, 0, 0)
 
 
+def test_tags_that_are_no_names_are_read_from_the_messages(spark: Any, run: Run, tmp_path: Path) -> None:
+    tags = ["a\0b", "é" * 300, "é" * 300 + "x", "%~", "short"]
+    fill(tmp_path / "s", tags=tags)
+    ran = run("archive", "--path", tmp_path / "s", "--to", tmp_path / "a", "--partition-by", "tags")
+    assert (ran.code, ran.result["rows"]) == (0, MESSAGES), ran.err
+    frame = read_archive(spark, tmp_path / "a")
+    assert rows_of(spark, tmp_path / "a") == EXPECTED
+    counted = {row.tags: row["count"] for row in frame.groupBy("tags").count().collect()}
+    assert counted == dict.fromkeys(tags, MESSAGES // len(tags))
+    found = run("find", "--archive", tmp_path / "a", "--key", "k2")
+    assert {json.loads(line)["tags"] for line in found.lines} == {tags[2]}
+
+
 def test_a_batch_that_was_cut_short_is_written_again(
     spark: Any, run: Run, root: Path, tmp_path: Path
 ) -> None:

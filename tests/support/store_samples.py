@@ -37,7 +37,13 @@ class Place(NamedTuple):
     properties: int
 
 
-def fill(root: Path, *, messages: int = MESSAGES, record_crc: bool = False) -> StoreOptions:
+def fill(
+    root: Path,
+    *,
+    messages: int = MESSAGES,
+    record_crc: bool = False,
+    tags: Sequence[str] = ("tag0", "tag1", "tag2"),
+) -> StoreOptions:
     """Make a store of several log and queue files with topics, tags, keys and committed offsets."""
     clock = FakeClock()
     options = small_options(root, record_crc=record_crc)
@@ -47,7 +53,7 @@ def fill(root: Path, *, messages: int = MESSAGES, record_crc: bool = False) -> S
         message = Message(
             "T",
             b"body-%04d" % number,
-            tag=f"tag{number % 3}",
+            tag=tags[number % len(tags)],
             keys=[f"k{number % 20}"],
             unique_id=f"U{number:06d}",
             properties={"colour": "blue"},

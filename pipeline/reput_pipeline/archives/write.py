@@ -23,7 +23,8 @@ from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.tasks import read_task
-from reput_pipeline.spark.errors import TooManyPartitions
+from reput_pipeline.spark.errors import NotArchived, TooManyPartitions
+from reput_protocol.errors import ReputError
 
 _BUFFER_BYTES: Final = 16 << 20
 """Bytes of a row group: larger ones compress better, smaller ones need less memory."""
@@ -45,13 +46,21 @@ class ArchiveTask:
 
 
 def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
-    """Write the files of a task and yield their descriptions."""
+    """Write the files of a task and yield their descriptions.
+
+    Raises:
+        NotArchived: a file cannot be written; names the queue and the messages.
+    """
     for part in task.ranges:
         files = _RangeFiles(task, part)
         try:
             for batch in read_task(_partition(task, part), task.options, read_schema(), NOTHING_NARROWED):
                 files.add(batch)
             yield from files.finish()
+        except (OSError, ValueError, pa.ArrowException) as error:
+            if isinstance(error, ReputError):
+                raise  # which has named its place
+            raise NotArchived(part, files.at, error) from error
         finally:
             files.discard()
 
@@ -70,10 +79,13 @@ class _RangeFiles:
         self._part = part
         self._files: dict[tuple[str | None, ...], _OneFile] = {}
         self._buffered = 0
+        self.at = part.start
+        """The offset of the first message of those that were added last."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add messages, in order."""
         for values, rows in split(batch, self._task.partition_by):
+            self.at = rows.column("queueOffset")[0].as_py()
             file = self._files.get(values)
             if file is None:
                 if len(self._files) >= _FILES_MAX:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import unquote
 
 import click
 import pyarrow as pa
@@ -20,7 +18,7 @@ from pyspark.sql.datasource import InputPartition
 
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
-from reput_pipeline.archives.names import NULL_VALUE
+from reput_pipeline.archives.names import is_cut, partition_values
 from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
@@ -111,6 +109,8 @@ def _tables(task: FindTask) -> Iterator[pa.Table]:
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             for name, value in task.constants.items():
                 columns[name] = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+            if is_cut(task.constants.get("tags") or ""):
+                columns["tags"] = pc.map_lookup(columns["properties"], pa.scalar("TAGS"), "first")
             table = pa.table([columns[field.name].cast(field.type) for field in _SCHEMA], schema=_SCHEMA)
             if not tags.matches_all:
                 table = table.filter(pc.is_in(table["tags"], pa.array(sorted(tags.tags), pa.string())))
@@ -215,7 +215,12 @@ def _tasks(messages: Messages, wanted: Conditions) -> list[FindTask]:
         archive = ArchiveDirectory(messages.archive)
         return [
             FindTask(
-                wanted, options, NOTHING_NARROWED, None, str(archive.root / file.path), _constants(file.path)
+                wanted,
+                options,
+                NOTHING_NARROWED,
+                None,
+                str(archive.root / file.path),
+                {**partition_values(file.path), "topic": file.topic},
             )
             for file in archive.files()
             if options.is_wanted(file.topic)
@@ -234,11 +239,6 @@ def _tasks(messages: Messages, wanted: Conditions) -> list[FindTask]:
                 narrowing = Narrowing(keys=frozenset([token]))
             partitions = plan(store, options, narrowing)
     return [FindTask(wanted, options, narrowing, partition, None, {}) for partition in partitions]
-
-
-def _constants(path: str) -> dict[str, str | None]:
-    pairs = [part.split("=", 1) for part in PurePosixPath(path).parent.parts]
-    return {name: None if value == NULL_VALUE else unquote(value) for name, value in pairs}
 
 
 if __name__ == "__main__":

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 import click
 
-<<<<<<< ours
-from reput_client.errors import ConnectFailed, ConnectionLost, NotAStore, RequestTimeout
+from reput_client.errors import (
+    BrokerNotFound,
+    ConnectFailed,
+    ConnectionLost,
+    NotAStore,
+    NotMaster,
+    RequestTimeout,
+)
 from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive
-=======
-from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost, NotMaster, RequestTimeout
-from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive, NotAStore
->>>>>>> theirs
 from reput_pipeline.spark.java import JavaMissing
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound
@@ -78,6 +80,7 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "DamagedStore": ExitCode.DAMAGE,
     "DataLost": ExitCode.FAILED,
     "RemadeTopic": ExitCode.FAILED,
+    "NotArchived": ExitCode.FAILED,
     "TooManyPartitions": ExitCode.USAGE,
     "BrokerNotFound": ExitCode.CANNOT_CONNECT,
     "ConnectFailed": ExitCode.CANNOT_CONNECT,

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reput_client.blocking import Admin
-from reput_pipeline.archives.columns import spark_schema
-from reput_pipeline.archives.manifests import ArchiveDirectory
-from reput_pipeline.archives.read import read_archive
+from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
+from reput_pipeline.archives.read import read_archive, read_files
 from reput_pipeline.data_source import register
 from reput_pipeline.jobs.arguments import DEFAULT_SERVER
 from reput_pipeline.jobs.command_line import job, main, pairs_of
@@ -74,7 +73,7 @@ def command(
     what it lacks. Queues keep their order. A missing topic is created with as many queues as the archive has of it.
     """
     source = ArchiveDirectory(archive.absolute())
-    kind = source.existing()
+    source.existing()
     options = {**pairs_of(given, "--option"), "nameServer": server, "semantics": semantics}
     if to_topic is not None:
         options["topic"] = to_topic
@@ -103,9 +102,7 @@ def command(
             if semantics == "exactly-once":
                 batch["idempotencyKey"] = _key(manifest, topics, to_topic, name)
             register(run.spark)
-            paths = [str(source.root / entry["path"]) for entry in files]
-            schema = spark_schema(kind.partition_by)
-            frame = run.spark.read.schema(schema).option("basePath", str(source.root)).parquet(*paths)
+            frame = read_files(run.spark, source, [ArchiveFile(**entry) for entry in files])
             with run.progress(f"batch {manifest['batch']}"):
                 in_order(run, frame).write.format("reput").options(**batch).mode("append").save()
         run.note(

@@ -73,6 +73,16 @@ class BrokerGone(SourceError):
         )
 
 
+class NotArchived(SourceError):
+    """Messages of a queue cannot be written to an archive."""
+
+    def __init__(self, part: QueueRange, offset: int, reason: Exception) -> None:
+        super().__init__(
+            f"queue {part.queue}: messages {part.start} to {part.end - 1} are not archived, because of one at or soon "
+            f"after offset {offset}, or of the disk: {reason}"
+        )
+
+
 class TooManyPartitions(SourceError):
     """The partition columns would divide one range into too many files."""
 

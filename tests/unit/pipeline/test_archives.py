@@ -8,15 +8,24 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.columns import read_schema, split
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
-from reput_pipeline.archives.names import NULL_VALUE, file_path, is_data_file, partition_name
+from reput_pipeline.archives.names import (
+    NULL_VALUE,
+    file_path,
+    is_cut,
+    is_data_file,
+    partition_name,
+    partition_values,
+)
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
 from reput_pipeline.source.options import SourceOptions, parse_source_options
-from reput_pipeline.spark.errors import DataLost, NotAnArchive, RemadeTopic, TooManyPartitions
+from reput_pipeline.spark.errors import DataLost, NotAnArchive, NotArchived, RemadeTopic, TooManyPartitions
 from support.store_samples import MESSAGES, fill
 
 QUEUE = QueueKey("T", "", 0)
@@ -35,6 +44,50 @@ def test_names_are_those_that_spark_understands() -> None:
     assert is_data_file(file_path(part, {}).name)
     assert is_data_file(f"0-{0:020d}-{1:020d}.parquet")
     assert not is_data_file("part-00000-abc.snappy.parquet")
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=400))
+def test_every_value_has_a_name_of_its_own_that_a_file_system_takes(value: str) -> None:
+    name = partition_name("tags", value)
+    assert len(name.encode()) <= 255
+    assert not set(name) & {"/", "\0"}
+    found = partition_values(f"{name}/x.parquet")
+    if value == NULL_VALUE:
+        assert found == {"tags": None}
+    elif found != {"tags": value}:
+        assert is_cut(name)
+        assert is_cut(found["tags"] or "")
+        assert 3 * len(value.encode()) > 250, "it is long"
+        assert partition_name("tags", value + "x") != name
+    else:
+        assert not is_cut(name)
+
+
+def archived_with_tags(tmp_path: Path, *tags: str) -> list[ArchiveFile]:
+    fill(tmp_path / "s", tags=tags)
+    return list(write_task(task_of(tmp_path, "tags")))
+
+
+def test_a_tag_that_cannot_be_a_name_is_archived(tmp_path: Path) -> None:
+    """One such message stopped the job at every start."""
+    long = "é" * 300
+    tags = ["a\0b", long, long + "x", "%~"]
+    files = archived_with_tags(tmp_path, *tags)
+    assert sum(file.rows for file in files) == 19
+    assert len({file.path for file in files}) == len(files)
+    names = {Path(file.path).parts[1] for file in files}
+    assert {"tags=a%00b", "tags=%25~"} < names
+    for file in files:
+        kept = dict(pq.ParquetFile(tmp_path / "a" / file.path).read()["properties"][0].as_py())
+        assert Path(file.path).parts[1] == partition_name("tags", kept["TAGS"])
+
+
+def test_messages_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    fill(tmp_path / "s")
+    (tmp_path / "a").touch()
+    with pytest.raises(NotArchived, match=r"queue T/0: messages 3 to 19 are .* after offset 3, ") as found:
+        list(write_task(task_of(tmp_path, "tags")))
+    assert isinstance(found.value.__cause__, OSError)
 
 
 def test_a_plan_without_a_manifest_is_an_unfinished_batch(tmp_path: Path) -> None:
