@@ -12,7 +12,7 @@ import pytest
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
 from reput_pipeline.archives.manifests import ArchiveDirectory
-from reput_pipeline.archives.read import read_archive
+from reput_pipeline.archives.read import DISCOVERY, read_archive
 from support.pipeline_jobs import Run, runner
 from support.store_samples import MESSAGES, fill, hashes, records_of
 from support.stores import flip_bit
@@ -85,6 +85,24 @@ def test_tags_that_are_no_names_are_read_from_the_messages(spark: Any, run: Run,
     assert counted == dict.fromkeys(tags, MESSAGES // len(tags))
     found = run("find", "--archive", tmp_path / "a", "--key", "k2")
     assert {json.loads(line)["tags"] for line in found.lines} == {tags[2]}
+
+
+def test_an_archive_of_many_files_is_opened_without_a_job_of_spark(
+    spark: Any, run: Run, root: Path, tmp_path: Path
+) -> None:
+    """Spark lists more than 32 paths in a job with a task for each: 2,164 files took a minute."""
+    arguments = ("archive", "--path", root, "--to", tmp_path / "a", "--file-messages", 1)
+    assert run(*arguments).result["files"] == MESSAGES
+    before = spark.conf.get(DISCOVERY)
+    assert int(before) < MESSAGES
+    spark.sparkContext.setJobGroup("opening", "an archive is opened")
+    try:
+        frame = read_archive(spark, tmp_path / "a")
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup("opening")) == []
+    assert spark.conf.get(DISCOVERY) == before
+    assert frame.count() == MESSAGES
 
 
 def test_a_batch_that_was_cut_short_is_written_again(

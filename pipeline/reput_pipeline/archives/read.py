@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from reput_pipeline.archives.columns import spark_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
 from reput_pipeline.archives.names import is_cut, partition_values
 from reput_pipeline.spark.errors import NotAnArchive
+from reput_pipeline.spark.session import setting
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+DISCOVERY: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+"""Spark lists more paths than this in a job with a task for each, which takes 20 to 50 times as long."""
 
 
 def read_archive(spark: SparkSession, root: str | Path) -> DataFrame:
@@ -38,7 +42,9 @@ def read_files(spark: SparkSession, archive: ArchiveDirectory, files: Sequence[A
     if not files:
         return spark.createDataFrame([], schema)
     paths = [str(archive.root / file.path) for file in files]
-    frame = spark.read.schema(schema).option("basePath", str(archive.root)).parquet(*paths)
+    reader = spark.read.schema(schema).option("basePath", str(archive.root))
+    with setting(spark, DISCOVERY, str(len(paths))):
+        frame = reader.parquet(*paths)
     return _with_whole_values(frame, [file for file in files if is_cut(file.path)])
 
 

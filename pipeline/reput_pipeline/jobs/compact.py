@@ -20,6 +20,7 @@ from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.spark.session import setting
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
@@ -137,14 +138,13 @@ def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -
 def write_frame(run: JobRun, frame: DataFrame, archive: ArchiveDirectory) -> list[ArchiveFile]:
     """Write a new archive's files, which get their names when all are complete."""
     written = archive.directory / f"writing-{uuid.uuid4().hex}"
-    times = run.spark.conf.get(_TIMES)
-    run.spark.conf.set(_TIMES, "TIMESTAMP_MICROS")  # as in the job archive
     try:
         columns = file_schema(()).names
         ordered = frame.select("topic", *columns).sortWithinPartitions(
             "topic", "brokerName", "queueId", "queueOffset"
         )
-        ordered.write.partitionBy("topic").option("compression", "zstd").parquet(str(written))
+        with setting(run.spark, _TIMES, "TIMESTAMP_MICROS"):  # as in the job archive
+            ordered.write.partitionBy("topic").option("compression", "zstd").parquet(str(written))
         files = []
         for path in sorted(written.glob("topic=*/*.parquet")):
             topic_directory = archive.root / path.parent.name
@@ -157,7 +157,6 @@ def write_frame(run: JobRun, frame: DataFrame, archive: ArchiveDirectory) -> lis
         sync_directory(archive.root)
         return files
     finally:
-        run.spark.conf.set(_TIMES, str(times))
         shutil.rmtree(written, ignore_errors=True)
 
 
