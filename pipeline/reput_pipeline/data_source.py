@@ -101,5 +101,12 @@ class ReputDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format, for programs in which Spark does not find `pyspark_reput`."""
+    """Register the format, for programs in which Spark does not find `pyspark_reput`.
+
+    Also makes the session the active one of the calling thread: there alone Spark looks the format of a streaming
+    query's sink up.
+    """
+    from reput_pipeline.spark.session import make_active
+
     spark.dataSource.register(ReputDataSource)
+    make_active(spark)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,31 @@ def test_complete_mode_and_a_key_are_refused_in_a_stream(
         )
         query.awaitTermination(120)
     assert numbers(broker) == []
+
+
+@pytest.mark.parametrize("how", ["make_session", "register"])
+def test_a_query_is_started_in_a_thread(
+    spark: Any, broker: BackgroundBroker, tmp_path: Path, how: str
+) -> None:
+    """Spark looks a sink's format up in the session that is active in the thread; in a new one there is none."""
+    from reput_pipeline.data_source import register
+    from reput_pipeline.jobs.run import JobRun
+    from reput_pipeline.spark.session import make_session
+
+    stream = Stream(spark, broker, tmp_path)
+    stream.add(0, 5)
+
+    def start() -> None:
+        if how == "register":
+            register(spark)
+        else:
+            assert make_session("another") is spark
+        stream.run()
+        job = JobRun("report")
+        assert job.spark is spark
+        job.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(start).result()
+    assert numbers(broker) == list(range(5))
+    assert spark.range(3).count() == 3, "no job has stopped a session that is not its own"

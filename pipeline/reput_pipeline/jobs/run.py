@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_pipeline.jobs.outcomes import ArgumentError
-from reput_pipeline.spark.session import make_session
+from reput_pipeline.spark.session import make_session, running_session
 from reput_pipeline.spark.worker_process import TaskOf
 from reput_protocol.printable import printable_lines
 
@@ -60,9 +60,7 @@ class JobRun:
                 f"the job {self.name} needs Spark here; --master none is for archive, audit, find, lag and rebuild",
             )
         if self._session is None:
-            from pyspark.sql import SparkSession
-
-            self._is_own = SparkSession.getActiveSession() is None
+            self._is_own = running_session() is None
             self._session = make_session(
                 f"reput {self.name}", master=self.master, conf=self.conf, quiet=self.verbosity < 2
             )

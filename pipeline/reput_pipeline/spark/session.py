@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from reput_pipeline.spark.java import INSTALL_SPARK, use_java
 
@@ -77,7 +77,7 @@ def _directory_of(package: str) -> str | None:
 def make_session(
     name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None, quiet: bool = False
 ) -> SparkSession:
-    """Return the running session, or start one.
+    """Return the running session, made the active one of the calling thread, or start one.
 
     Under `spark-submit` its settings apply, and `master` is None.
 
@@ -96,8 +96,9 @@ def make_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ImportError(f"Spark is not installed; {INSTALL_SPARK}") from error
-    running = SparkSession.getActiveSession()
+    running = running_session()
     if running is not None:
+        make_active(running)
         return running
     prepare_environment()  # runs Java for its version, which takes a while
     settings = SparkConf()  # has the settings of spark-submit
@@ -115,6 +116,25 @@ def make_session(
         settings.set(key, value)
     settings.setMaster(master).setAppName(name)
     return SparkSession.builder.config(conf=settings).getOrCreate()
+
+
+def running_session() -> SparkSession | None:
+    """Return the session of this process, whichever thread has started it."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def make_active(spark: SparkSession) -> None:
+    """Make a session the active one of the calling thread, in which Spark looks a sink's format up."""
+    session: Any = spark
+    if hasattr(session, "_jsparkSession"):  # not with Spark Connect, which has no threads of a JVM
+        jvm_class = session._get_j_spark_session_class(session._jvm)
+        jvm_class.setActiveSession(session._jsparkSession)
 
 
 @contextmanager
