@@ -82,10 +82,13 @@ class ReputDataSource(DataSource):
         return (FilteringReader if planning else PlainReader)(options_in_force(self.options, schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """Return a stream reader."""
-        from reput_pipeline.source.readers import ReputStreamReader
+        """Return a stream reader, for a query that is refused, too."""
+        from reput_pipeline.source.readers import RefusedStreamReader, ReputStreamReader
 
-        return ReputStreamReader(options_in_force(self.options, schema), schema)
+        try:
+            return ReputStreamReader(options_in_force(self.options, schema), schema)
+        except ValueError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""

@@ -141,6 +141,29 @@ def test_a_stream_takes_so_many_at_a_time_and_goes_on_where_it_was(
     assert 60 <= sum(published) <= 130  # a batch behind
 
 
+@pytest.mark.parametrize(
+    ("more", "cause"),
+    [
+        ({"subscribe": "nobody"}, ("NoSuchTopic", "topic 'nobody' is not in ")),
+        ({"endingOffsets": "latest"}, ("OptionError", "option endingOffsets: a stream has no end")),
+        ({"startingOffsets": '{"orders":{"0":99}}'}, ("DataLost", "queue orders/broker-a/0: offset 99 ")),
+    ],
+)
+def test_the_error_of_a_stream_has_its_cause_in_one_line(
+    spark: Any, broker: BackgroundBroker, tmp_path: Path, more: dict[str, str], cause: tuple[str, str]
+) -> None:
+    from reput_pipeline.spark.errors import cause_in
+
+    send(broker, 10)
+    with pytest.raises(Exception, match="STREAM_FAILED") as failed:
+        Query(spark, tmp_path, options(broker, **more)).run()
+    assert "Traceback" not in str(failed.value)
+    found = cause_in(failed.value)
+    assert found is not None
+    assert found.name == cause[0]
+    assert found.text.startswith(cause[1])
+
+
 def test_new_topics_and_queues_are_found_by_pattern(
     spark: Any, broker: BackgroundBroker, tmp_path: Path
 ) -> None:

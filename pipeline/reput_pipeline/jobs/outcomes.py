@@ -17,7 +17,7 @@ from reput_client.errors import (
     NotMaster,
     RequestTimeout,
 )
-from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive
+from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive, cause_in
 from reput_pipeline.spark.java import JavaMissing
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound
@@ -31,7 +31,6 @@ ARGUMENT_OF: Final = {
 }
 """Options of the source that are arguments of jobs; others take --option."""
 _OPTION_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(ARGUMENT_OF, key=len, reverse=True))})\b")
-_REMOTE = re.compile(r"^(?:[\w.]*\.)?(\w+): (.+)$")
 _TEXT_MAX: Final = 2000
 
 
@@ -78,17 +77,15 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "NotAStore": ExitCode.NOT_FOUND,
     "NoSuchTopic": ExitCode.NOT_FOUND,
     "DamagedStore": ExitCode.DAMAGE,
-    "DataLost": ExitCode.FAILED,
-    "RemadeTopic": ExitCode.FAILED,
-    "NotArchived": ExitCode.FAILED,
     "TooManyPartitions": ExitCode.USAGE,
     "BrokerNotFound": ExitCode.CANNOT_CONNECT,
     "ConnectFailed": ExitCode.CANNOT_CONNECT,
     "ConnectionLost": ExitCode.CANNOT_CONNECT,
     "NotMaster": ExitCode.CANNOT_CONNECT,
+    "PermissionDenied": ExitCode.NOT_AUTHORISED,
     "RequestTimeout": ExitCode.TIMEOUT,
 }
-"""Exit codes by class name, for errors that Spark sends back as text."""
+"""Exit codes by class name, for errors that Spark sends back as text; others have FAILED."""
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -141,11 +138,10 @@ def _argument_of(error: click.ClickException) -> str | None:
 
 def _remote_failure(error: BaseException) -> Failure:
     """Find the text of one of our errors in Spark's, which has a Java and a Python traceback."""
+    cause = cause_in(error)
+    if cause is not None:
+        return Failure(_CODES.get(cause.name, ExitCode.FAILED), cause.text[:_TEXT_MAX])
     text = str(error)
-    for line in reversed(text.splitlines()):
-        found = _REMOTE.match(line.strip())
-        if found and found[1] in _CODES:
-            return Failure(_CODES[found[1]], found[2])
     if type(error).__name__ in ("PythonException", "Py4JJavaError", "StreamingQueryException"):
         lines = [line.strip() for line in text.splitlines()]
         ends = [line for line in lines if re.match(r"^[\w.]*(?:Error|Exception|\w+Failed)\b: ", line)]

@@ -5,6 +5,7 @@ The driver's reader of a stream lives as long as the query, and decides where ea
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
@@ -253,6 +254,7 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # The driver has ended the query and closed the socket. PySpark's loop fails to report to it, and would
             # print a traceback at every other stop() of a query.
             sys.excepthook = _unless_disconnected
+        _report_in_one_line()
 
     def _lost(self, queue: QueueKey, reason: str) -> None:
         if self._options.fail_on_data_loss:
@@ -266,6 +268,50 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         begin_task()
         return read_task(partition, self._options, arrow_schema(self._schema), NOTHING_NARROWED)
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream whose options or columns are wrong: whatever Spark calls first raises the error.
+
+    If the creation of a reader raises, PySpark's loop fails because it has none to stop, and reports that failure.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        """Raise the error."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Raise the error."""
+        raise self._error
+
+    def stop(self) -> None:
+        """Nothing is open."""
+        _report_in_one_line()
+
+
+def _report_in_one_line() -> None:
+    """If an error of ours ends this process, have PySpark report its text, which names the remedy, and no traceback."""
+    if type(sys.exception()).__module__.startswith("reput_"):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def _unless_disconnected(

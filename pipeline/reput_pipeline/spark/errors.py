@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reput_client import errors
 from reput_protocol.errors import ReputError
@@ -89,3 +90,23 @@ class TooManyPartitions(SourceError):
 
 class SinkError(ReputError):
     """A DataFrame cannot be written as it is; what is staged is dropped."""
+
+
+_CAUSE: Final = re.compile(r"\breput_\w+(?:\.\w+)*\.(\w+): (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
+
+
+class Cause(NamedTuple):
+    """An error of source, sink or client in the text of one of Spark's."""
+
+    name: str
+    """Its class."""
+    text: str
+
+
+def cause_in(error: BaseException) -> Cause | None:
+    """Return which of our errors has caused one of Spark's, or None.
+
+    Spark has it as text, before a plan, or between tracebacks of Java and Python.
+    """
+    found = _CAUSE.findall(str(error))
+    return Cause(*found[-1]) if found else None

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from reput_pipeline.spark.errors import cause_in
 from reput_pipeline.spark.java import INSTALL_SPARK, use_java
 
 if TYPE_CHECKING:
@@ -115,7 +117,29 @@ def make_session(
     for key, value in (conf or {}).items():
         settings.set(key, value)
     settings.setMaster(master).setAppName(name)
+    name_causes()
     return SparkSession.builder.config(conf=settings).getOrCreate()
+
+
+def name_causes() -> None:
+    """Have an error of Spark that ends this program followed by a line with its cause, if that is an error of ours.
+
+    The text of a stream's error ends with the plan of the query.
+    """
+    report = sys.excepthook
+    if getattr(report, "names_causes", False):
+        return
+
+    def report_with_cause(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        cause = cause_in(error)
+        if cause is not None and not str(error).rstrip().endswith(cause.text):
+            error.add_note(f"caused by {cause.name}: {cause.text}")
+        report(kind, error, trace)
+
+    report_with_cause.names_causes = True  # type: ignore[attr-defined]
+    sys.excepthook = report_with_cause
 
 
 def running_session() -> SparkSession | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 
 import click
@@ -19,6 +20,7 @@ from reput_pipeline.jobs.report import Page, merged
 from reput_pipeline.jobs.run import table_lines
 from reput_pipeline.spark.errors import DamagedStore
 from reput_pipeline.spark.option_reader import OptionError
+from reput_pipeline.spark.session import name_causes
 from reput_protocol.errors import ErrorCode, GroupNotFound
 from reput_protocol.exit_codes import ExitCode
 
@@ -55,6 +57,16 @@ reput_pipeline.spark.errors.DamagedStore: /s/commitlog/0 at byte 17: BODYCRC is 
 """
 
 
+STREAM = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed \
+when Python streaming data source perform latestOffset: reput_pipeline.spark.errors.NoSuchTopic: topic 'a' is not here
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: [id = 1]
+Current State: ACTIVE
+Logical Plan: Project [body#1]
+"""
+
+
 class PythonException(Exception):
     """As PySpark calls it."""
 
@@ -69,6 +81,7 @@ class PythonException(Exception):
         (GroupNotFound(ErrorCode.NO_GROUP, "no group"), ExitCode.NOT_FOUND, "no group", None),
         (NotAStore("/x", "there is none"), ExitCode.NOT_FOUND, "/x is not a store", None),
         (DamagedStore("/x at byte", 3, "bad"), ExitCode.DAMAGE, "/x at byte 3: bad", None),
+        (PythonException(STREAM), ExitCode.NOT_FOUND, "topic 'a' is not here", None),
         (PythonException(REMOTE), ExitCode.DAMAGE, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
         (BrokerNotFound("", ""), ExitCode.CANNOT_CONNECT, "there is no master", None),
         (PythonException("Traceback\nValueError: no"), ExitCode.FAILED, "ValueError: no", None),
@@ -109,3 +122,20 @@ def test_a_page_escapes_and_loads_nothing() -> None:
     assert text.count("<rect") <= 400
     assert sum(value for _, value in merged([("a", 1.0)] * 5000)) == 5000
     assert "default-src 'none'" in text
+
+
+def test_the_last_line_of_a_program_that_an_error_ends_is_its_cause(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    for _ in range(2):
+        name_causes()
+    for text, last in (
+        (STREAM, "caused by NoSuchTopic: topic 'a' is not here"),
+        ("at once: reput_client.errors.ConnectFailed: no", "at once: reput_client.errors.ConnectFailed: no"),
+        ("another error", "another error"),
+    ):
+        sys.excepthook(PythonException, PythonException(text), None)
+        lines = capsys.readouterr().err.splitlines()
+        assert lines[-1].endswith(last)
+        assert len(lines) <= text.count("\n") + 2

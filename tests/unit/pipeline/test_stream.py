@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from reput_client.arrow.queues import Bounds, QueueKey, TopicKey
 from reput_client.errors import ConnectFailed
+from reput_pipeline.data_source import ReputDataSource
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.readers import ReputStreamReader
 from reput_pipeline.spark.errors import DataLost
+from reput_pipeline.spark.option_reader import OptionError
 from support.pipeline_schemas import spark_schema_of
 
 LIVE = {"nameServer": "127.0.0.1:1", "subscribePattern": "t.*"}
@@ -337,3 +341,36 @@ def test_a_reader_that_is_stopped_in_order_changes_nothing(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     ReputStreamReader(LIVE, spark_schema_of(parse_source_options(LIVE, streaming=True))).stop()
     assert sys.excepthook is sys.__excepthook__
+
+
+def test_a_query_that_is_refused_says_why_at_its_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark's loop stops the reader that it has; if there is none, that is the error which it reports."""
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+    options = {**LIVE, "endingOffsets": "latest"}
+    schema = spark_schema_of(parse_source_options(LIVE, streaming=True))
+    reader: Any = ReputDataSource(options).streamReader(schema)
+    calls: list[Callable[[], Any]] = [
+        reader.prepareForTriggerAvailableNow,
+        reader.getDefaultReadLimit,
+        reader.initialOffset,
+        lambda: reader.latestOffset({}, ReadAllAvailable()),
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(None),
+    ]
+    for call in calls:
+        with pytest.raises(OptionError, match="a stream has no end"):
+            call()
+    reader.stop()
+    assert "SPARK_HIDE_TRACEBACK" not in os.environ
+    with suppress(OptionError):
+        try:
+            reader.initialOffset()
+        finally:
+            reader.stop()
+    assert os.environ.pop("SPARK_HIDE_TRACEBACK"), "the error is reported without a traceback"
+    with suppress(ZeroDivisionError):
+        try:
+            _ = 1 / 0
+        finally:
+            reader.stop()
+    assert "SPARK_HIDE_TRACEBACK" not in os.environ
