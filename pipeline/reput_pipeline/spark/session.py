@@ -155,10 +155,9 @@ def running_session() -> SparkSession | None:
 
 def make_active(spark: SparkSession) -> None:
     """Make a session the active one of the calling thread, in which Spark looks a sink's format up."""
-    session: Any = spark
-    if hasattr(session, "_jsparkSession"):  # not with Spark Connect, which has no threads of a JVM
-        jvm_class = session._get_j_spark_session_class(session._jvm)
-        jvm_class.setActiveSession(session._jsparkSession)
+    session: Any = getattr(spark, "_jsparkSession", None)
+    if session is not None:  # None with Spark Connect, which has no threads of a JVM
+        session.setActiveSession(session)  # static
 
 
 @contextmanager

@@ -57,8 +57,8 @@ reput_pipeline.spark.errors.DamagedStore: /s/commitlog/0 at byte 17: BODYCRC is 
 """
 
 
-STREAM = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed \
-when Python streaming data source perform latestOffset: reput_pipeline.spark.errors.NoSuchTopic: topic 'a' is not here
+STREAM = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] \
+Failed when Python streaming data source perform commit: reput_pipeline.spark.errors.NoSuchTopic: topic 'a' is not here
  SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
 Identifier: [id = 1]
