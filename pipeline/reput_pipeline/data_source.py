@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 )
 
 from reput_pipeline.spark.option_reader import SINK_OPTIONS, SOURCE_OPTIONS, is_table, options_for
+from reput_pipeline.spark.worker_daemon import end_quietly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +27,9 @@ _METADATA: Final = "reput.options"
 _LOCATIONS: Final = frozenset(("nameserver", "path"))
 """The options that say where the messages are."""
 _PUSHDOWN_MODULE: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+end_quietly()  # A process that plans a query imports this module first.
 
 
 def with_options_kept(schema: StructType, options: Mapping[str, str]) -> StructType:
