@@ -12,7 +12,7 @@ from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import is_remade
 from reput_pipeline.source.ranges import limited, pack
-from reput_pipeline.source.resolve import Catalog, resolve, wanted_queues
+from reput_pipeline.source.resolve import Catalog, first_offsets, resolve, wanted_queues
 from reput_pipeline.spark.errors import BrokerGone, DataLost, RemadeTopic
 from reput_protocol.printable import counted
 
@@ -69,13 +69,14 @@ def open_ranges(
     """
     queues = wanted_queues(catalog, options)
     bounds = catalog.bounds(queues)
+    new = first_offsets(catalog, options, [queue for queue in queues if queue not in done], bounds)
     start: dict[QueueKey, int] = {}
     end: dict[QueueKey, int] = {}
     for queue in queues:
         low, high = bounds[queue]
         at = done.get(queue)
         if at is None:
-            at = resolve(catalog, options, options.start, queue, bounds[queue])
+            at = new[queue]
         elif is_remade(queue, known, catalog.generations):
             raise RemadeTopic(queue, at)
         elif at > high:

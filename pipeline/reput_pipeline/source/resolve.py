@@ -86,9 +86,10 @@ def batch_ranges(catalog: Catalog, options: SourceOptions) -> list[QueueRange]:
     bounds = catalog.bounds(queues)
     check_named(options.start, queues)
     check_named(options.end, queues)
+    starts = first_offsets(catalog, options, queues, bounds)
     ranges = []
     for queue in queues:
-        start = resolve(catalog, options, options.start, queue, bounds[queue])
+        start = starts[queue]
         end = resolve(catalog, options, options.end, queue, bounds[queue])
         if end < start and options.end.offset_of(queue) >= 0:
             raise OptionError("endingOffsets", f"{queue} would end at {end}, before its start at {start}")
@@ -101,7 +102,30 @@ def starting_offsets(
 ) -> dict[QueueKey, int]:
     """Return the first offset of a new stream in each queue. Raises as `batch_ranges`."""
     check_named(options.start, queues)
-    return {queue: resolve(catalog, options, options.start, queue, bounds[queue]) for queue in queues}
+    return first_offsets(catalog, options, queues, bounds)
+
+
+def first_offsets(
+    catalog: Catalog, options: SourceOptions, queues: Sequence[QueueKey], bounds: Mapping[QueueKey, Bounds]
+) -> dict[QueueKey, int]:
+    """Return where each queue starts; one without a message of its starting time or later, at its end.
+
+    Raises:
+        DataLost: as `resolve`.
+        OptionError: of all queues that have messages, none was stored at its starting time or later.
+    """
+    place = options.start
+    found = {queue: resolve(catalog, options, place, queue, bounds[queue]) for queue in queues}
+    timed = [queue for queue in queues if bounds[queue].low < bounds[queue].high]
+    timed = [queue for queue in timed if place.timestamp_of(queue) is not None]
+    if timed and not place.latest_if_none and all(found[queue] >= bounds[queue].high for queue in timed):
+        others = ", as all others of the query," if len(timed) > 1 else ""
+        raise OptionError(
+            "startingTimestamp" if place.timestamp_ms is not None else f"{place.option}ByTimestamp",
+            f"queue {timed[0]}{others} has no message stored at {place.timestamp_of(timed[0])} or later; "
+            "startingOffsetsByTimestampStrategy=latest then starts at its end",
+        )
+    return found
 
 
 def check_named(place: QueryBound, queues: Sequence[QueueKey]) -> None:
@@ -125,18 +149,10 @@ def resolve(
 
     Raises:
         DataLost: the offset does not exist, and `failOnDataLoss` is true.
-        OptionError: no message was stored at or after the time.
     """
     when = place.timestamp_of(queue)
     if when is not None:
-        offset = catalog.offset_at(queue, when)
-        if offset >= bounds.high and not place.latest_if_none:
-            raise OptionError(
-                "startingTimestamp" if place.timestamp_ms is not None else f"{place.option}ByTimestamp",
-                f"queue {queue} has no message stored at {when} or later; "
-                "startingOffsetsByTimestampStrategy=latest then starts at its end",
-            )
-        return min(max(offset, bounds.low), bounds.high)
+        return min(max(catalog.offset_at(queue, when), bounds.low), bounds.high)
     offset = place.offset_of(queue)
     if offset == GROUP:
         committed = catalog.committed(queue)

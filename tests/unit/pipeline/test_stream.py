@@ -101,6 +101,25 @@ def test_a_new_query_starts_where_the_options_say() -> None:
         assert ends(stream.reader.initialOffset()) == expected
 
 
+def test_a_queue_without_a_message_that_new_starts_at_its_end() -> None:
+    """Neither an empty queue nor an idle one says that the time is wrong; all of them do."""
+    for given in ({"startingTimestamp": "6"}, {"startingOffsetsByTimestamp": '{"t":{"0":6,"1":6,"2":6}}'}):
+        stream = Stream(**given)
+        stream.has(10, 0, 3)
+        assert ends(stream.reader.initialOffset()) == [6, 0, 3]
+        for bounds in ((0, 0, 0), (0,)):
+            stream = Stream(startingTimestamp="6")
+            stream.has(*bounds)
+            assert ends(stream.reader.initialOffset()) == list(bounds)
+        stream = Stream(**given)
+        stream.has(0, 5, 6)
+        with pytest.raises(OptionError, match="queue t/b/1, as all others .* has no message stored at 6 or"):
+            stream.reader.initialOffset()
+        stream = Stream(**given, startingOffsetsByTimestampStrategy="latest")
+        stream.has(0, 5, 6)
+        assert ends(stream.reader.initialOffset()) == [0, 5, 6]
+
+
 def test_a_batch_takes_all_or_the_limit_and_without_messages_there_is_none() -> None:
     stream = Stream(startingOffsets="earliest", maxOffsetsPerTrigger="10")
     stream.has(30, 10)
