@@ -48,7 +48,7 @@ class Columns(NamedTuple):
     keys: pa.Array | None = None
     """string, keys separated by spaces; null or empty is no key."""
     properties: pa.MapArray | None = None
-    """map of string to string; a column takes precedence over its tag or keys."""
+    """map of string to string; null and empty values are left out; a column takes precedence over its tag or keys."""
     flag: pa.Array | None = None
     born_ms: IntArray | None = None
     numbers: IntArray | None = None
@@ -146,10 +146,9 @@ def _strings(column: pa.Array | None) -> tuple[memoryview | bytes, IntArray]:
 
 
 def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
-    """Return names and values of all properties, a mask of those not null, and the offsets of each message's."""
-    every: ByteArray = np.empty(0, np.uint8)
+    """Return names and values of all properties, a mask of those with a value, and the offsets of each message's."""
     if properties is None:
-        return *_NOTHING, *_NOTHING, every, _NO_EDGES
+        return *_NOTHING, *_NOTHING, np.empty(0, np.uint8), _NO_EDGES
     rows = len(properties)
     edges: IntArray = np.asarray(properties.offsets.to_numpy(), np.int64)[: rows + 1]
     first, last = int(edges[0]), int(edges[-1])
@@ -158,6 +157,6 @@ def _entries(properties: pa.MapArray | None) -> tuple[Any, ...]:
     if properties.null_count:  # a null map may still have entries
         beneath = np.repeat(np.asarray(properties.is_null()), np.diff(edges))
         values = pc.if_else(pa.array(beneath), pa.scalar(None, values.type), values)
-    if values.null_count:
-        every = np.asarray(values.is_valid()).view(np.uint8)
-    return *_strings(names), *_strings(values), every, edges - first
+    data, value_edges = _strings(values)
+    is_set: ByteArray = (np.diff(value_edges) > 0).view(np.uint8)  # null is empty, too
+    return *_strings(names), data, value_edges, is_set, edges - first

@@ -150,7 +150,7 @@ def _check_distinct(headers: pa.ListArray, columns: Columns) -> None:
     """Check that no message has two headers of one key: readers would return only the last of them."""
     every = headers.flatten()
     rows = pc.list_parent_indices(headers)
-    is_set = every.field("value").is_valid()
+    is_set = pc.greater(pc.binary_length(every.field("value")), 0).fill_null(False)  # as they are written
     keys = every.field("key").filter(is_set).dictionary_encode()
     found = np.asarray(rows.filter(is_set)) * max(1, len(keys.dictionary)) + np.asarray(
         keys.indices.fill_null(0)

@@ -232,7 +232,7 @@ def _delayed_messages(topic: str, columns: Columns, times_ms: list[int]) -> Iter
             return None if column is None else column[row].as_py()
 
         keys = str(value(columns.keys) or "").split()
-        properties = {name: text for name, text in (value(columns.properties) or ()) if text is not None}  # type: ignore[attr-defined]
+        properties = {name: text for name, text in (value(columns.properties) or ()) if text}  # type: ignore[attr-defined]
         yield Message(
             topic,
             columns.body[row].as_py(),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import RowReader
 from reput_pipeline.sink.schema import SinkColumns
+from reput_pipeline.sink.task import _delayed_messages
 from reput_pipeline.spark.errors import SinkError
 from reput_protocol.record.message import Message
 from reput_protocol.record.message_id import UniqueIdGenerator
@@ -92,7 +93,9 @@ def headers(*lists: list[tuple[str, bytes | None]] | None) -> pa.RecordBatch:
 
 def test_a_header_that_a_message_has_twice_is_named() -> None:
     names = SinkColumns("value", None, "key", None, None, "headers", None, None, None)
-    distinct = headers([("a", b"1"), ("b", b"1")], None, [], [("a", b"1"), ("a", None)], [("b", b"2")])
+    distinct = headers(
+        [("a", b"1"), ("b", b"1")], None, [], [("a", b"1"), ("a", None), ("a", b"")], [("b", b"2")]
+    )
     (messages,) = RowReader(names, "t").messages(distinct)
     assert messages.columns.properties is not None
     assert messages.columns.properties.to_pylist()[0] == [("a", "1"), ("b", "1")]
@@ -104,12 +107,12 @@ def test_a_header_that_a_message_has_twice_is_named() -> None:
             list(RowReader(names, "t").messages(batch))
 
 
-def test_nulls_and_what_has_a_column_of_its_own_are_left_out() -> None:
+def test_nulls_empty_values_and_what_has_a_column_of_its_own_are_left_out() -> None:
     maps = pa.array(
         [
-            [("KEYS", "k"), ("__CRC32#", "0123456789"), ("a", None), ("b", "c")],
+            [("KEYS", "k"), ("__CRC32#", "0123456789"), ("a", None), ("b", "c"), ("e", "")],
             [("a", "beneath")],
-            [("TAGS", "dropped"), ("UNIQ_KEY", None), ("d", "e")],
+            [("TAGS", "dropped"), ("UNIQ_KEY", ""), ("d", "e")],
         ],
         pa.map_(pa.string(), pa.string()),
     )
@@ -126,6 +129,18 @@ def test_nulls_and_what_has_a_column_of_its_own_are_left_out() -> None:
         {"d": "e"},
     ]
     assert [each["UNIQ_KEY"] for each in found] == list(ids().next_run(3))
+
+
+def test_headers_with_empty_values_are_left_out() -> None:
+    """As those of Kafka may be: RocketMQ's properties have no empty values, and such a row ended the query."""
+    names = SinkColumns("value", None, "key", None, None, "headers", None, None, None)
+    batch = headers([("a", b""), ("b", b"1"), ("a", b"")], [("a", b"")])
+    (messages,) = RowReader(names, "t").messages(batch)
+    (block,) = encode_records(messages.columns, "t", repeat(0).__next__, ids(), NOW)
+    first, second = (view.property_map() for view in record_views(block.data))
+    assert (first.get("a"), first["b"], second.get("a")) == (None, "1", None)
+    delayed = list(_delayed_messages("t", messages.columns, [NOW, NOW]))
+    assert [message.properties for message in delayed] == [{"b": "1"}, {}]
 
 
 def test_large_messages_go_in_several_blocks_each_to_the_next_queue() -> None:
@@ -157,11 +172,10 @@ def test_flag_and_born_time_are_kept_and_an_id_of_its_own_too() -> None:
         ({"body": b"", "tag": "a\x02X\x01b"}, "U\\+0001"),
         ({"body": b"", "properties": [("a\x01", "b")]}, "U\\+0001"),
         ({"body": b"", "properties": [("", "b")]}, "empty name"),
-        ({"body": b"", "properties": [("n", "")]}, "without a value"),
         ({"body": b"", "properties": [("DELAY", "3")]}, "'DELAY', which only the broker may set"),
         ({"body": b"", "tag": "x" * 40_000}, "40000|at most 31743 fit"),
         (
-            {"body": b"", "keys": "o-42", "properties": [("n", "")]},
+            {"body": b"", "keys": "o-42", "properties": [("", "v")]},
             "row 0 of the partition .keys 'o-42'., for topic",
         ),
     ],
