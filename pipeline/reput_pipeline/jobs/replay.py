@@ -90,7 +90,8 @@ def command(
     if not dry_run:
         with Admin(server, tls=parsed.tls) as admin:
             # Fails at once without a broker; the sink would retry many times.
-            _prepare_topics(admin, _queues_of(run, source, topics, to_topic), to_topic)
+            needed = _queues_of(run, source, topics, to_topic)
+            _prepare_topics(admin, needed, to_topic, check=not parsed.maps_queues)
     sent = batches = 0
     for manifest in source.manifests():
         files = [entry for entry in manifest["files"] if not topics or entry["topic"] in topics]
@@ -129,15 +130,15 @@ def _queues_of(
     return needed
 
 
-def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | None) -> None:
-    """Check that the existing topics have enough queues, then create the missing ones."""
+def _prepare_topics(admin: Admin, needed: Mapping[str, int], to_topic: str | None, *, check: bool) -> None:
+    """Check that the existing topics have enough queues, if asked to, then create the missing ones."""
     there = set(admin.list_topics())
     for topic, queues in needed.items():
-        if topic in there and (found := admin.topic_config(topic).write_queue_nums) < queues:
+        if check and topic in there and (found := admin.topic_config(topic).write_queue_nums) < queues:
             raise ArgumentError(
                 "--server" if to_topic is None else "--to-topic",
                 f"topic {topic!r} there has {counted(found, 'queue')}, but the archive has {queues} of it; "
-                f"first: reput topic alter {topic} --queues {queues}",
+                f"first: reput topic alter {topic} --queues {queues}, or give --option queueMapping=modulo",
             )
     for topic, queues in needed.items():
         if topic not in there:

@@ -35,6 +35,8 @@ class SinkOptions:
     exactly_once: bool
     idempotency_key: str | None
     ack: AckLevel
+    maps_queues: bool
+    """Whether a queue that a topic lacks stands for one that it has."""
     send_timeout_s: float
     commit_timeout_s: float
     tls: TLS | None
@@ -74,6 +76,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         exactly_once=exactly_once,
         idempotency_key=_idempotency_key(reader, exactly_once, streaming),
         ack=AckLevel(reader.choice("ack", (AckLevel.FLUSHED, AckLevel.PAGE_CACHE), AckLevel.FLUSHED)),
+        maps_queues=reader.choice("queueMapping", ("exact", "modulo"), "exact") == "modulo",
         send_timeout_s=(reader.whole("sendTimeoutMs", 120_000) or 0) / 1000,
         commit_timeout_s=(reader.whole("commitTimeoutMs", 600_000) or 0) / 1000,
         tls=read_tls(reader),

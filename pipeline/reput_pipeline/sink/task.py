@@ -80,8 +80,8 @@ class SinkTask:
         self._rows = RowReader(columns, options.topic)
         self._queue_column = columns.queue_id
         self._queues: dict[str, Iterator[int]] = {}
-        self._known_queues: dict[str, frozenset[int]] = {}
-        self._new_topic_queues = 1
+        self._queue_counts: dict[str, int] = {}
+        self._new_topic_queues: int | None = None
         self._largest = (-1, "")
         """The size of the largest body so far, and the words for its message."""
         self._ids = new_generator()
@@ -127,7 +127,7 @@ class SinkTask:
                     if messages.deliver_at is not None and messages.deliver_at.null_count < len(
                         messages.deliver_at
                     ):
-                        messages = self._put_delayed(messages)
+                        messages = self._put_delayed(writer, messages)
                     if len(messages.columns.body):
                         self._write(writer, messages)
             writer.drain()
@@ -138,26 +138,42 @@ class SinkTask:
             columns = self._find_queues(writer, topic, queue_id, columns)
         if queue_id == ANY_QUEUE:
             self._write_blocks(writer, topic, self._queues[topic], columns)
-        elif queue_id in self._known_queues[topic] or not len(columns.body):
-            self._write_blocks(writer, topic, repeat_queue(queue_id), columns)
-        else:
-            raise SinkError(
-                f"{columns.name_of(0)}: topic {topic!r} has no queue {queue_id} that takes messages at broker "
-                f"{self.broker}, which has {len(self._known_queues[topic])}; drop queueId for any queue "
-                f'(frame.drop("{self._queue_column}")), or give the topic more queues'
-            )
+        elif len(columns.body):
+            there = self._queue_counts[topic]
+            found = self._mapped(queue_id, there)
+            if found >= there:
+                raise SinkError(
+                    f"{columns.name_of(0)}: topic {topic!r} has no queue {queue_id} that takes messages at broker "
+                    f"{self.broker}, which has {there}; drop {self._queue_column} for any queue "
+                    f'(frame.drop("{self._queue_column}")), set queueMapping=modulo for queue {self._queue_column} % '
+                    f"{there}, or give the topic more queues"
+                )
+            self._write_blocks(writer, topic, repeat_queue(found), columns)
+
+    def _mapped(self, queue_id: int, there: int) -> int:
+        """Return the queue for messages of a queue, of those that are there, 0 to `there` - 1."""
+        return queue_id % there if self._options.maps_queues and there else queue_id
+
+    def _new_queues(self, writer: BatchWriter) -> list[int]:
+        """Return the queues of a topic that does not exist yet."""
+        if self._new_topic_queues is None:
+            self._new_topic_queues = writer.staged().new_topic_queues
+        return list(range(self._new_topic_queues))
 
     def _find_queues(self, writer: BatchWriter, topic: str, queue_id: int, columns: Columns) -> Columns:
         """Find the queues of a topic, and return the messages that are still to be written."""
         known = writer.write_queues(topic)
         if known is None and self._exactly_once:  # the commit creates it
-            known = list(range(self._new_topic_queues))
+            known = self._new_queues(writer)
         elif known is None:  # the first message creates it
-            self._write_blocks(writer, topic, repeat_queue(max(0, queue_id)), columns.slice(0, 1))
+            first = max(0, queue_id)
+            if self._options.maps_queues:
+                first = self._mapped(first, len(self._new_queues(writer)))
+            self._write_blocks(writer, topic, repeat_queue(first), columns.slice(0, 1))
             writer.drain()
             columns = columns.slice(1, len(columns.body))
             known = writer.write_queues(topic) or list(_NO_QUEUES)
-        self._known_queues[topic] = frozenset(known)
+        self._queue_counts[topic] = len(known)
         self._queues[topic] = _in_turn(known)
         return columns
 
@@ -190,7 +206,7 @@ class SinkTask:
                 writer.put(topic, block.queue_id, block.messages, block.data, self._options.ack)
             self.messages += block.messages
 
-    def _put_delayed(self, messages: Messages) -> Messages:
+    def _put_delayed(self, writer: BatchWriter, messages: Messages) -> Messages:
         """Put the delayed messages one by one, and return the others."""
         deliver_at = messages.deliver_at
         assert deliver_at is not None, "there are delayed messages"
@@ -204,7 +220,10 @@ class SinkTask:
             tls=self._options.tls,
             credentials=credentials_for(self._options.user),
         ) as producer:
-            queue_id = None if messages.queue_id == ANY_QUEUE else messages.queue_id
+            queue_id = None
+            if messages.queue_id != ANY_QUEUE:
+                known = writer.write_queues(messages.topic) or self._new_queues(writer)
+                queue_id = self._mapped(messages.queue_id, len(known))
             delayed = _delayed_messages(messages.topic, later, times)
             for message in delayed:
                 producer.post(message, queue_id=queue_id, ack=self._options.ack)

@@ -59,6 +59,7 @@ SINK_OPTIONS: Final = (
     "semantics",
     "idempotencyKey",
     "ack",
+    "queueMapping",
     "sendTimeoutMs",
     "commitTimeoutMs",
     *TLS_OPTIONS,

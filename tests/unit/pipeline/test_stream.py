@@ -113,7 +113,7 @@ def test_a_queue_without_a_message_that_new_starts_at_its_end() -> None:
             assert ends(stream.reader.initialOffset()) == list(bounds)
         stream = Stream(**given)
         stream.has(0, 5, 6)
-        with pytest.raises(OptionError, match="queue t/b/1, as all others .* has no message stored at 6 or"):
+        with pytest.raises(OptionError, match=r"queue t/b/1, as all others .* has no message stored at 6 or"):
             stream.reader.initialOffset()
         stream = Stream(**given, startingOffsetsByTimestampStrategy="latest")
         stream.has(0, 5, 6)
