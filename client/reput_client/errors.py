@@ -128,7 +128,8 @@ class NotABroker(ConnectFailed):
 class TlsRefused(ConnectFailed):
     """No encrypted connection to `address`: one side does not accept the other's certificate, or has no TLS.
 
-    Requests had no effect. Not retried, because a repetition would end in the same way.
+    Requests had no effect. Not retried, because a repetition would end in the same way. `cause` and `remedy` are the
+    parts of the reason.
     """
 
     retryable = False
@@ -137,6 +138,8 @@ class TlsRefused(ConnectFailed):
         ReputError.__init__(self, f"cannot connect to {address}: {reason}; {remedy}")
         self.address = address
         self.reason = f"{reason}; {remedy}"
+        self.cause = reason
+        self.remedy = remedy
 
 
 class ConnectionLost(ReputError, ConnectionError):

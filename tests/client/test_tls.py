@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,10 +21,14 @@ from reput_cli.failures import worded
 from reput_client import TLS, Admin, Credentials, Message, Producer, PullConsumer, blocking
 from reput_client.errors import ConnectFailed, PermissionDenied, TlsRefused
 from reput_client.faststream import ReputBroker
+from reput_pipeline.jobs.outcomes import failure_of
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live_cluster import connect
+from reput_pipeline.source.live_plan import plan_batch
+from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.spark.option_reader import OptionReader, read_tls
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.rights import rule_of
 from support.faces import FACES, Face, scenario
@@ -104,8 +109,33 @@ def test_the_source_and_the_sink_of_spark(files: TlsFiles, address: str) -> None
     assert reader.brokers() == ["broker-a"]
     reader.close()
     assert brokers_of(parse_sink_options(given, streaming=False)) == ["broker-a"]
-    with pytest.raises(TlsRefused):
-        brokers_of(parse_sink_options({**given, "tlsCert": str(files.foreign)}, streaming=False))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tlsCa": "other_ca", "tlsCert": "client"}, "not trusted; set the option tlsCa to the file of"),
+        ({"tlsCa": "ca"}, "none was given; set the options tlsCert and tlsKey to"),
+        ({"tlsCa": "ca", "tlsCert": "foreign"}, "does not trust .*; set the options tlsCert and tlsKey to"),
+        ({}, "encrypted connections only; set the option tlsCa to .*, or tls to true"),
+        ({"tlsCa": "client", "tlsCert": "ca"}, "TLS: .*; correct the options tlsCa, tlsCert, tlsKey and"),
+    ],
+)
+def test_errors_of_source_sink_and_jobs_name_their_options(
+    files: TlsFiles, address: str, options: dict[str, str], says: str
+) -> None:
+    given = {"nameServer": address, **{name: str(getattr(files, file)) for name, file in options.items()}}
+    with pytest.raises(TlsRefused, match=says):
+        plan_batch(parse_source_options({**given, "subscribe": "t"}, streaming=False), NOTHING_NARROWED)
+    with pytest.raises(TlsRefused, match=says):
+        brokers_of(parse_sink_options(given, streaming=False))
+    with (
+        pytest.raises(TlsRefused) as refused,
+        blocking.Admin(address, tls=read_tls(OptionReader(given))) as admin,
+    ):
+        admin.list_topics()
+    failure = failure_of(refused.value)
+    assert (failure.code, re.search(says, failure.text) is not None) == (ExitCode.CANNOT_CONNECT, True)
 
 
 def test_a_command_shows_one_remedy_the_right_one(address: str) -> None:

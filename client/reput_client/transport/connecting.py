@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from reput_client.tls import TLS
     from reput_client.transport.tls_socket import TlsSocket
 
+CONNECT_WITH_TLS: Final = "connect with TLS: tls=TLS(ca=...), or reput --tls-ca FILE"
+CORRECT_TLS: Final = "correct the options of TLS"
 _TRY_S: Final = 1.0
 """How long one of several addresses may take to connect, and then to answer."""
 
@@ -85,7 +87,7 @@ async def secure(runtime: Runtime, sock: socket.socket, tls: TLS, place: Address
         if isinstance(error, TlsFailed):
             raise TlsRefused(str(place), f"TLS: {error.cause}", error.remedy) from error
         if isinstance(error, ValueError):  # of a file, or of a name that no certificate has
-            raise TlsRefused(str(place), f"TLS: {error}", "correct the options of TLS") from error
+            raise TlsRefused(str(place), f"TLS: {error}", CORRECT_TLS) from error
         if isinstance(error, EOFError):
             reason = "it has closed the connection during the TLS handshake"
             raise ConnectionResetError(errno.ECONNRESET, reason) from None

@@ -19,7 +19,7 @@ from reput_client.transport.channel import (
     RequestTemplate,
     UnsignedHead,
 )
-from reput_client.transport.connecting import connect, secure, try_until
+from reput_client.transport.connecting import CONNECT_WITH_TLS, connect, secure, try_until
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form
@@ -628,8 +628,7 @@ class BrokerConnection:
         if last_words is None:
             return ConnectionLost(place, "the broker closed it")
         if last_words.startswith(_TLS_REQUIRED):
-            remedy = "connect with TLS: tls=TLS(ca=...), or reput --tls-ca FILE"
-            return TlsRefused(place, "this port takes encrypted connections only", remedy)
+            return TlsRefused(place, "this port takes encrypted connections only", CONNECT_WITH_TLS)
         return ConnectionLost(place, f"the broker closed it: {last_words}")
 
     def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:

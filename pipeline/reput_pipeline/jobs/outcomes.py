@@ -16,10 +16,11 @@ from reput_client.errors import (
     NotAStore,
     NotMaster,
     RequestTimeout,
+    TlsRefused,
 )
 from reput_pipeline.spark.errors import DamagedStore, NoSuchTopic, NotAnArchive, cause_in
 from reput_pipeline.spark.java import JavaMissing
-from reput_pipeline.spark.option_reader import OptionError
+from reput_pipeline.spark.option_reader import OptionError, with_tls_options
 from reput_protocol.errors import GroupNotFound, NotFound, PermissionDenied, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 
@@ -77,6 +78,7 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "NotAStore": ExitCode.NOT_FOUND,
     "NoSuchTopic": ExitCode.NOT_FOUND,
     "DamagedStore": ExitCode.DAMAGE,
+    "TlsRefused": ExitCode.CANNOT_CONNECT,
     "TooManyPartitions": ExitCode.USAGE,
     "BrokerNotFound": ExitCode.CANNOT_CONNECT,
     "ConnectFailed": ExitCode.CANNOT_CONNECT,
@@ -103,6 +105,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(ExitCode.INTERRUPTED, "interrupted")
     if isinstance(error, JobFailed):
         return Failure(error.code, str(error))
+    if isinstance(error, TlsRefused):
+        error = with_tls_options(error)
     for kinds, code in (
         ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound, GroupNotFound), ExitCode.NOT_FOUND),
         (DamagedStore, ExitCode.DAMAGE),

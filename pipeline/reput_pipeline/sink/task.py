@@ -23,7 +23,7 @@ from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.spark.errors import SinkError
-from reput_pipeline.spark.option_reader import credentials_for
+from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import ErrorCode, MessageRefused
 from reput_protocol.kernel.records import crc32
@@ -42,6 +42,7 @@ def connect(options: SinkOptions, broker: str) -> BatchWriter:
     )
 
 
+@naming_tls_options()
 def brokers_of(options: SinkOptions) -> list[str]:
     """Return the names of the brokers that take the rows: those of the topic if the query has one, or all.
 
@@ -90,6 +91,7 @@ class SinkTask:
         self.broker = ""
         """The name of the broker that gets the rows."""
 
+    @naming_tls_options()
     def stage(
         self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, partition_id: int
     ) -> StagedPart | None:
@@ -115,6 +117,7 @@ class SinkTask:
                     self._write(writer, messages)
             return writer.end() if self.messages else None
 
+    @naming_tls_options()
     def put(self, batches: Iterator[pa.RecordBatch], query_id: str, number: int) -> None:
         """Put all rows at least once; on return they have reached the ack level. Raises as `stage`.
 

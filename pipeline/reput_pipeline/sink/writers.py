@@ -20,6 +20,7 @@ from reput_pipeline.sink.options import SinkOptions, parse_sink_options
 from reput_pipeline.sink.schema import SinkColumns, sink_columns
 from reput_pipeline.spark.errors import SinkError
 from reput_pipeline.spark.notes import note
+from reput_pipeline.spark.option_reader import naming_tls_options
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import ReputError
 
@@ -87,6 +88,7 @@ def _run_task(
     return TaskDone(query_id, batch_id, partition_id, part, task.messages, task.broker)
 
 
+@naming_tls_options()
 def _commit(options: SinkOptions, done: Sequence[TaskDone], query_id: str, batch_id: int) -> None:
     from reput_pipeline.sink.task import connect
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
 from reput_client.arrow.topic_reading import Attempts
 from reput_client.blocking.bulk import BulkReader
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.spark.option_reader import credentials_for
+from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _CONNECT_TIMEOUT_S = 5.0
 
 
@@ -26,9 +29,17 @@ def connect(options: SourceOptions) -> BulkReader:
     )
 
 
+class _Attempts(Attempts):
+    """Errors of TLS name the options of the source."""
+
+    def __call__(self, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        with naming_tls_options():
+            return super().__call__(ask, *arguments, **named)
+
+
 def attempts_of(options: SourceOptions) -> Attempts:
     """Return how requests are repeated: until `pullTimeoutMs` is over, then `fetchRetries` times."""
-    return Attempts(options.fetch_retries, options.fetch_retry_interval_s, options.pull_timeout_s)
+    return _Attempts(options.fetch_retries, options.fetch_retry_interval_s, options.pull_timeout_s)
 
 
 class LiveCluster:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from reput_client.credentials import Credentials, credentials_of
+from reput_client.errors import TlsRefused
 from reput_client.tls import TLS
 
 TLS_OPTIONS: Final = ("tls", "tlsCa", "tlsCert", "tlsKey", "tlsServerName")
@@ -290,3 +292,28 @@ def read_tls(reader: OptionReader) -> TLS | None:
         return TLS(ca, cert, key, reader.text("tlsServerName"))
     reader.refuse(TLS_OPTIONS[1:], "contradicts tls=false")
     return None
+
+
+def with_tls_options(error: TlsRefused) -> TlsRefused:
+    """Return an error of TLS whose remedy names options of source and sink."""
+    from reput_client.transport.connecting import CONNECT_WITH_TLS, CORRECT_TLS
+    from reput_protocol.wire.tls import GIVE_CA, GIVE_CERTIFICATE, NO_TLS, SET_NAME
+
+    remedies = {
+        CONNECT_WITH_TLS: "set the option tlsCa to the file of its authority, or tls to true",
+        CORRECT_TLS: "correct the options tlsCa, tlsCert, tlsKey and tlsServerName",
+        GIVE_CA: "set the option tlsCa to the file of the authority that has signed it",
+        GIVE_CERTIFICATE: "set the options tlsCert and tlsKey to a certificate, and its key, that is accepted there",
+        NO_TLS: "leave out the options of TLS, or turn TLS on there",
+        SET_NAME: "connect by one of its names, or set the option tlsServerName to one of them",
+    }
+    return TlsRefused(error.address, error.cause, remedies.get(error.remedy, error.remedy))
+
+
+@contextmanager
+def naming_tls_options() -> Iterator[None]:
+    """Have errors of TLS name the options of source and sink, not what sets them in other programs."""
+    try:
+        yield
+    except TlsRefused as error:
+        raise with_tls_options(error) from None

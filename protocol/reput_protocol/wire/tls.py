@@ -21,40 +21,45 @@ CHUNK_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 16 * 1024  # a TLS record
 
 _RENEW: Final = "renew it there, or correct the clock of this machine"
-_TRUST: Final = "give the file of the authority that has signed it as the CA"
-_NAMES: Final = "connect by one of its names, or set the server name to one of them"
-_OWN: Final = "give a certificate, and its key, that is accepted there"
+GIVE_CA: Final = "give the file of the authority that has signed it as the CA"
+SET_NAME: Final = "connect by one of its names, or set the server name to one of them"
+NO_TLS: Final = "connect without TLS, or turn TLS on there"
+GIVE_CERTIFICATE: Final = "give a certificate, and its key, that is accepted there"
 # By OpenSSL's codes of verification (X509_V_ERR_...).
 _VERIFICATION: Final = {
     9: ("is not valid yet", "correct the clock of this machine, or wait"),
     10: ("has expired", _RENEW),
-    18: ("is self-signed and not trusted", _TRUST),
-    19: ("is signed by an authority that is not trusted", _TRUST),
-    20: ("is signed by an authority that is not trusted", _TRUST),
-    21: ("is signed by an authority that is not trusted", _TRUST),
+    18: ("is self-signed and not trusted", GIVE_CA),
+    19: ("is signed by an authority that is not trusted", GIVE_CA),
+    20: ("is signed by an authority that is not trusted", GIVE_CA),
+    21: ("is signed by an authority that is not trusted", GIVE_CA),
     23: ("has been revoked", "renew it there"),
     26: ("is not made for this purpose", "check its extended key usage"),
-    62: ("is for another name", _NAMES),
-    64: ("is for another address", _NAMES),
+    62: ("is for another name", SET_NAME),
+    64: ("is for another address", SET_NAME),
 }
 # By parts of OpenSSL's reasons: what `{peer}` did, and what helps. The first group refuses this side's certificate.
 _CERTIFICATE_REFUSED: Final = (
-    ("CERTIFICATE_REQUIRED", "{peer} requires a certificate, and none was given", _OWN),
-    ("ALERT_UNKNOWN_CA", "{peer} does not trust the authority of this side's certificate", _OWN),
+    ("CERTIFICATE_REQUIRED", "{peer} requires a certificate, and none was given", GIVE_CERTIFICATE),
+    ("ALERT_UNKNOWN_CA", "{peer} does not trust the authority of this side's certificate", GIVE_CERTIFICATE),
     ("ALERT_CERTIFICATE_EXPIRED", "the certificate of this side has expired", "renew it"),
     ("ALERT_CERTIFICATE_REVOKED", "the certificate of this side has been revoked", "renew it"),
-    ("CERTIFICATE_UNKNOWN", "{peer} does not accept the certificate of this side", _OWN),
-    ("ALERT_BAD_CERTIFICATE", "{peer} does not accept the certificate of this side, or requires one", _OWN),
-    ("UNSUPPORTED_CERTIFICATE", "{peer} does not accept this kind of certificate", _OWN),
+    ("CERTIFICATE_UNKNOWN", "{peer} does not accept the certificate of this side", GIVE_CERTIFICATE),
+    (
+        "ALERT_BAD_CERTIFICATE",
+        "{peer} does not accept the certificate of this side, or requires one",
+        GIVE_CERTIFICATE,
+    ),
+    ("UNSUPPORTED_CERTIFICATE", "{peer} does not accept this kind of certificate", GIVE_CERTIFICATE),
 )
-_PLAIN: Final = ("{peer} speaks without TLS", "connect without TLS, or turn TLS on there")
+_PLAIN: Final = ("{peer} speaks without TLS", NO_TLS)
 _VERSIONS: Final = ("{peer} and this side have no version of TLS in common", "TLS 1.2 or later is needed")
 _OTHER_REASONS: Final = (
     ("WRONG_VERSION_NUMBER", *_PLAIN),
     ("PACKET_LENGTH_TOO_LONG", *_PLAIN),
     ("RECORD_LAYER_FAILURE", *_PLAIN),
     ("HTTP_REQUEST", "{peer} speaks HTTP without TLS", "use https"),
-    ("PEER_DID_NOT_RETURN", "{peer} has sent no certificate, and one is required", _OWN),
+    ("PEER_DID_NOT_RETURN", "{peer} has sent no certificate, and one is required", GIVE_CERTIFICATE),
     ("HANDSHAKE_FAILURE", "{peer} has refused the handshake", "see its log"),
     ("PROTOCOL_VERSION", *_VERSIONS),
     ("UNSUPPORTED_PROTOCOL", *_VERSIONS),
