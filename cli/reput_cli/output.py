@@ -15,6 +15,7 @@ from typing import Any
 
 from reput_cli.options import Settings
 from reput_protocol.printable import printable, printable_json, printable_lines
+from reput_protocol.quantities import size_text
 
 _SHOW_S = 0.2
 """Seconds between two updates of a count."""
@@ -179,15 +180,6 @@ def duration_text(seconds: float) -> str:
     if days:
         return f"{days}d{hours_left:02}h"
     return f"{hours}h{minutes_left:02}m" if hours else f"{minutes}m{rest:02}s"
-
-
-def size_text(size_b: int) -> str:
-    """Return a number of bytes as text: `512 B`, `1.2 GiB`."""
-    value, units = float(size_b), iter(("KiB", "MiB", "GiB", "TiB", "PiB"))
-    unit = "B"
-    while abs(value) >= 1024 and (larger := next(units, None)) is not None:
-        value, unit = value / 1024, larger
-    return f"{size_b} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def _human(key: str, value: Any) -> str:

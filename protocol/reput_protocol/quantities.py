@@ -84,3 +84,19 @@ def format_size(size_b: int) -> str:
         if size_b >= _SIZE_UNITS_B[unit] and size_b % _SIZE_UNITS_B[unit] == 0:
             return f"{size_b // _SIZE_UNITS_B[unit]}{unit}"
     return f"{size_b}B"
+
+
+class Size(int):
+    """A number of bytes that people read as such, in a table: `512 B`, `1.2 GiB`."""
+
+    def __str__(self) -> str:
+        return size_text(self)
+
+
+def size_text(size_b: int) -> str:
+    """Return a number of bytes as text: `512 B`, `1.2 GiB`."""
+    value, units = float(size_b), iter(("KiB", "MiB", "GiB", "TiB", "PiB"))
+    unit = "B"
+    while abs(value) >= 1024 and (larger := next(units, None)) is not None:
+        value, unit = value / 1024, larger
+    return f"{int(size_b)} B" if unit == "B" else f"{value:.1f} {unit}"

@@ -13,11 +13,12 @@ import click
 from reput_cli.doctor.findings import Finding, fault, ok, report, warning
 from reput_cli.failures import worded
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import duration_text, size_text
+from reput_cli.output import duration_text
 from reput_protocol.errors import ReputError, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX, is_system_group
 from reput_protocol.printable import counted
+from reput_protocol.quantities import size_text
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin

@@ -13,9 +13,10 @@ import click
 from reput_cli.doctor.broker import CLOCK_S, unreachable
 from reput_cli.doctor.findings import Finding, fault, ok, report
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import duration_text, size_text
+from reput_cli.output import duration_text
 from reput_protocol.errors import ReputError
 from reput_protocol.printable import counted
+from reput_protocol.quantities import size_text
 
 if TYPE_CHECKING:
     from reput_client.cluster_members import ClusterMember

@@ -11,10 +11,10 @@ import click
 from reput_cli.doctor.findings import Finding, fault, ok, report, warning
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
-from reput_cli.output import size_text
 from reput_cli.store.directory import StoreDirectory, directory_options, examined, locked
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
+from reput_protocol.quantities import size_text
 
 _FULL = 0.9
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -17,6 +17,7 @@ from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.quantities import Size, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,6 +34,21 @@ _TOPIC_COLUMNS = (
     "size_p99",
     "size_max",
 )
+_SIZES = frozenset(("bytes", "bytes_per_s", "size_p50", "size_p99", "size_max"))
+_MINUTE_MS, HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+_MONTH_MS = 30 * _DAY_MS
+_STEPS = {
+    1000: "second",
+    10_000: "10 seconds",
+    _MINUTE_MS: "minute",
+    10 * _MINUTE_MS: "10 minutes",
+    HOUR_MS: "hour",
+    6 * HOUR_MS: "6 hours",
+    _DAY_MS: "day",
+    7 * _DAY_MS: "week",
+}
+"""How much time a bar has, in ms, and its name."""
+_TIMES_MAX = 120
 
 
 @job
@@ -54,14 +70,14 @@ def command(run: JobRun, messages: Messages, html: Path | None, top: int) -> Out
     """Print rates, sizes and top keys of messages by topic, tag and hour of the store time (UTC)."""
     if html is not None and not html.absolute().parent.is_dir():
         raise ArgumentError("--html", f"there is no directory {html.absolute().parent}")
-    with run.progress("report"):
-        figures = figures_of(messages.frame(run, COLUMNS), top=top)
-    run.table(_TOPIC_COLUMNS, [[row[name] for name in _TOPIC_COLUMNS] for row in figures.topics])
+    with run.progress("report") as begin:
+        figures = figures_of(messages.frame(run, COLUMNS), top=top, begin=begin)
+    run.table(_TOPIC_COLUMNS, [_shown(row, _TOPIC_COLUMNS) for row in figures.topics])
     if figures.keys:
         run.write("")
         run.table(
             ("topic", "key", "messages", "bytes"),
-            [[row["topic"], row["name"], row["messages"], row["bytes"]] for row in figures.keys],
+            [_shown(row, ("topic", "name", "messages", "bytes")) for row in figures.keys],
         )
     if html is not None:
         html.write_text(page_of(figures, messages.where).html(), encoding="utf-8")
@@ -86,10 +102,23 @@ class Figures:
 
     topics: list[dict[str, Any]]
     tags: list[dict[str, Any]]
-    hours: list[dict[str, Any]]
+    times: list[dict[str, Any]]
+    """Messages by time, from `from_ms` on: for the step of their topic (`step_ms`), or for an hour if that is less."""
     keys: list[dict[str, Any]]
     sizes: list[dict[str, Any]]
     """Messages by size: `from_bytes` is 0 for empty bodies, or the power of two below."""
+
+    @property
+    def hours(self) -> list[dict[str, Any]]:
+        """Messages and bytes of each topic by hour."""
+        found: dict[tuple[str, int], dict[str, Any]] = {}
+        for row in self.times:
+            hour_ms = row["from_ms"] // HOUR_MS * HOUR_MS
+            none = {"topic": row["topic"], "hour_ms": hour_ms, "messages": 0, "bytes": 0}
+            hour = found.setdefault((row["topic"], hour_ms), none)
+            hour["messages"] += row["messages"]
+            hour["bytes"] += row["bytes"]
+        return list(found.values())
 
     @property
     def messages(self) -> int:
@@ -102,12 +131,13 @@ class Figures:
         return sum(row["bytes"] for row in self.topics)
 
 
-def figures_of(frame: DataFrame, *, top: int) -> Figures:
+def figures_of(frame: DataFrame, *, top: int, begin: Callable[[str], None] = lambda _step: None) -> Figures:
     """Aggregate messages in one reading.
 
     Args:
         frame: has `COLUMNS`.
         top: number of tags and keys per topic.
+        begin: called with the name of each step.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
@@ -135,10 +165,15 @@ def figures_of(frame: DataFrame, *, top: int) -> Figures:
             f.max("size").alias("size_max"),
             f.countDistinct("tags").alias("tags"),
         )
-        tags = small.groupBy("topic", f.col("tags").alias("name")).agg(count, total)
-        hours = small.groupBy("topic", (f.floor(f.col("at") / 3_600_000) * 3_600_000).alias("hour_ms")).agg(
+        begin("1 of 5, messages")
+        of_topics = [_topic(row.asDict()) for row in topics.orderBy(f.desc("messages"), "topic").collect()]
+        steps = {row["topic"]: min(step_ms(row["first_ms"], row["last_ms"]), HOUR_MS) for row in of_topics}
+        step = f.create_map(*(f.lit(value) for pair in steps.items() for value in pair))
+        step = f.element_at(step, f.col("topic")) if steps else f.lit(HOUR_MS)
+        times = small.groupBy("topic", (f.floor(f.col("at") / step) * step).alias("from_ms")).agg(
             count, total
         )
+        tags = small.groupBy("topic", f.col("tags").alias("name")).agg(count, total)
         split_keys = f.explode(f.split("keys", " "))
         keys = (
             small.where("keys is not null")
@@ -148,19 +183,19 @@ def figures_of(frame: DataFrame, *, top: int) -> Figures:
         keys = keys.groupBy("topic", "name").agg(count, total)
         from_bytes = f.expr("CASE WHEN size > 0 THEN shiftleft(1, length(bin(size)) - 1) ELSE 0 END")
         sizes = small.groupBy("topic", from_bytes.alias("from_bytes")).agg(count)
-        return Figures(
-            [_topic(row.asDict()) for row in topics.orderBy(f.desc("messages"), "topic").collect()],
-            _rows(
-                tags.withColumn("rank", f.row_number().over(largest)).where(f"rank <= {top}").drop("rank"),
-                "topic",
-            ),
-            [row.asDict() for row in hours.orderBy("topic", "hour_ms").collect()],
-            _rows(
-                keys.withColumn("rank", f.row_number().over(largest)).where(f"rank <= {top}").drop("rank"),
-                "topic",
-            ),
-            [row.asDict() for row in sizes.orderBy("topic", "from_bytes").collect()],
-        )
+
+        def first(rows: DataFrame) -> DataFrame:
+            return rows.withColumn("rank", f.row_number().over(largest)).where(f"rank <= {top}").drop("rank")
+
+        begin("2 of 5, times")
+        of_times = [row.asDict() for row in times.orderBy("topic", "from_ms").collect()]
+        begin("3 of 5, tags")
+        of_tags = _rows(first(tags), "topic")
+        begin("4 of 5, keys")
+        of_keys = _rows(first(keys), "topic")
+        begin("5 of 5, sizes")
+        of_sizes = [row.asDict() for row in sizes.orderBy("topic", "from_bytes").collect()]
+        return Figures(of_topics, of_tags, of_times, of_keys, of_sizes)
     finally:
         small.unpersist()
 
@@ -180,9 +215,8 @@ def _topic(row: dict[str, Any]) -> dict[str, Any]:
 def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
     """Return the page for figures."""
     made_at = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%d %H:%M UTC")
-    page = Page(
-        title, f"{where}; {figures.messages:,} messages, {figures.bytes:,} bytes of bodies; made {made_at}"
-    )
+    size = size_text(figures.bytes)
+    page = Page(title, f"{where}; {figures.messages:,} messages, {size} of bodies; made {made_at}")
     page.table(
         [
             "topic",
@@ -197,43 +231,59 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
             "last",
         ],
         [
-            [row[name] for name in _TOPIC_COLUMNS] + [_time(row["first_ms"]), _time(row["last_ms"])]
+            [*_shown(row, _TOPIC_COLUMNS), _time(row["first_ms"]), _time(row["last_ms"])]
             for row in figures.topics
         ],
     )
     for topic in figures.topics:
         name = topic["topic"]
         page.heading(name)
-        hours = [row for row in figures.hours if row["topic"] == name]
-        page.heading("messages by hour", 3)
-        page.bars("messages by hour", _by_hour(hours))
-        page.heading("size of bodies, in bytes from", 3)
+        step = step_ms(topic["first_ms"], topic["last_ms"])
+        heading = f"messages by {_STEPS.get(step, f'{step // _DAY_MS} days')}"
+        page.heading(heading, 3)
+        page.bars(heading, _by_time([row for row in figures.times if row["topic"] == name], step))
+        page.heading("size of bodies, from", 3)
         sizes = [row for row in figures.sizes if row["topic"] == name]
-        page.bars("size of bodies", [(str(row["from_bytes"]), row["messages"]) for row in sizes])
+        page.bars("size of bodies", [(size_text(row["from_bytes"]), row["messages"]) for row in sizes])
         for heading, rows in (("tags", figures.tags), ("keys", figures.keys)):
             mine = [row for row in rows if row["topic"] == name]
             if mine:
                 page.heading(f"top {heading}", 3)
                 page.table(
                     [heading[:-1], "messages", "bytes"],
-                    [[r["name"], r["messages"], r["bytes"]] for r in mine],
+                    [_shown(row, ("name", "messages", "bytes")) for row in mine],
                 )
     return page
 
 
-def _by_hour(hours: list[dict[str, int]]) -> list[tuple[str, float]]:
-    """Return messages by hour; hours without messages only in spans below 20,000 hours."""
-    if not hours:
+def step_ms(first_ms: int, last_ms: int) -> int:
+    """Return how much time each bar of a plot has, so that there are not many more than `_TIMES_MAX`."""
+    span_ms = last_ms - first_ms
+    for step in _STEPS:
+        if span_ms <= step * _TIMES_MAX:
+            return step
+    return -(-span_ms // (_TIMES_MAX * _MONTH_MS)) * _MONTH_MS
+
+
+def _by_time(times: list[dict[str, int]], step: int) -> list[tuple[str, float]]:
+    """Return messages by time, each step in which there are none, too."""
+    found: dict[int, int] = {}
+    for row in times:
+        at = row["from_ms"] // step * step
+        found[at] = found.get(at, 0) + row["messages"]
+    if not found:
         return []
-    found = {row["hour_ms"]: row["messages"] for row in hours}
-    first, last = min(found), max(found)
-    if (last - first) // 3_600_000 > 20_000:
-        return [(_time(at), count) for at, count in sorted(found.items())]
-    return [(_time(at), found.get(at, 0)) for at in range(first, last + 1, 3_600_000)]
+    return [(_time(at, step), found.get(at, 0)) for at in range(min(found), max(found) + 1, step)]
 
 
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+def _time(at_ms: int, step: int = _MINUTE_MS) -> str:
+    form = "%Y-%m-%d" if step >= _DAY_MS else "%Y-%m-%d %H:%M" if step >= _MINUTE_MS else "%Y-%m-%d %H:%M:%S"
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime(form)
+
+
+def _shown(row: Mapping[str, Any], columns: Sequence[str]) -> list[object]:
+    """Return a row of a table; bytes as sizes."""
+    return [Size(row[name]) if name in _SIZES and row[name] is not None else row[name] for name in columns]
 
 
 if __name__ == "__main__":
@@ -345,6 +395,8 @@ def _cell(value: object) -> str:
         return "–"  # noqa: RUF001 (a dash)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Size):
+        return str(value)
     if isinstance(value, int):
         return f"{value:,}".replace(",", "\N{THIN SPACE}")
     if isinstance(value, float):

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_pipeline.jobs.outcomes import ArgumentError
@@ -126,11 +125,24 @@ class JobRun:
             self.write(line)
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[None]:
-        """Show the progress of Spark's tasks while the block runs; without a terminal, a line each 10 s."""
+    def progress(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Show the progress of Spark's tasks while the block runs; without a terminal, a line each 10 s.
+
+        The block may call what it gets with the name of each of its steps, such as `2 of 5, tags`.
+        """
         tracker = self.spark.sparkContext.statusTracker()
-        with self._shown(what, partial(_tasks_text, tracker)):
-            yield
+        step = ""
+
+        def begin(name: str) -> None:
+            nonlocal step
+            step = f"{name}: "
+
+        def shown() -> str:
+            text = _tasks_text(tracker)
+            return text and step + text
+
+        with self._shown(what, shown):
+            yield begin
 
     @contextmanager
     def _shown(self, what: str, progress: Callable[[], str]) -> Iterator[None]:

@@ -12,10 +12,11 @@ from click.testing import CliRunner, Result
 from reput_broker.background import BackgroundBroker
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
-from reput_cli.output import Printer, duration_text, size_text
+from reput_cli.output import Printer, duration_text
 from reput_cli.root import root
 from reput_client.blocking import Message, Producer
 from reput_protocol.errors import BrokerError
+from reput_protocol.quantities import size_text
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -13,16 +15,18 @@ from click.testing import CliRunner
 from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
 from reput_client.errors import BrokerNotFound, NotAStore
-from reput_pipeline.jobs import JOBS
+from reput_pipeline.jobs import JOBS, run
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
-from reput_pipeline.jobs.report import Page, merged
-from reput_pipeline.jobs.run import table_lines
+from reput_pipeline.jobs.report import HOUR_MS, Figures, Page, merged, page_of, step_ms
+from reput_pipeline.jobs.run import JobRun, table_lines
 from reput_pipeline.spark.errors import DamagedStore
 from reput_pipeline.spark.option_reader import OptionError
 from reput_pipeline.spark.session import name_causes
 from reput_protocol.errors import ErrorCode, GroupNotFound
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.quantities import Size
+from support.stores import T0
 
 
 def test_exit_codes_are_those_of_every_command() -> None:
@@ -110,6 +114,70 @@ def test_the_lag_of_an_unknown_group_is_not_found(
 def test_a_table_for_people() -> None:
     lines = table_lines(("topic", "n"), [["a\x1b[2J", 5], ["longer name", 12]])
     assert lines == ["TOPIC         N", "a\\x1b[2J      5", "longer name  12"]
+
+
+def test_sizes_are_what_people_write() -> None:
+    rows = [["a", Size(1_288_490_189)], ["b", Size(12)]]
+    assert table_lines(("topic", "bytes"), rows) == ["TOPIC    BYTES", "a      1.2 GiB", "b         12 B"]
+    page = Page("t", "where")
+    page.table(["topic", "bytes"], rows)
+    assert '<td class="n">1.2 GiB</td>' in page.html()
+
+
+@pytest.mark.parametrize(
+    ("span_ms", "step", "name", "bars", "label"),
+    [
+        (41_300, 1000, "second", 42, "2023-11-14 22:13:20"),
+        (3 * 3_600_000, 600_000, "10 minutes", 19, "2023-11-14 22:10"),
+        (40 * 86_400_000, 86_400_000, "day", 41, "2023-11-14"),
+        (20 * 365 * 86_400_000, 90 * 86_400_000, "90 days", 82, "2023-09-20"),
+        (0, 1000, "second", 1, "2023-11-14 22:13:20"),
+    ],
+)
+def test_messages_are_plotted_by_the_time_that_they_span(
+    span_ms: int, step: int, name: str, bars: int, label: str
+) -> None:
+    first, last = T0, T0 + span_ms
+    assert step_ms(first, last) == step
+    bucket = min(step, HOUR_MS)
+    times = [
+        {"topic": "t", "from_ms": at // bucket * bucket, "messages": 5, "bytes": 7}
+        for at in dict.fromkeys((first, last))
+    ]
+    topic = dict.fromkeys(("messages", "messages_per_s", "size_p50", "size_p99", "size_max"), 1)
+    topic |= {"first_ms": first, "last_ms": last, "bytes": 2048, "bytes_per_s": 1}
+    figures = Figures([{"topic": "t", **topic}], [], times, [], [])
+    page = page_of(figures, "here").html()
+    assert f'aria-label="messages by {name}"' in page
+    plot = page[page.index("<svg") : page.index("</svg>")]
+    assert abs(plot.count("<rect") - bars) <= 2
+    assert f"<title>{label}" in plot
+    assert "2.0 KiB of bodies" in page
+    assert {row["hour_ms"] % HOUR_MS for row in figures.hours} == {0}
+    assert sum(row["messages"] for row in figures.hours) == 5 * len(times)
+
+
+def test_progress_names_the_step_of_all_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = threading.Event()
+
+    def tasks_text(tracker: object) -> str:
+        if tracker.calls:  # type: ignore[attr-defined]
+            shown.set()
+        tracker.calls += 1  # type: ignore[attr-defined]
+        return "3 of 8 tasks"
+
+    tracker = SimpleNamespace(calls=0)
+    context = SimpleNamespace(statusTracker=lambda: tracker)
+    monkeypatch.setattr(JobRun, "spark", SimpleNamespace(sparkContext=context))
+    monkeypatch.setattr(run, "_tasks_text", tasks_text)
+    monkeypatch.setattr(run, "_POLL_S", 0.01)
+    monkeypatch.setattr(run, "_LINE_EVERY_S", 0.0)
+    with JobRun("report").progress("report") as begin:
+        begin("2 of 5, times")
+        assert shown.wait(30)
+    assert "report: 2 of 5, times: 3 of 8 tasks\n" in capsys.readouterr().err
 
 
 def test_a_page_escapes_and_loads_nothing() -> None:
