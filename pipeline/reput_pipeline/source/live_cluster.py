@@ -56,6 +56,7 @@ class LiveCluster:
         self._reader = connect(options)
         self._addresses: dict[str, str] = {}
         self._own_names: set[str] = set()
+        self._topics: set[str] = set()
         self._bounds: dict[QueueKey, Bounds] = {}
         self._generations: dict[TopicKey, str] = {}
 
@@ -110,8 +111,9 @@ class LiveCluster:
         self._learn_brokers(self._attempts)
         topics: Sequence[str] = options.named_topics
         if options.pattern is not None:
-            there = self._attempts(self._reader.topics)
-            topics = [name for name in there if options.is_wanted(name, self._own_names)]
+            # A name service forgets the topics of a broker that is away. If they were deleted, the broker says so.
+            there = {*self._attempts(self._reader.topics), *self._topics}
+            topics = sorted(name for name in there if options.is_wanted(name, self._own_names))
         for broker in self._addresses:
             table = self._attempts(self._reader.queue_bounds, topics, broker)
             self._generations.update(
@@ -122,6 +124,7 @@ class LiveCluster:
                 for queue_id, low, high in queues:
                     keys.append(QueueKey(topic, broker, queue_id))
                     self._bounds[keys[-1]] = Bounds(low, high)
+        self._topics = {*found}
         return found
 
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 _SPARKS_DAEMON = "pyspark.daemon"
 
@@ -29,7 +30,7 @@ def quiet(serve: Callable[[socket.socket, bool], int]) -> Callable[[socket.socke
 
 def end_quietly() -> None:
     """If this is a worker of Spark's own daemon, have it end without a traceback after its current task."""
-    main = sys.modules["__main__"]
+    main: Any = sys.modules["__main__"]
     if getattr(getattr(main, "__spec__", None), "name", None) == _SPARKS_DAEMON:
         main.worker = quiet(main.worker)
 
@@ -37,5 +38,5 @@ def end_quietly() -> None:
 if __name__ == "__main__":
     from pyspark import daemon
 
-    daemon.worker = quiet(daemon.worker)
+    daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]
     daemon.manager()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -18,7 +19,8 @@ from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.topic import ClusterInfo
+from reput_protocol.commands.pull import QueueBoundsTable
+from reput_protocol.commands.topic import ClusterInfo, TopicList
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.header import Header
@@ -130,6 +132,26 @@ def test_a_broker_that_refuses_for_a_while_is_waited_for(cluster: FakeCluster, b
             fake = cluster.master(name)
             fake.behave(RequestCode.QUERY_QUEUE_BOUNDS, partial(starting, fake))
         assert live.topic_queues(options) == {"t": [A, B]}
+
+
+def test_topics_of_a_pattern_are_kept_while_a_name_service_has_forgotten_them(cluster: FakeCluster) -> None:
+    """They would count as deleted, and their messages as lost."""
+    topics: list[str] = ["other", "t"]
+    cluster.names.behave(
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        lambda *_: Answer(body=TopicList(topics).to_json()),
+    )
+    options = replace(options_of(cluster), topics=(), pattern="t.*")
+    with LiveCluster(options) as live:
+        assert live.topic_queues(options) == {"t": [A, B]}
+        topics.clear()
+        assert live.topic_queues(options) == {"t": [A, B]}
+        for name in cluster.members:
+            cluster.master(name).behave(
+                RequestCode.QUERY_QUEUE_BOUNDS,
+                lambda *_, name=name: Answer(body=QueueBoundsTable(name, {}).to_json()),
+            )
+        assert live.topic_queues(options) == {}
 
 
 def test_a_name_service_without_brokers_is_not_waited_for_at_first(cluster: FakeCluster) -> None:
