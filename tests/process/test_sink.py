@@ -63,6 +63,7 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(
         "stagedBytes": 0,
         "lastBatchId": 0,
         "newTopicQueues": 4,
+        "bodyBytesMax": 4 << 20,
     }
 
 

@@ -362,18 +362,15 @@ class StagingProcessor:
 
     def _known(self, request: Request, query_id: str | None) -> Response:
         if query_id is None:
-            result = QueryStagedResult(
-                len(self._staging), self._staging.bytes, new_topic_queues=self._topic_access.new_topic_queues
-            )
+            count, size, last_batch_id = len(self._staging), self._staging.bytes, -1
         else:
             files = self._staging.of(query_id)
             last = self._batches.last(query_id)
-            result = QueryStagedResult(
-                len(files),
-                sum(file.size for file in files),
-                -1 if last is None else last.batch_id,
-                self._topic_access.new_topic_queues,
-            )
+            count, size = len(files), sum(file.size for file in files)
+            last_batch_id = -1 if last is None else last.batch_id
+        result = QueryStagedResult(
+            count, size, last_batch_id, self._topic_access.new_topic_queues, self._limits.body_bytes_max
+        )
         return Response(0, result.to_ext(request.header_type))
 
     # -- expiry ------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ class SinkOptions:
     ack: AckLevel
     maps_queues: bool
     """Whether a queue that a topic lacks stands for one that it has."""
+    dead_letter_topic: str | None
+    """Where rows go that cannot be messages; None: such a row is an error."""
     send_timeout_s: float
     commit_timeout_s: float
     tls: TLS | None
@@ -58,12 +60,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         parse_addresses(name_servers)
     except ValueError as error:
         raise OptionError("nameServer", str(error)) from None
-    topic = reader.text("topic")
-    if topic is not None:
-        try:
-            check_send_topic(topic)
-        except InvalidName as error:
-            raise OptionError("topic", str(error)) from None
+    topic = _topic(reader, "topic")
     exactly_once = (
         reader.choice("semantics", ("exactly-once", "at-least-once"), "exactly-once") == "exactly-once"
     )
@@ -77,10 +74,33 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         idempotency_key=_idempotency_key(reader, exactly_once, streaming),
         ack=AckLevel(reader.choice("ack", (AckLevel.FLUSHED, AckLevel.PAGE_CACHE), AckLevel.FLUSHED)),
         maps_queues=reader.choice("queueMapping", ("exact", "modulo"), "exact") == "modulo",
+        dead_letter_topic=_dead_letter_topic(reader, topic),
         send_timeout_s=(reader.whole("sendTimeoutMs", 120_000) or 0) / 1000,
         commit_timeout_s=(reader.whole("commitTimeoutMs", 600_000) or 0) / 1000,
         tls=read_tls(reader),
     )
+
+
+def _topic(reader: OptionReader, name: str) -> str | None:
+    topic = reader.text(name)
+    if topic is not None:
+        try:
+            check_send_topic(topic)
+        except InvalidName as error:
+            raise OptionError(name, str(error)) from None
+    return topic
+
+
+def _dead_letter_topic(reader: OptionReader, topic: str | None) -> str | None:
+    found = _topic(reader, "deadLetterTopic")
+    if reader.choice("onBadRow", ("fail", "dead-letter"), "fail") == "fail":
+        reader.refuse(("deadLetterTopic",), "needs onBadRow=dead-letter")
+        return None
+    if found is None:
+        raise reader.missing("deadLetterTopic", "with onBadRow=dead-letter, name a topic for such rows")
+    if found == topic:
+        raise OptionError("deadLetterTopic", "is the option topic; name another one")
+    return found
 
 
 def _idempotency_key(reader: OptionReader, exactly_once: bool, streaming: bool) -> str | None:

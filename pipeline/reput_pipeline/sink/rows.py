@@ -40,7 +40,8 @@ class RowReader:
     def __init__(self, columns: SinkColumns, topic: str | None) -> None:
         self._columns = columns
         self._topic = topic
-        self._rows = 0
+        self.next_row = 0
+        """The number of the next row in its partition."""
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Messages]:
         """Yield the messages of a batch by topic and queue, in the order of rows.
@@ -54,7 +55,7 @@ class RowReader:
     def _groups(self, batch: pa.RecordBatch) -> Iterator[Messages]:
         names = self._columns
         columns = self._make(batch)
-        self._rows += batch.num_rows
+        self.next_row += batch.num_rows
         deliver_at = None
         if names.deliver_at is not None:
             deliver_at = _milliseconds(batch.column(names.deliver_at))
@@ -124,7 +125,7 @@ class RowReader:
             keys=column(names.keys, pa.string()),
             flag=column(names.flag, pa.int32()),
             born_ms=None if names.born is None else self._born(batch, names.born),
-            numbers=np.arange(self._rows, self._rows + batch.num_rows),
+            numbers=np.arange(self.next_row, self.next_row + batch.num_rows),
         )
         self._check_nulls(batch, columns)
         if names.properties is None:

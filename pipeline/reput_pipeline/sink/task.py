@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Final
 
@@ -18,15 +19,19 @@ from reput_client.blocking import Message, Producer
 from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_client.produce.batch_writer import StagingScope
 from reput_client.produce.unique_ids import new_generator
+from reput_pipeline.sink.bad_rows import BadRows
 from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.spark.errors import SinkError
+from reput_pipeline.spark.notes import note
 from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 from reput_protocol.commands.stage import StagedPart
-from reput_protocol.errors import ErrorCode, MessageRefused
+from reput_protocol.errors import ErrorCode, MessageRefused, TopicNotFound
 from reput_protocol.kernel.records import crc32
+from reput_protocol.printable import counted
+from reput_protocol.record.layout import MESSAGE_BYTES_MAX
 
 _NO_QUEUES: Final = (0,)
 
@@ -79,7 +84,7 @@ class SinkTask:
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._rows = RowReader(columns, options.topic)
-        self._queue_column = columns.queue_id
+        self._columns = columns
         self._queues: dict[str, Iterator[int]] = {}
         self._queue_counts: dict[str, int] = {}
         self._new_topic_queues: int | None = None
@@ -112,9 +117,8 @@ class SinkTask:
                 return None
             self._new_topic_queues = state.new_topic_queues
             writer.begin(StagingScope(query_id, batch_id, partition_id, uuid.uuid4().hex))
-            for batch in batches:
-                for messages in self._rows.messages(batch):
-                    self._write(writer, messages)
+            for messages in self._messages(writer, batches):
+                self._write(writer, messages)
             return writer.end() if self.messages else None
 
     @naming_tls_options()
@@ -125,15 +129,57 @@ class SinkTask:
         """
         self.broker = broker_of(brokers_of(self._options), query_id, number)
         with connect(self._options, self.broker) as writer, self._refusals_named():
-            for batch in batches:
-                for messages in self._rows.messages(batch):
-                    if messages.deliver_at is not None and messages.deliver_at.null_count < len(
-                        messages.deliver_at
-                    ):
-                        messages = self._put_delayed(writer, messages)
-                    if len(messages.columns.body):
-                        self._write(writer, messages)
+            for messages in self._messages(writer, batches):
+                if messages.deliver_at is not None and messages.deliver_at.null_count < len(
+                    messages.deliver_at
+                ):
+                    messages = self._put_delayed(writer, messages)
+                if len(messages.columns.body):
+                    self._write(writer, messages)
             writer.drain()
+
+    def _messages(self, writer: BatchWriter, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
+        """Yield the messages of batches; a row that cannot be one is an error, or a message of another topic."""
+        dead_letter_topic = self._options.dead_letter_topic
+        if dead_letter_topic is None:
+            for batch in batches:
+                yield from self._rows.messages(batch)
+            return
+        body_max = writer.staged().body_bytes_max or MESSAGE_BYTES_MAX
+        rows = BadRows(self._columns, partial(self._check, writer, body_max))
+        first = bad = 0
+        for batch in batches:
+            for part, number in rows.sift(batch, first):
+                self._rows.next_row = number
+                yield from self._rows.messages(part)
+            first += batch.num_rows
+            letters = rows.take(body_max)
+            if letters is not None:
+                bad += len(letters.body)
+                yield Messages(dead_letter_topic, ANY_QUEUE, letters, None)
+        if bad:
+            note(f"{counted(bad, 'row')} that cannot be messages are sent to topic {dead_letter_topic}")
+
+    def _check(self, writer: BatchWriter, body_max: int, batch: pa.RecordBatch, first: int) -> None:
+        """Raise `SinkError` if a row cannot be written."""
+        self._rows.next_row = first
+        for topic, queue_id, columns, _ in self._rows.messages(batch):
+            sizes = np.asarray(pc.binary_length(columns.body))
+            row = int(sizes.argmax())
+            if sizes[row] > body_max:
+                raise SinkError(
+                    f"{columns.name_of(row)}, for topic {topic!r}, has a body of {sizes[row]} bytes, but the broker "
+                    f"accepts at most {body_max}"
+                )
+            try:
+                queues = writer.write_queues(topic)
+            except TopicNotFound as error:
+                raise SinkError(f"{columns.name_of(0)}: {error}") from None
+            there = len(self._new_queues(writer) if queues is None else queues)
+            if queue_id != ANY_QUEUE and self._mapped(queue_id, there) >= there:
+                raise self._no_such_queue(columns, topic, queue_id, there)
+            for _ in encode_records(columns, topic, repeat_queue(0).__next__, self._ids, 0):
+                pass
 
     def _write(self, writer: BatchWriter, messages: Messages) -> None:
         topic, queue_id, columns, _ = messages
@@ -145,13 +191,16 @@ class SinkTask:
             there = self._queue_counts[topic]
             found = self._mapped(queue_id, there)
             if found >= there:
-                raise SinkError(
-                    f"{columns.name_of(0)}: topic {topic!r} has no queue {queue_id} that takes messages at broker "
-                    f"{self.broker}, which has {there}; drop {self._queue_column} for any queue "
-                    f'(frame.drop("{self._queue_column}")), set queueMapping=modulo for queue {self._queue_column} % '
-                    f"{there}, or give the topic more queues"
-                )
+                raise self._no_such_queue(columns, topic, queue_id, there)
             self._write_blocks(writer, topic, repeat_queue(found), columns)
+
+    def _no_such_queue(self, columns: Columns, topic: str, queue_id: int, there: int) -> SinkError:
+        column = self._columns.queue_id
+        return SinkError(
+            f"{columns.name_of(0)}: topic {topic!r} has no queue {queue_id} that takes messages at broker "
+            f'{self.broker}, which has {there}; drop {column} for any queue (frame.drop("{column}")), set '
+            f"queueMapping=modulo for queue {column} % {there}, or give the topic more queues"
+        )
 
     def _mapped(self, queue_id: int, there: int) -> int:
         """Return the queue for messages of a queue, of those that are there, 0 to `there` - 1."""

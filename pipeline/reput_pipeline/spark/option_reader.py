@@ -62,6 +62,8 @@ SINK_OPTIONS: Final = (
     "idempotencyKey",
     "ack",
     "queueMapping",
+    "onBadRow",
+    "deadLetterTopic",
     "sendTimeoutMs",
     "commitTimeoutMs",
     *TLS_OPTIONS,

@@ -198,6 +198,8 @@ class QueryStagedResult(CommandHeader):
     """The query's last committed batch; -1 if there is none or the broker has forgotten it."""
     new_topic_queues: I32 = 1
     """How many queues a topic gets that the commit of a batch creates."""
+    body_bytes_max: I32 = 0
+    """The size of the largest body that the broker accepts; 0 if it does not say."""
 
 
 # -- the requests ------------------------------------------------------------------------------------------------------

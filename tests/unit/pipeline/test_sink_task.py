@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,13 +11,17 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reput_broker.background import BackgroundBroker
-from reput_client.blocking import Admin
+from reput_client.blocking import Admin, PullConsumer
 from reput_client.blocking.bulk import BatchWriter
+from reput_pipeline.sink.bad_rows import BadRows
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.spark.errors import SinkError
+from reput_pipeline.spark.option_reader import OptionError
 from support.sink_client import published
 
 pa = pytest.importorskip("pyarrow")
@@ -102,3 +108,110 @@ def test_queues_of_delayed_messages_are_mapped(new_reput_broker: Callable[..., B
         0: [b"0/0", b"0/1", b"2/0", b"2/1"],
         1: [b"1/0", b"1/1"],
     }
+
+
+TOO_LARGE = b"x" * 2000
+ROWS: list[tuple[dict[str, Any], str]] = [
+    ({"body": b"0"}, ""),
+    ({"body": None}, "row 1 .* has a null 'body'"),
+    ({"body": TOO_LARGE}, r"row 2 .* has a body of 2000 bytes, but the broker accepts at most 1024"),
+    ({"body": b"3"}, ""),
+    ({"body": b"4", "topic": None}, "row 4 .* has no topic"),
+    ({"body": b"5", "topic": "a b"}, "column 'topic': "),
+    ({"body": b"6", "topic": "unknown"}, "row 6 .* topic 'unknown' does not exist"),
+    ({"body": b"7", "properties": [("a\x01", "b")]}, r"row 7 .* U\+0001"),
+    ({"body": b"8", "queueId": 2}, "row 8 .* has no queue 2"),
+    ({"body": b"9", "queueId": -1}, "'queueId' has a number below 0"),
+    ({"body": b"10", "properties": [("DELAY", "3")]}, "row 10 .* only the broker may set"),
+    ({"body": b"11", "keys": "o-42", "queueId": 1}, ""),
+]
+
+
+def batch_of(rows: list[dict[str, Any]]) -> Any:
+    kinds = {
+        "body": pa.binary(),
+        "topic": pa.string(),
+        "keys": pa.string(),
+        "queueId": pa.int32(),
+        "properties": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.record_batch(
+        {name: pa.array([row.get(name) for row in rows], kind) for name, kind in kinds.items()}
+    )
+
+
+@pytest.mark.parametrize("semantics", SEMANTICS)
+def test_rows_that_cannot_be_messages_go_to_a_topic_of_their_own(
+    new_reput_broker: Callable[..., BackgroundBroker], semantics: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One such row ended a stream, and again at every restart."""
+    small = {"auto_create": False}
+    broker = new_reput_broker(store={"flush": "sync", "message_size_max": 1024}, topics=small)
+    with Admin(broker.address) as admin:
+        admin.create_topic("good", queues=2)
+        admin.create_topic("bad", queues=1)
+    columns = SinkColumns("body", "topic", "keys", None, "queueId", "properties", None, None, None)
+    batch = batch_of([{"topic": "good", **row} for row, _ in ROWS])
+    options = {"nameServer": broker.address, "semantics": semantics}
+    with pytest.raises(SinkError):
+        task.SinkTask(parse_sink_options(options, streaming=True), columns).put(iter([batch]), "q", 0)
+    options |= {"onBadRow": "dead-letter", "deadLetterTopic": "bad"}
+    work = task.SinkTask(parse_sink_options(options, streaming=True), columns)
+    if semantics == "exactly-once":
+        part = work.stage(iter([batch]), "q", 1, 0)
+        with BatchWriter(broker.address) as writer:
+            writer.commit("q", 1, [part])
+    else:
+        work.put(iter([batch]), "q", 0)
+    assert work.messages == len(ROWS)
+    bad = [(row, reason) for row, reason in ROWS if reason]
+    assert f"{len(bad)} rows that cannot be messages are sent to topic bad" in capsys.readouterr().err
+    good = published(broker.address, "good")
+    assert sorted(body for bodies in good.values() for body in bodies) == [b"0", b"11", b"3"]
+    assert b"11" in good[1]
+    with PullConsumer(broker.address, group="g") as consumer:
+        letters = consumer.pull("bad", queue_id=0, offset=0, max_messages=32).messages
+    assert len(letters) == len(bad)
+    for letter, (row, reason) in zip(letters, bad, strict=True):
+        assert re.search(reason, letter.properties["BAD_ROW_REASON"]), letter.properties
+        assert letter.body == (row["body"] or b"")[:1024]
+        others = json.loads(letter.properties["BAD_ROW_COLUMNS"])
+        assert others["topic"] == row.get("topic", "good")
+        assert others["queueId"] == row.get("queueId")
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_bad_rows_are_separated_from_the_others_in_order(bad: list[bool]) -> None:
+    def check(batch: Any, first: int) -> None:
+        assert batch["number"].to_pylist() == [*range(first, first + batch.num_rows)]
+        if any(batch["bad"].to_pylist()):
+            raise SinkError(f"at {first}")
+
+    rows = BadRows(replace(COLUMNS, body="body"), check)
+    bodies = [b"%d" % number for number in range(len(bad))]
+    numbers = pa.array(range(len(bad)), pa.int32())
+    batch = pa.record_batch(
+        {"number": numbers, "bad": pa.array(bad, pa.bool_()), "body": pa.array(bodies, pa.binary())}
+    )
+    parts = list(rows.sift(batch, 0))
+    found = [number for part, _ in parts for number in part["number"].to_pylist()]
+    assert found == [number for number, is_bad in enumerate(bad) if not is_bad]
+    letters = rows.take(1)
+    kept = [] if letters is None else letters.body.to_pylist()
+    assert kept == [body[:1] for body, is_bad in zip(bodies, bad, strict=True) if is_bad]
+    assert rows.take(1) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"onBadRow": "dead-letter"}, "option deadLetterTopic: is missing"),
+        ({"deadLetterTopic": "bad"}, "option deadLetterTopic: needs onBadRow=dead-letter"),
+        ({"onBadRow": "dead-letter", "deadLetterTopic": "t"}, "is the option topic; name another"),
+        ({"onBadRow": "dead-letter", "deadLetterTopic": "a b"}, "option deadLetterTopic: "),
+        ({"onBadRow": "skip"}, "it is one of fail, dead-letter"),
+    ],
+)
+def test_wrong_options_for_bad_rows_are_named(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_sink_options({"nameServer": "127.0.0.1:1", "topic": "t", **options}, streaming=True)
