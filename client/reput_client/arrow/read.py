@@ -10,12 +10,13 @@ from typing import Final, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
 
+from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.batches import LOG_BATCH_ROWS
 from reput_client.arrow.directory import StoreDirectory
 from reput_client.arrow.directory_plan import SEGMENT_SHARE, located, log_files, share_of
 from reput_client.arrow.directory_reading import DirectoryReading
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
-from reput_client.arrow.topic_reading import Attempts, TopicReading
+from reput_client.arrow.topic_reading import TopicReading
 from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.credentials import Credentials

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import pyarrow as pa
 
+from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_client.arrow.queues import Generations, QueueKey, QueueRange, Unreadable
 from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.fetch_records import FetchedBlock
-from reput_client.transport.backoff import Backoff
-from reput_protocol.errors import ReputError, TopicNotFound
+from reput_protocol.errors import TopicNotFound
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import queue_records
 from reput_protocol.record.columns import RecordColumns
@@ -26,8 +25,6 @@ _BATCH_BYTES: Final = 4 << 20
 """Bytes of blocks that are decoded together: larger batches cost less per message."""
 _AHEAD: Final = 4
 """Queues whose first block is requested ahead."""
-_PAUSE_FIRST_S: Final = 0.01
-_PAUSE_MAX_S: Final = 1.0
 
 
 class _Fetched(NamedTuple):
@@ -38,39 +35,6 @@ class _Fetched(NamedTuple):
     end: int
     """The wanted messages of `[start, end)`."""
     records: memoryview
-
-
-class Attempts(NamedTuple):
-    """How requests are repeated: for `for_s` seconds, and then `retries` times.
-
-    A request that waits takes all of that time itself; a broker that is starting, or a group without a master, refuses
-    at once.
-    """
-
-    retries: int = 3
-    interval_s: float = 0.01
-    for_s: float = 0.0
-
-    def __call__(self, ask: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call `ask`, again while its error is retryable.
-
-        Raises:
-            ReputError: of the last attempt.
-        """
-        pause_s = max(self.interval_s, _PAUSE_FIRST_S)
-        pauses = Backoff(pause_s, max(pause_s, _PAUSE_MAX_S))
-        until, retries = time.monotonic() + self.for_s, self.retries
-        while True:
-            try:
-                return ask(*arguments, **named)
-            except ReputError as error:
-                if not error.retryable:
-                    raise
-                if time.monotonic() >= until:
-                    if not retries:
-                        raise
-                    retries -= 1
-            time.sleep(pauses.next_delay_s())
 
 
 class TopicReading:

@@ -70,13 +70,17 @@ class BulkReader(Client):
         return found
 
     async def brokers(self, topic: str | None = None) -> list[str]:
-        """Return the names of the brokers, sorted: those on which `topic`, if it exists, can be written, or all."""
+        """Return the names of the brokers, sorted: those on which `topic`, if it exists, can be written, or all.
+
+        Raises:
+            BrokerNotFound: there is none.
+        """
         deadline = self._session.deadline(None)
         if topic is not None:
             with suppress(TopicNotFound):
                 route = await self._session.fetch_route(topic, deadline)
                 return sorted({queue.broker_name for queue in route.writable})
-        return sorted((await self._session.cluster(deadline)).broker_addr_table)
+        return await self._session.broker_names(deadline)
 
     async def topics(self) -> list[str]:
         """Return all topics, including system topics."""

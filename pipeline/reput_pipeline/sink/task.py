@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from reput_client.arrow.attempts import Attempts
 from reput_client.blocking import Message, Producer
 from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_client.produce.batch_writer import StagingScope
@@ -52,7 +53,7 @@ def brokers_of(options: SinkOptions) -> list[str]:
     """Return the names of the brokers that take the rows: those of the topic if the query has one, or all.
 
     Raises:
-        RequestTimeout, ConnectFailed: no address answers in time.
+        RequestTimeout, ConnectFailed, BrokerNotFound: no address answers in time, or none knows a broker.
         SinkError: the topic cannot be written anywhere.
     """
     reader = BulkReader(
@@ -62,7 +63,7 @@ def brokers_of(options: SinkOptions) -> list[str]:
         credentials=credentials_for(options.user),
     )
     try:
-        names = reader.brokers(options.topic)
+        names = Attempts(retries=0, for_s=options.send_timeout_s)(reader.brokers, options.topic)
     finally:
         reader.close()
     if not names:

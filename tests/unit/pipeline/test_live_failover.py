@@ -13,6 +13,8 @@ from reput_client.arrow.queues import Bounds, QueueKey, QueueRange
 from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_client.errors import BrokerNotFound
 from reput_pipeline.archives.columns import read_schema
+from reput_pipeline.sink.options import parse_sink_options
+from reput_pipeline.sink.task import brokers_of
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.live_plan import LivePartition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
@@ -132,6 +134,28 @@ def test_a_broker_that_refuses_for_a_while_is_waited_for(cluster: FakeCluster, b
             fake = cluster.master(name)
             fake.behave(RequestCode.QUERY_QUEUE_BOUNDS, partial(starting, fake))
         assert live.topic_queues(options) == {"t": [A, B]}
+
+
+def test_a_sink_waits_while_a_name_service_knows_no_broker(cluster: FakeCluster) -> None:
+    """It took the brokers of the topic for none, which "has no queue that takes messages"."""
+    asked = count(1)
+
+    def forgetful(*_: object) -> Answer:
+        if next(asked) < 4:
+            return Answer(body=ClusterInfo({}, {"c": []}).to_json())
+        return cluster._info(cluster.names)
+
+    cluster.names.behave(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        Answer(ResponseCode.TOPIC_NOT_EXIST, remark="NO_TOPIC: the name service has started again"),
+    )
+    cluster.names.behave(RequestCode.GET_BROKER_CLUSTER_INFO, forgetful)
+    given = {"nameServer": cluster.names.address, "topic": "t"}
+    options = parse_sink_options(given, streaming=True)
+    assert brokers_of(options) == ["broker-a", "broker-b"]
+    cluster.gone |= {"broker-a", "broker-b"}
+    with pytest.raises(BrokerNotFound):
+        brokers_of(replace(options, send_timeout_s=0.05))
 
 
 def test_topics_of_a_pattern_are_kept_while_a_name_service_has_forgotten_them(cluster: FakeCluster) -> None:
