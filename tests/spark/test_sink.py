@@ -216,6 +216,18 @@ def test_what_cannot_be_written_is_refused_by_name_and_leaves_nothing(
     assert staged(broker) == 0
 
 
+def test_rows_that_cannot_be_messages_go_to_a_topic_of_their_own(
+    spark: Any, broker: BackgroundBroker
+) -> None:
+    frame = spark.range(0, 100, 1, 2).selectExpr("IF(id % 10 = 7, NULL, CAST(id AS STRING)) AS body")
+    write(frame, broker, onBadRow="dead-letter", deadLetterTopic="bad")
+    assert numbers(broker) == [number for number in range(100) if number % 10 != 7]
+    reasons = [row.properties["BAD_ROW_REASON"] for row in read(spark, broker, "bad")]
+    assert len(reasons) == 10
+    assert all("has a null 'body'" in reason for reason in reasons)
+    assert staged(broker) == 0
+
+
 def _split(columns: str) -> list[str]:
     """Split at commas that are in no parentheses."""
     found, depth = [""], 0
