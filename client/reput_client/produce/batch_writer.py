@@ -6,14 +6,15 @@ or a broker restart only costs time, if the broker is back before the timeout.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from tempfile import SpooledTemporaryFile
-from typing import Final, NamedTuple, Self
+from tempfile import TemporaryFile
+from typing import IO, Final, NamedTuple, Self
 
 from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
 from reput_client.transport.channel import RequestTemplate
@@ -49,6 +50,7 @@ _MSGPACK: Final = HeaderType.MSGPACK
 _RETRY_PAUSE_S: Final = 0.05
 _STAGED_AGAIN_MAX: Final = 5
 """How often a staging that went with its broker's master is sent again."""
+_KEPT_MEMORY_BYTES: Final = 32 << 20
 _KEPT_BYTES_MAX: Final = 1 << 30
 """Of a larger staging nothing is kept, so that it cannot be sent again."""
 
@@ -66,42 +68,52 @@ class StagingScope(NamedTuple):
 
 
 class _Kept:
-    """The frames of a staging, to be sent again: in memory, or, once they are larger than a window, in a file."""
+    """The frames of a staging, to be sent again: the first ones in memory, the others in a temporary file."""
 
-    def __init__(self, memory_bytes: int) -> None:
-        self._file = SpooledTemporaryFile(max_size=memory_bytes)  # noqa: SIM115 (closed with the staging)
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
         self._sizes: list[int] = []
         self._bytes = 0
+        self._file: IO[bytes] | None = None
         self.is_whole = True
 
     def add(self, frame: bytes) -> None:
         """Keep a frame; if it does not fit, keep none."""
-        if not self.is_whole:
-            return
         self._bytes += len(frame)
-        self._sizes.append(len(frame))
+        if self._bytes <= _KEPT_MEMORY_BYTES:
+            self._frames.append(frame)
+        elif self.is_whole:
+            self._write(frame)
+
+    def _write(self, frame: bytes) -> None:
         try:
-            self.is_whole = self._bytes <= _KEPT_BYTES_MAX
-            if self.is_whole:
-                self._file.seek(0, os.SEEK_END)
-                self._file.write(frame)
+            if self._bytes > _KEPT_BYTES_MAX:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            if self._file is None:
+                self._file = TemporaryFile()  # noqa: SIM115 (closed with the staging)
+            self._file.seek(0, os.SEEK_END)
+            self._file.write(frame)
+            self._sizes.append(len(frame))
         except OSError as error:
-            log.info("a staging is not kept, to be sent again: %s", error)
+            log.info("a staging of %d bytes is not kept, to be sent again: %s", self._bytes, error)
             self.is_whole = False
-        if not self.is_whole:
             self.close()
 
     def frames(self) -> Iterator[bytes]:
         """Yield all frames."""
+        yield from self._frames
         position = 0
         for size in self._sizes:
+            assert self._file is not None, "it has frames"
             self._file.seek(position)
             yield self._file.read(size)
             position += size
 
     def close(self) -> None:
         """Forget the frames."""
-        self._file.close()
+        self._frames.clear()
+        if self._file is not None:
+            self._file.close()
 
 
 class _Sent:
@@ -148,7 +160,7 @@ class BatchWriter(Client):
         self._window: deque[_Sent] = deque()
         self._bytes = 0
         self._scope: StagingScope | None = None
-        self._kept = _Kept(0)
+        self._kept = _Kept()
         self._again = 0
         self._parts: list[Buffer] = []
         self._parts_bytes = 0
@@ -205,7 +217,7 @@ class BatchWriter(Client):
         """
         self._scope = scope
         self._kept.close()
-        self._kept = _Kept(self._window_bytes)
+        self._kept = _Kept()
         self._again = 0
         self._parts, self._parts_bytes = [], 0
         self._position = self._messages = self._checksum = 0

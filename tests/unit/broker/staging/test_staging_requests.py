@@ -144,15 +144,16 @@ async def test_a_commit_is_answered_before_the_files_are_removed(
 
 @pytest.mark.trio
 @pytest.mark.parametrize("after", [0, 1, 3])
-@pytest.mark.parametrize("window", [1, 1 << 20])
+@pytest.mark.parametrize("memory", [0, 200, 1 << 20])
 async def test_a_staging_that_the_broker_has_lost_is_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, window: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, memory: int
 ) -> None:
     """A failover leaves the next master without it, in the middle of a task whose rows cannot be read again."""
     monkeypatch.setattr(batch_writer, "FRAME_BYTES", 1)
+    monkeypatch.setattr(batch_writer, "_KEPT_MEMORY_BYTES", memory)
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30, window_bytes=window) as writer,
+        BatchWriter(broker.address, timeout_s=30) as writer,
         BatchWriter(broker.address, timeout_s=30) as other,
     ):
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
@@ -172,6 +173,7 @@ async def test_a_large_staging_is_not_kept_and_its_loss_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_writer, "FRAME_BYTES", 1)
+    monkeypatch.setattr(batch_writer, "_KEPT_MEMORY_BYTES", 200)
     monkeypatch.setattr(batch_writer, "_KEPT_BYTES_MAX", 300)
     async with (
         serving(tmp_path) as broker,
