@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic
 from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
+from reput_protocol.store.files import read_at
 from reput_protocol.store.layout import StoreLayout, Stream
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT
 from reput_protocol.store.unit_files import OpenFiles, UnitFiles
@@ -148,7 +148,7 @@ class StoreDirectory:
     def _stored_at(self, queue: QueueKey, offset: int) -> int:
         at, _ = self.physical_offset(queue, offset)
         file = self.log.find(at)
-        data = b"" if file is None else os.pread(self._files.fd(file.path), STORE_TIME_BYTES, at - file.start)
+        data = b"" if file is None else read_at(self._files.fd(file.path), STORE_TIME_BYTES, at - file.start)
         if len(data) < STORE_TIME_BYTES or not read_head(data).is_message:
             path, position = self.log.place(at)
             raise DamagedStore(

@@ -30,7 +30,7 @@ from reput_protocol.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from reput_protocol.store.files import standing_for
+from reput_protocol.store.files import open_file, read_at, standing_for
 from reput_protocol.store.layout import Stream, StreamFile, read_stream
 from reput_protocol.store.log_reader import Damage, LogBatch, read_log
 from reput_protocol.store.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
@@ -342,7 +342,7 @@ class DirectoryReading:
                 self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
                 continue
             try:
-                fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = open_file(file.path)
             except FileNotFoundError:
                 self._lost("of the log", f"{file.path} was deleted while the query ran")
                 continue
@@ -351,7 +351,7 @@ class DirectoryReading:
                     for units in _pieces(window):
                         start = int(units.place[0])
                         end = int(units.place[-1] + units.size[-1])
-                        data = os.pread(fd, end - start, start - file.start)
+                        data = read_at(fd, end - start, start - file.start)
                         yield from self._checked(data, file, start, units, queues)
             finally:
                 os.close(fd)

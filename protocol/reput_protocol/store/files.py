@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from pathlib import Path
 
 _CHUNK_BYTES = 1 << 20
@@ -37,9 +38,24 @@ def standing_for(place: Path) -> Path:
     return old if old.is_dir() and not place.exists() else place
 
 
+def open_file(path: Path) -> int:
+    """Open a file for reading, and return its descriptor."""
+    if sys.platform == "win32":
+        return os.open(path, os.O_RDONLY | os.O_BINARY)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read_at(fd: int, size: int, position: int) -> bytes:
+    """Return `size` bytes of a file from a position on, fewer at its end; one thread at a time."""
+    if sys.platform == "win32":
+        os.lseek(fd, position, os.SEEK_SET)
+        return os.read(fd, size)
+    return os.pread(fd, size, position)
+
+
 def holds_only_zeros(path: Path, size: int) -> bool:
     """Whether the first `size` bytes of a file are zero; holes are not read."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path)
     try:
         return is_all_zero(fd, 0, size)
     finally:
@@ -50,7 +66,7 @@ def is_all_zero(fd: int, start: int, end: int) -> bool:
     """Whether `[start, end)` of a file holds only zeros (a part past its end counts as zeros)."""
     for position, stop in stretches_of_data(fd, start, end):
         while position < stop:
-            chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
+            chunk = read_at(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:
                 return True
             if chunk != _ZEROS[: len(chunk)]:
@@ -64,7 +80,7 @@ def end_of_data(fd: int, start: int, end: int) -> int:
     found = start
     for position, stop in stretches_of_data(fd, start, end):
         while position < stop:
-            chunk = os.pread(fd, min(_CHUNK_BYTES, stop - position), position)
+            chunk = read_at(fd, min(_CHUNK_BYTES, stop - position), position)
             if not chunk:
                 return found
             if chunk != _ZEROS[: len(chunk)]:
@@ -90,7 +106,7 @@ def stretches_of_data(fd: int, start: int, end: int) -> list[tuple[int, int]]:
 
 def _next_data(fd: int, position: int, end: int) -> tuple[int, int]:
     """The next stretch in `[position, end)` that may hold data; empty at `end` if none does."""
-    if not hasattr(os, "SEEK_DATA"):
+    if sys.platform == "win32" or not hasattr(os, "SEEK_DATA"):
         return position, end
     try:
         start = os.lseek(fd, position, os.SEEK_DATA)

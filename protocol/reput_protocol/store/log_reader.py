@@ -18,7 +18,7 @@ from reput_protocol.record.head import physical_offset_at
 from reput_protocol.record.layout import RECORD_BYTES_MIN
 from reput_protocol.record.row import POSITION, SIZE, TOPIC, WIDTH
 from reput_protocol.record.scan import RecordScan, ScanStatus, locate
-from reput_protocol.store.files import end_of_data, is_all_zero
+from reput_protocol.store.files import end_of_data, is_all_zero, open_file, read_at
 from reput_protocol.store.layout import Stream, StreamFile
 
 CHUNK_BYTES = 2 << 20
@@ -149,7 +149,7 @@ def read_log(
 def last_file_with_data(stream: Stream) -> int:
     """Index of the last file that is not all zero, -1 if there is none."""
     for index in range(len(stream.files) - 1, -1, -1):
-        fd = os.open(stream.files[index].path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_file(stream.files[index].path)
         try:
             if not is_all_zero(fd, 0, stream.files[index].size):
                 return index
@@ -164,7 +164,7 @@ class _FileReading:
         self._file_size = stream.file_size
         self._is_last = is_last
         self._chunk_bytes = chunk_bytes
-        self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = open_file(file.path)
         self.end_position = 0
         """End of the valid records."""
         self.ended_here = False
@@ -177,7 +177,7 @@ class _FileReading:
         want = self._chunk_bytes
         size = self._file.size
         while position < size:
-            data = os.pread(self._fd, min(want, size - position), position)
+            data = read_at(self._fd, min(want, size - position), position)
             batch, consumed = self._batch(data, position)
             if batch is not None:
                 yield batch

@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from pathlib import Path
 
-from reput_protocol.store.files import end_of_data
+from reput_protocol.store.files import end_of_data, open_file, read_at
 from reput_protocol.store.layout import Stream
 from reput_protocol.store.unit import UNIT_BYTES, ConsumeQueueUnit, unpack_units
 
@@ -24,7 +24,7 @@ class OpenFiles:
         """Return a descriptor that is valid until the next call."""
         fd = self._fds.get(path)
         if fd is None:
-            fd = self._fds[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = self._fds[path] = open_file(path)
             if len(self._fds) > self._open_max:
                 os.close(self._fds.popitem(last=False)[1])
         else:
@@ -62,12 +62,12 @@ class UnitFiles:
         """Return bytes of the stream."""
         file = self.stream.find(position)
         if file is not None and position + size <= file.end:
-            return os.pread(self._files.fd(file.path), size, position - file.start)
+            return read_at(self._files.fd(file.path), size, position - file.start)
         data = bytearray(size)
         for file in self.stream.files:
             start, stop = max(position, file.start), min(position + size, file.end)
             if start < stop:
-                piece = os.pread(self._files.fd(file.path), stop - start, start - file.start)
+                piece = read_at(self._files.fd(file.path), stop - start, start - file.start)
                 data[start - position : start - position + len(piece)] = piece
         return bytes(data)
 
