@@ -35,6 +35,7 @@ final class BrokerFace implements Face {
 
     BrokerFace(Settings settings) throws Exception {
         BrokerConfig brokerConfig = new BrokerConfig();
+        brokerConfig.setWaitTimeMillsInSendQueue(10_000); // on a busy machine it would refuse what waits
         brokerConfig.setBrokerClusterName("DefaultCluster");
         brokerConfig.setBrokerName("broker-a");
         brokerConfig.setBrokerId(settings.brokerId);

@@ -106,6 +106,7 @@ public final class Cluster {
 
     private Map<String, Object> startBroker(JSONObject request) throws Exception {
         BrokerConfig config = new BrokerConfig();
+        config.setWaitTimeMillsInSendQueue(10_000); // on a busy machine it would refuse what waits
         config.setBrokerClusterName("DefaultCluster");
         config.setBrokerName(request.getString("name"));
         config.setBrokerIP1("127.0.0.1");
