@@ -78,11 +78,14 @@ __all__ = [
     "ProtocolError",
     "QueueNotAssigned",
     "RecordMalformed",
+    "RegistryRefused",
+    "RegistryUnavailable",
     "ReplyTimeout",
     "ReputError",
     "RequestNotSupported",
     "RequestTimeout",
     "RequesterGone",
+    "SchemaNotFound",
     "SendOutcomeUnknown",
     "StoreUnavailable",
     "TlsRefused",
@@ -420,6 +423,46 @@ class NotDeserialized(ReputError):
         self.queue_id = queue_id
         self.queue_offset = queue_offset
         self.reason = reason
+
+
+class RegistryUnavailable(ReputError):
+    """A schema registry cannot be reached, or is out of order. It says nothing about the message or the value."""
+
+    retryable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(
+            f"schema registry {url} is not available: {reason}; check the URL and that it is running"
+        )
+        self.url = url
+        self.reason = reason
+
+
+class RegistryRefused(ReputError):
+    """A schema registry rejected a request. It says nothing about the message or the value.
+
+    `status` is that of HTTP: 401 and 403 for credentials, 409 for a schema that is incompatible with the subject's,
+    422 for an invalid schema. `code` is the registry's own, or 0.
+    """
+
+    def __init__(self, url: str, what: str, status: int, code: int, reason: str) -> None:
+        super().__init__(f"schema registry {url} rejected the request for {what}: {reason}")
+        self.url = url
+        self.status = status
+        self.code = code
+        self.reason = reason
+
+
+class SchemaNotFound(ReputError):
+    """A schema registry has no schema with this id, or none like this under the subject."""
+
+    def __init__(self, url: str, what: str) -> None:
+        super().__init__(
+            f"schema registry {url} does not have {what}; check that it is the producer's registry, or register the "
+            "schema (register=True)"
+        )
+        self.url = url
+        self.what = what
 
 
 class InflatedTooLarge(ReputError):

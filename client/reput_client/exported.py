@@ -46,7 +46,14 @@ if TYPE_CHECKING:
     from reput_client.produce.receipts import SendReceipt as SendReceipt
     from reput_client.produce.receipts import TransactionReceipt as TransactionReceipt
     from reput_client.received import ReceivedMessage as ReceivedMessage
-    from reput_client.serialize import Json as Json
+    from reput_client.serialize.avro import Avro as Avro
+    from reput_client.serialize.avro import AvroSchema as AvroSchema
+    from reput_client.serialize.json import Json as Json
+    from reput_client.serialize.protobuf import Protobuf as Protobuf
+    from reput_client.serialize.registry import RegisteredSchema as RegisteredSchema
+    from reput_client.serialize.registry import Schema as Schema
+    from reput_client.serialize.registry import SchemaReference as SchemaReference
+    from reput_client.serialize.registry import SchemaRegistry as SchemaRegistry
     from reput_client.tls import TLS as TLS
     from reput_client.transport.backoff import Backoff as Backoff
     from reput_client.users import UserDescription as UserDescription
@@ -125,7 +132,10 @@ _SHARED: Final = {
     "reput_client.produce.posted": "Posted",
     "reput_client.produce.receipts": "SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
-    "reput_client.serialize": "Json",
+    "reput_client.serialize.avro": "Avro AvroSchema",
+    "reput_client.serialize.json": "Json",
+    "reput_client.serialize.protobuf": "Protobuf",
+    "reput_client.serialize.registry": "RegisteredSchema Schema SchemaReference SchemaRegistry",
     "reput_client.tls": "TLS",
     "reput_client.transport.backoff": "Backoff",
     "reput_client.users": "UserDescription UserTable",

@@ -11,7 +11,14 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
-from reput_client.errors import DamagedMessage, NotDelivered, NotDeserialized, UnsupportedCompression
+from reput_client.errors import (
+    DamagedMessage,
+    NotDelivered,
+    NotDeserialized,
+    RegistryRefused,
+    RegistryUnavailable,
+    UnsupportedCompression,
+)
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
@@ -190,6 +197,7 @@ class ReceivedMessage(Generic[V]):
 
         Raises:
             NotDeserialized: the deserializer raised an exception, which is the cause.
+            RegistryUnavailable, RegistryRefused: a schema registry did not give the body's schema.
             DamagedMessage, UnsupportedCompression: as `body`.
         """
         with suppress(AttributeError):  # not set yet
@@ -198,6 +206,8 @@ class ReceivedMessage(Generic[V]):
         deserializer = self._records.deserializer
         try:
             self._value: V = body if deserializer is None else deserializer(body)
+        except (RegistryRefused, RegistryUnavailable):
+            raise  # the body may be right
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise NotDeserialized(self.topic, self.queue_id, self.queue_offset, reason) from error

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from reput_client import (
+    Avro,
     GiveBack,
     InvalidMessage,
     Json,
@@ -23,13 +24,17 @@ from reput_client import (
     NotDeserialized,
     OnFailure,
     PartlySent,
+    RegistryUnavailable,
     RetryHere,
+    SchemaNotFound,
+    SchemaRegistry,
     StopRunning,
     TransactionState,
 )
 from reput_protocol.names import dlq_topic
 from reput_protocol.properties import RETRY_REASON
 from support.faces import FACES, Face, scenario
+from support.schema_registry import schema_registry
 
 POISON = b"{not json"
 
@@ -337,6 +342,59 @@ async def test_another_message_that_cannot_be_deserialized_is_an_ordinary_failur
     ) as consumer:
         await consumer.run(handle)
     assert seen == [1, 1]
+
+
+# -- with a schema registry --------------------------------------------------------------------------------------------
+
+
+@scenario
+async def test_a_registry_that_is_away_makes_no_dead_letter(face: Face, address: str, topic: str) -> None:
+    """The message is redelivered, and read once the registry is back; an unknown schema is the message's own fault."""
+    unknown = b"\0\0\0\0\x63\2"
+    with schema_registry() as fake:
+        fake.failure = (503, b"")
+        registry = SchemaRegistry(fake.url)
+        orders = Avro('"int"', registry=registry, subject="orders-value", register=True)
+        await fill(face, address, topic)
+        async with face.Producer(address, serializer=orders.serialize) as producer:
+            for send in (producer.send, producer.post, lambda m: producer.send_batch([m])):
+                with pytest.raises(RegistryUnavailable):
+                    await send(Message(topic, value=7))
+            with pytest.raises(RegistryUnavailable):
+                await producer.send_many(topic, values=[7])
+            fake.failure = None
+            await producer.send(Message(topic, value=7))
+            await producer.send(Message(topic, unknown))
+        missing = Avro('"int"', registry=registry, subject="others-value")
+        async with face.Producer(address, serializer=missing.serialize) as producer:
+            with pytest.raises(SchemaNotFound):
+                await producer.send(Message(topic, value=7))
+        fake.failure = (503, b"")
+        seen: list[Any] = []
+
+        async def handle(message: Any) -> None:
+            if message.body == unknown:
+                fake.failure = None
+            try:
+                seen.append(message.value)
+            except RegistryUnavailable:
+                seen.append("away")
+                raise
+            consumer.stop()
+
+        reads = Avro(registry=SchemaRegistry(fake.url))
+        async with face.Consumer(
+            address,
+            group=topic,
+            topic=topic,
+            deserializer=reads.deserialize,
+            on_failure=GiveBack(delay_level=1),
+        ) as consumer:
+            await consumer.run(handle)
+    assert seen == ["away", 7]
+    (letter,) = await dead_letters(face, address, topic)
+    assert letter.body == unknown
+    assert "SchemaNotFound" in letter.get_property(RETRY_REASON)
 
 
 # -- Json --------------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
 WITH_NAMES = {
     ("README.md", 0),
     ("README.md", 2),
-    *(("docs/client.md", number) for number in range(8)),
+    *(("docs/client.md", number) for number in range(9)),
     ("docs/delays.md", 0),
     *(("docs/frameworks.md", number) for number in range(4)),
     *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
@@ -150,7 +150,7 @@ def test_values(broker: BackgroundBroker) -> None:
 def test_acknowledging(broker: BackgroundBroker) -> None:
     async def main() -> None:
         async with Consumer(broker.address, group="g", topic="orders") as consumer:
-            await run(("docs/client.md", 3), broker.address, consumer=consumer)
+            await run(("docs/client.md", 4), broker.address, consumer=consumer)
             assert {queue.topic: at for queue, at in consumer.positions().items()}["orders"] == 1
 
     trio.run(main)
@@ -160,7 +160,7 @@ def test_seeking(broker: BackgroundBroker) -> None:
     async def main() -> None:
         async with Consumer(broker.address, group="g", topic="orders") as consumer:
             (queue,) = (queue for queue in consumer.assignment if queue.topic == "orders")
-            await run(("docs/client.md", 4), broker.address, consumer=consumer, queue=queue)
+            await run(("docs/client.md", 5), broker.address, consumer=consumer, queue=queue)
             message = await consumer.receive(5.0)
             assert message is not None
             assert message.body == b"..."
@@ -168,7 +168,7 @@ def test_seeking(broker: BackgroundBroker) -> None:
     trio.run(main)
 
 
-@pytest.mark.parametrize("number", [0, 1, 5, 6, 7])
+@pytest.mark.parametrize("number", [0, 1, 3, 6, 7, 8])
 def test_client(broker: BackgroundBroker, number: int) -> None:
     async def main() -> None:
         async with PullConsumer(broker.address, group="g") as consumer:

@@ -234,7 +234,7 @@ def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
             group.texts.append(text)
             group.flags.append(message.flag)
             size += own_size
-    except InvalidMessage:
+    except ReputError:  # of a message, or of the schema registry that a serializer asks
         if group.bodies:
             yield group
         raise
@@ -259,7 +259,7 @@ def groups_of_bodies(
     iterator = iter(bodies)
     fixed, index = record_bytes(0, topic, limits.id_bytes), 0
     group: list[Buffer] = []
-    bad: InvalidMessage | None = None
+    bad: ReputError | None = None
     while True:
         fresh = list(islice(iterator, limits.messages - len(group)))
         if fresh and (serialize is not None or not set(map(type, fresh)) <= {bytes}):
@@ -292,15 +292,13 @@ def groups_of_bodies(
         raise bad
 
 
-def _checked(
-    bodies: list[Any], to_body: Callable[[Any], Buffer]
-) -> tuple[list[Buffer], InvalidMessage | None]:
+def _checked(bodies: list[Any], to_body: Callable[[Any], Buffer]) -> tuple[list[Buffer], ReputError | None]:
     """Return the bodies as `to_body` makes them up to the first invalid one, and its error."""
     good: list[Buffer] = []
     for body in bodies:
         try:
             good.append(to_body(body))
-        except InvalidMessage as error:
+        except ReputError as error:
             return good, error
     return good, None
 

@@ -11,7 +11,14 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from reput_client.errors import AckNotReached, PartlySent, PostsFailed
+from reput_client.errors import (
+    AckNotReached,
+    PartlySent,
+    PostsFailed,
+    RegistryRefused,
+    RegistryUnavailable,
+    SchemaNotFound,
+)
 from reput_client.produce.accumulator import Accumulator, OnDone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
@@ -647,7 +654,7 @@ class Producer(Client):
         return message
 
     def _serialize(self, value: Any) -> Buffer:
-        """Return the body for a value; raises as `_serialized`."""
+        """Return the body for a value; raises as `_serialized`, and what a schema registry raised."""
         serializer = self._options.serializer
         if serializer is None:
             raise InvalidMessage(
@@ -655,6 +662,8 @@ class Producer(Client):
             )
         try:
             body = serializer(value)
+        except (RegistryRefused, RegistryUnavailable, SchemaNotFound):
+            raise  # the value may be right
         except Exception as error:  # of any kind: in the synchronous API it must not look like an interrupt
             reason = f"{type(error).__name__}: {error}"
             raise InvalidMessage(f"the value cannot be serialized: {reason}") from error
