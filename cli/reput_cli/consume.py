@@ -16,6 +16,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from reput_cli import rendering
 from reput_cli.completion import GROUP, TOPIC
+from reput_cli.decoding import Decode, DecodeType
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import say, write_message
 from reput_cli.positions import Position, RangeType
@@ -90,6 +91,14 @@ class TagsType(click.ParamType[str]):
 @click.option(
     "--sql", help="Only messages whose properties match this SQL92 expression, such as \"a > 5 AND b = 'x'\"."
 )
+@click.option(
+    "--decode",
+    type=DecodeType(),
+    metavar="FORM",
+    help="Print bodies as JSON: json, avro:FILE of a schema, protobuf:FILE:MESSAGE with a file of protoc "
+    "--descriptor_set_out, or registry:URL of a schema registry. A body that is not of this form is printed as it "
+    "is, with the reason.",
+)
 @click.option("--no-wait", is_flag=True, help="Fail if TOPIC does not exist, instead of waiting for it.")
 @shared_options
 def command(
@@ -102,6 +111,7 @@ def command(
     text: str | None,
     tag: str,
     sql: str | None,
+    decode: Decode | None,
     no_wait: bool,
 ) -> int:
     """Print the messages of TOPIC and wait for more.
@@ -139,9 +149,9 @@ def command(
     patient = end is None
     follower: _Follower | GroupFollower
     if group is None:
-        follower = _Follower(settings, topic, tag, sql, render, count, patient)
+        follower = _Follower(settings, topic, tag, sql, render, decode, count, patient)
     else:
-        follower = GroupFollower(settings, topic, group, tag, sql, render, count, patient)
+        follower = GroupFollower(settings, topic, group, tag, sql, render, decode, count, patient)
     if anyio.run(_run_until_interrupted, follower.run, spans):
         raise KeyboardInterrupt
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
@@ -212,6 +222,7 @@ class _Follower:
     tags: str
     sql: str | None
     render: Callable[[ReceivedMessage], str]
+    decode: Decode | None
     remaining: int | None
     patient: bool
     """Whether to wait for a broker that is away."""
@@ -227,6 +238,7 @@ class _Follower:
                 group=_NO_GROUP,
                 timeout_s=self.settings.timeout_s,
                 tls=self.settings.tls,
+                deserializer=self.decode,
             ) as consumer,
             anyio.create_task_group() as readers,
         ):
@@ -314,6 +326,7 @@ class GroupFollower:
     tags: str
     sql: str | None
     render: Callable[[ReceivedMessage], str]
+    decode: Decode | None
     remaining: int | None
     patient: bool
     """Whether to wait for a broker that is away."""
@@ -337,6 +350,7 @@ class GroupFollower:
             commit_interval_s=_COMMIT_INTERVAL_S,
             timeout_s=self.settings.timeout_s,
             tls=self.settings.tls,
+            deserializer=self.decode,
         ) as consumer:
             ends = {queue: end for queue, (_, end) in spans.items() if end is not None}
             while self.remaining != 0:

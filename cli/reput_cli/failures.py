@@ -146,6 +146,7 @@ def worded(error: BaseException) -> CommandFailed:
             lambda: "the same command again once they run: reput cluster status",
         ),
         (client_errors.AckNotReached, ExitCode.TIMEOUT, lambda: "reput broker status"),
+        (client_errors.RegistryUnavailable, ExitCode.CANNOT_CONNECT, lambda: None),  # its text has the remedy
         (client_errors.RequestTimeout, ExitCode.TIMEOUT, lambda: "a longer --timeout"),
         (
             client_errors.ReplyTimeout,

@@ -7,15 +7,18 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any, Final
 
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
+from reput_client.errors import NotDeserialized
 from reput_client.received import ReceivedMessage
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable, printable_body, printable_json
 from reput_protocol.record.message_fields import body_field, message_fields
 
 _ESCAPE = re.compile(r"%(?:v\{(?P<encoding>\w+)\}|(?P<letter>.))|\\(?P<control>[nt\\])", re.DOTALL)
+_UNDECODED: Final = object()
 _CONTROLS = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
@@ -29,7 +32,11 @@ def rfc3339(timestamp_ms: int) -> str:
 
 
 def json_line(message: ReceivedMessage) -> str:
-    """Return a message as one JSON object; the body is `body` if it is UTF-8, else `body_base64`."""
+    """Return a message as one JSON object.
+
+    It has the decoded `value`; else the body as `body` if it is UTF-8, or `body_base64`, and the `error` if it could
+    not be decoded.
+    """
     fields = message_fields(
         topic=message.topic,
         queue_id=message.queue_id,
@@ -39,7 +46,27 @@ def json_line(message: ReceivedMessage) -> str:
         born_timestamp_ms=message.born_timestamp_ms,
         properties=message.properties,
     )
-    return printable_json({**fields, **body_field(message.body)})
+    value, error = _value(message)
+    if value is not _UNDECODED:
+        return printable_json({**fields, "value": value})
+    return printable_json({**fields, **body_field(message.body), **({"error": error} if error else {})})
+
+
+def _value(message: ReceivedMessage[Any]) -> tuple[Any, str | None]:
+    """Return what --decode made of the body, or `_UNDECODED` and, if it failed, the reason."""
+    try:
+        value = message.value
+    except NotDeserialized as error:
+        return _UNDECODED, error.reason
+    return (_UNDECODED if isinstance(value, bytes) else value), None  # without --decode it is the body
+
+
+def _text(message: ReceivedMessage[Any], body: Callable[[bytes], str]) -> str:
+    """Return the decoded value as JSON, else the body in printable form, with the reason if it was not decoded."""
+    value, error = _value(message)
+    if value is not _UNDECODED:
+        return printable_json(value)
+    return body(message.body) + (f"  (not decoded: {printable(error)})" if error else "")
 
 
 def block(message: ReceivedMessage) -> str:
@@ -49,12 +76,12 @@ def block(message: ReceivedMessage) -> str:
         head += f"  tag={message.tag}"
     if message.keys:
         head += f"  keys={' '.join(message.keys)}"
-    return f"{printable(head)}\n    " + printable_body(message.body).replace("\n", "\n    ")
+    return f"{printable(head)}\n    " + _text(message, printable_body).replace("\n", "\n    ")
 
 
 def plain(message: ReceivedMessage) -> str:
     """Return queue, offset, tag and body, separated by tabs; unprintable characters are escaped."""
-    body = printable(message.body.decode("utf-8", "backslashreplace"))
+    body = _text(message, lambda body: printable(body.decode("utf-8", "backslashreplace")))
     return f"{message.queue_id}\t{message.queue_offset}\t{printable(message.tag or '-')}\t{body}"
 
 
@@ -108,7 +135,7 @@ _LETTERS: dict[str, Callable[[ReceivedMessage], str]] = {
     "I": lambda message: message.offset_message_id,
     "k": lambda message: printable(" ".join(message.keys)),
     "T": lambda message: printable(message.tag or ""),
-    "v": lambda message: printable_body(message.body),
+    "v": lambda message: _text(message, printable_body),
     "s": lambda message: str(len(message.body)),
     "d": lambda message: rfc3339(message.store_timestamp_ms),
     "h": lambda message: printable_json(dict(message.properties)),
