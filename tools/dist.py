@@ -35,10 +35,11 @@ import importlib, pkgutil, sys
 import reput_client, reput_protocol
 from reput_protocol import kernel
 
+EXTRAS = {"arrow", "arrow_columns", "avro", "columns", "faststream", "otel", "protobuf", "tracing"}
 assert kernel.FORM == "compiled", kernel.FORM
 for package in (reput_client, reput_protocol):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if found.name.rpartition(".")[2] not in ("arrow", "columns", "faststream", "otel"):
+        if EXTRAS.isdisjoint(found.name.split(".")):
             importlib.import_module(found.name)
 for name in ("reput_broker", "reput_cli", "reput_pipeline", "trio", "pydantic", "starlette", "numpy", "opentelemetry"):
     assert importlib.util.find_spec(name) is None, name

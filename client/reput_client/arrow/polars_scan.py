@@ -6,10 +6,12 @@ import os
 from collections.abc import Iterable, Iterator
 
 import polars as pl
+import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from reput_client.arrow.batches import LOG_BATCH_ROWS
 from reput_client.arrow.read import TIMEOUT_S, Position, read_arrow
+from reput_client.arrow.values import Decoder, OnBadValue, TypedColumns
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.credentials import Credentials
 from reput_client.tls import TLS
@@ -24,6 +26,9 @@ def scan_polars(
     end: Position = "latest",
     queues: Iterable[int] | None = None,
     tags: str = ALL,
+    decode: Decoder | None = None,
+    value_type: pa.DataType | None = None,
+    on_bad_value: OnBadValue = "raise",
     timeout_s: float = TIMEOUT_S,
     tls: TLS | None = None,
     credentials: Credentials | None = None,
@@ -36,8 +41,20 @@ def scan_polars(
     structures of `key` and `value`. A query raises what `read_arrow` and its reader raise.
 
     Args:
-        source, topic, start, end, queues, tags, timeout_s, tls, credentials: as of `read_arrow`.
+        source, topic, start, end, queues, tags, decode, value_type, on_bad_value, timeout_s, tls, credentials: as of
+            `read_arrow`. With `decode` there are both `body` and `value`; a query without `value` and `error` decodes
+            nothing.
+
+    Raises:
+        ValueError: the values of `decode` have no column type.
+        RegistryUnavailable, RegistryRefused, SchemaNotFound: of `decode`, if it asks its registry for its schema.
     """
+    if decode is None:
+        arrow = arrow_schema()
+    else:
+        own = TypedColumns(None, decode, value_type, on_bad_value).schema
+        arrow = own.insert(own.get_field_index("value"), arrow_schema(["body"]).field(0))
+    schema = pl.DataFrame(arrow.empty_table()).schema
     numbers = None if queues is None else list(queues)
 
     def batches(
@@ -49,11 +66,14 @@ def scan_polars(
         reader = read_arrow(
             source,
             topic,
-            columns=columns,
+            columns=arrow.names if columns is None else columns,
             start=start,
             end=end,
             queues=numbers,
             tags=tags,
+            decode=decode,
+            value_type=value_type,
+            on_bad_value=on_bad_value,
             batch_rows=min(batch_rows or LOG_BATCH_ROWS, LOG_BATCH_ROWS),
             timeout_s=timeout_s,
             tls=tls,
@@ -71,7 +91,6 @@ def scan_polars(
             if left == 0:
                 return
 
-    schema = pl.DataFrame(arrow_schema().empty_table()).schema
     return register_io_source(
         batches, schema=schema, explain_name="Reput", explain_detail=f"{topic} of {os.fspath(source)}"
     )

@@ -17,6 +17,7 @@ from reput_client.arrow.directory_plan import SEGMENT_SHARE, located, log_files,
 from reput_client.arrow.directory_reading import DirectoryReading
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
 from reput_client.arrow.topic_reading import TopicReading
+from reput_client.arrow.values import Decoder, OnBadValue, TypedColumns
 from reput_client.blocking.bulk import BulkReader
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.credentials import Credentials
@@ -49,6 +50,9 @@ def read_arrow(
     end: Position = "latest",
     queues: Iterable[int] | None = None,
     tags: str = ALL,
+    decode: Decoder | None = None,
+    value_type: pa.DataType | None = None,
+    on_bad_value: OnBadValue = "raise",
     batch_rows: int = LOG_BATCH_ROWS,
     timeout_s: float = TIMEOUT_S,
     tls: TLS | None = None,
@@ -72,32 +76,41 @@ def read_arrow(
         end: where each queue ends, exclusive; queues that a mapping does not name end at their last message.
         queues: numbers of the queues to read; None: all.
         tags: `*`, or tags joined by `||`.
+        decode: deserializes bodies, for the column `value`: a struct, or what else its schema says. By default
+            `value` is in the place of `body`; both may be requested. None: `value` is Kafka's name of the body.
+        value_type: the Arrow type of the values of `Json`, which has no other.
+        on_bad_value: what a body becomes that cannot be deserialized, or is not of the type: "raise" ends the reading
+            with NotDeserialized; "null" makes its `value` null, and there is a column `error` with the reason, else
+            null.
         batch_rows: most rows of a batch.
         timeout_s: seconds a request to a broker may take.
         tls, credentials: as of other clients; for brokers.
 
     Returns:
         The reader. Where it fails, it raises DataLost if messages were deleted meanwhile, DamagedStore for a message
-        that fails its checks, and the errors of requests. Its files and connections are closed once it is exhausted, or
-        is not referred to any more.
+        that fails its checks, NotDeserialized for a body that is not of the form, RegistryUnavailable or
+        RegistryRefused if `decode` has a registry that gives no schema, and the errors of requests. Its files and
+        connections are closed once it is exhausted, or is not referred to any more.
 
     Raises:
         ValueError: a column is unknown or named twice, a queue or a position is not in the topic, `batch_rows` is
-            below 1.
+            below 1, or the values of `decode` have no column type.
         TopicNotFound: there is no such topic.
         NotAStore: the directory is not a store.
         DataLost: an offset is not in its queue.
         ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
     """
-    schema = arrow_schema(columns)
+    typed = None if decode is None else TypedColumns(columns, decode, value_type, on_bad_value)
+    schema = arrow_schema(columns) if typed is None else typed.schema
     if len(set(schema.names)) < len(schema.names):
         raise ValueError(f"columns names a column twice: {', '.join(schema.names)}")
     if batch_rows < 1:
         raise ValueError(f"batch_rows is {batch_rows}; a batch has at least one row")
+    read_schema = schema if typed is None else typed.read_schema
     wanted = _Wanted(topic, start, end, None if queues is None else frozenset(queues))
     path = _directory(source)
     if path is not None:
-        batches = _read_directory(path, wanted, TagFilter.parse(tags), schema)
+        batches = _read_directory(path, wanted, TagFilter.parse(tags), read_schema)
     else:
 
         def connect() -> BulkReader:
@@ -109,8 +122,9 @@ def read_arrow(
                 credentials=credentials,
             )
 
-        batches = _read_brokers(connect, os.fspath(source), wanted, TagFilter.parse(tags), schema)
-    return pa.RecordBatchReader.from_batches(schema, _sliced(batches, batch_rows))
+        batches = _read_brokers(connect, os.fspath(source), wanted, TagFilter.parse(tags), read_schema)
+    sliced = _sliced(batches, batch_rows)
+    return pa.RecordBatchReader.from_batches(schema, sliced if typed is None else typed.batches(sliced))
 
 
 def _directory(source: str | os.PathLike[str]) -> str | None:

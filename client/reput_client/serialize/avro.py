@@ -120,6 +120,19 @@ class Avro(Registered[Any]):
             raise ValueError(f"the value ends at byte {payload.tell()} of {len(body)}")
         return value
 
+    def parsed_schema(self) -> Any:
+        """Return the schema of the program, or else the subject's latest, as fastavro has parsed it.
+
+        Raises:
+            ValueError: there is neither a schema nor a subject.
+            RegistryUnavailable, RegistryRefused, SchemaNotFound: the registry gave no schema.
+        """
+        if self._reader is None and self._latest is None:
+            self._schema_id()
+        parsed = self._reader or self._latest
+        assert parsed is not None, "given, or found with the id"
+        return parsed.schema
+
     def _own_schema(self) -> Schema | None:
         return None if self._given is None else Schema("AVRO", json_text(self._given))
 

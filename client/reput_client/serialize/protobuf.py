@@ -63,6 +63,11 @@ class Protobuf(Registered[M]):
         self._kind = kind
         self._indexes = encode_indexes(_path(kind.DESCRIPTOR))
 
+    @property
+    def message_class(self) -> type[M]:
+        """The class of the values."""
+        return self._kind
+
     def serialize(self, value: M) -> bytes:
         """Return the body of a value.
 

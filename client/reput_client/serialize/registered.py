@@ -84,7 +84,7 @@ class Registered(ABC, Generic[V]):
         if self._known_id is None:
             assert self._registry is not None, "the caller has checked"
             if self._subject is None:
-                raise ValueError("to serialize with a registry, give subject=, such as 'orders-value'")
+                raise ValueError("the registry finds no schema without subject=, such as 'orders-value'")
             self._known_id = self._find_id(self._registry, self._subject)
         return self._known_id
 

@@ -1,0 +1,85 @@
+"""Arrow types of Protobuf's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from reput_client.arrow.value_form import ValueForm
+
+_SIMPLE: Final = {
+    FieldDescriptor.CPPTYPE_INT32: pa.int32(),
+    FieldDescriptor.CPPTYPE_INT64: pa.int64(),
+    FieldDescriptor.CPPTYPE_UINT32: pa.uint32(),
+    FieldDescriptor.CPPTYPE_UINT64: pa.uint64(),
+    FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
+    FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
+    FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
+}
+
+
+def form_of(message: Descriptor, parents: tuple[str, ...] = ()) -> ValueForm:
+    """Return the form of a message within the messages `parents`: a struct, with null for what is not set.
+
+    Raises:
+        ValueError: it is recursive.
+    """
+    if message.full_name == "google.protobuf.Timestamp":
+        return ValueForm(pa.timestamp("us", "UTC"), lambda value: value.ToDatetime(UTC))
+    if message.full_name in parents:
+        raise ValueError(f"{message.full_name} is recursive, and has no column type")
+    parents = (*parents, message.full_name)
+    forms = {field.name: _field(field, parents) for field in message.fields}
+    with_presence = {field.name for field in message.fields if field.has_presence}
+
+    def fit(value: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, (_, fit) in forms.items():
+            if name in with_presence and not value.HasField(name):
+                found[name] = None
+            else:
+                content = getattr(value, name)
+                found[name] = content if fit is None else fit(content)
+        return found
+
+    return ValueForm(pa.struct([pa.field(name, form.kind) for name, form in forms.items()]), fit)
+
+
+def _field(field: FieldDescriptor, parents: tuple[str, ...]) -> ValueForm:
+    """Return the form of a field."""
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        key, value = (_single(message.fields_by_name[name], parents) for name in ("key", "value"))
+        fit = value.fit or _same
+        return ValueForm(
+            pa.map_(key.kind, value.kind), lambda content: {name: fit(each) for name, each in content.items()}
+        )
+    single = _single(field, parents)
+    if not field.is_repeated:
+        return single
+    fit_one = single.fit or _same
+    return ValueForm(pa.list_(single.kind), lambda content: [fit_one(each) for each in content])
+
+
+def _single(field: FieldDescriptor, parents: tuple[str, ...]) -> ValueForm:
+    """Return the form of one value of a field."""
+    if field.message_type is not None:
+        return form_of(field.message_type, parents)
+    if field.enum_type is not None:
+        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return ValueForm(pa.string(), _enum_names(names))
+    if field.cpp_type in _SIMPLE:
+        return ValueForm(_SIMPLE[field.cpp_type])
+    return ValueForm(pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else pa.string())
+
+
+def _enum_names(names: dict[int, str]) -> Callable[[int], str]:
+    return lambda number: names.get(number, str(number))  # of a later version of the schema
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,146 @@
+"""Typed columns from the values of messages: `value`, and `error` for bodies that are not of the form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+
+import msgspec
+import pyarrow as pa
+
+from reput_client.arrow.value_form import ValueForm
+from reput_client.consume.arrow_columns import arrow_schema
+from reput_client.errors import NotDeserialized, RegistryRefused, RegistryUnavailable
+from reput_client.serialize.json import Json
+
+if TYPE_CHECKING:
+    from reput_client.serialize.avro import Avro
+    from reput_client.serialize.protobuf import Protobuf
+
+Decoder: TypeAlias = "Avro | Json[Any] | Protobuf[Any]"
+OnBadValue: TypeAlias = Literal["raise", "null"]
+VALUE: Final = "value"
+ERROR: Final = "error"
+_KEPT: Final = (bytes, date, datetime, time, Decimal)
+"""Types of values that Arrow takes as they are."""
+
+
+class TypedColumns:
+    """Which columns are read, and what becomes of them.
+
+    Args:
+        names: of the columns; None: all but the body, with `value`, and `error` if it is of use.
+        decoder: deserializes bodies.
+        value_type: of the values of `Json`.
+        on_bad_value: what a body becomes that is not of the form.
+
+    Attributes:
+        schema: of the batches.
+        read_schema: of the batches that they are made of.
+
+    Raises:
+        ValueError: the decoder's values have no column type, or a column is unknown.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] | None,
+        decoder: Decoder,
+        value_type: pa.DataType | None,
+        on_bad_value: OnBadValue,
+    ) -> None:
+        if on_bad_value not in ("raise", "null"):
+            raise ValueError(f"on_bad_value is {on_bad_value!r}; it is 'raise' or 'null'")
+        self._is_strict = on_bad_value == "raise"
+        self._deserialize = decoder.deserialize
+        self._form = form_of(decoder, value_type)
+        own = {VALUE: self._form.kind} | ({} if self._is_strict else {ERROR: pa.string()})
+        if names is None:
+            names = [*(name for name in arrow_schema().names if name != "body"), *own]
+        plain = arrow_schema(name for name in names if name not in own)
+        self.schema = pa.schema(
+            [pa.field(name, own[name]) if name in own else plain.field(name) for name in names]
+        )
+        needed = ("body", "topic", "queueId", "queueOffset") if any(name in own for name in names) else ()
+        self.read_schema = arrow_schema(dict.fromkeys((*plain.names, *needed)))
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches with their bodies decoded.
+
+        Raises:
+            NotDeserialized: a body is not of the form, and `on_bad_value` is "raise".
+            RegistryUnavailable, RegistryRefused: a schema registry gave no schema.
+        """
+        for batch in batches:
+            made = {name: batch.column(name) for name in batch.schema.names}
+            if VALUE in self.schema.names or ERROR in self.schema.names:
+                made[VALUE], made[ERROR] = self._decoded(batch)
+            arrays = [made[name] for name in self.schema.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _decoded(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+        """Return the columns of values and of errors."""
+        kind, fit = self._form
+        values: list[Any] = []
+        errors: dict[int, str] = {}
+        for row, body in enumerate(batch.column("body").to_pylist()):
+            try:
+                value = self._deserialize(body)
+                values.append(value if fit is None else fit(value))
+            except (RegistryRefused, RegistryUnavailable):
+                raise  # the body may be right
+            except Exception as error:
+                values.append(None)
+                self._bad(batch, row, errors, error)
+        try:
+            column = pa.array(values, kind)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            for row, value in enumerate(values):  # find those that are not of the type
+                try:
+                    pa.scalar(value, kind)
+                except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                    values[row] = None
+                    self._bad(batch, row, errors, error)
+            column = pa.array(values, kind)
+        return column, pa.array(map(errors.get, range(len(values))), pa.string())
+
+    def _bad(self, batch: pa.RecordBatch, row: int, errors: dict[int, str], error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+        if self._is_strict:
+            topic, queue_id, offset = (
+                batch.column(name)[row].as_py() for name in ("topic", "queueId", "queueOffset")
+            )
+            raise NotDeserialized(topic, queue_id, offset, reason) from error
+        errors[row] = reason
+
+
+def form_of(decoder: Decoder, value_type: pa.DataType | None) -> ValueForm:
+    """Return the form of a decoder's values.
+
+    Raises:
+        ValueError: they have none, or `value_type` is missing or of no use.
+    """
+    if isinstance(decoder, Json):
+        if value_type is None:
+            raise ValueError("Json needs value_type=, the Arrow type of its values")
+        return ValueForm(value_type, _plain)
+    if value_type is not None:
+        raise ValueError("value_type= is for Json; Avro and Protobuf have types of their own")
+    # Told apart without their classes: fastavro, or protobuf, need not be installed.
+    message_class = getattr(decoder, "message_class", None)
+    if message_class is not None:
+        from reput_client.arrow import protobuf_values
+
+        return protobuf_values.form_of(message_class.DESCRIPTOR)
+    from reput_client.arrow import avro_values
+
+    return avro_values.form_of(cast("Avro", decoder).parsed_schema())
+
+
+def _plain(value: Any) -> Any:
+    """Return dictionaries and lists for the objects that `Json` returns."""
+    if hasattr(value, "model_dump"):  # of pydantic, which need not be installed
+        value = value.model_dump()
+    return msgspec.to_builtins(value, builtin_types=_KEPT)
