@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
@@ -25,6 +25,7 @@ VALUE: Final = "value"
 ERROR: Final = "error"
 _KEPT: Final = (bytes, date, datetime, time, Decimal)
 """Types of values that Arrow takes as they are."""
+_NOT_OF_THE_TYPE: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class TypedColumns:
@@ -82,38 +83,56 @@ class TypedColumns:
 
     def _decoded(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
         """Return the columns of values and of errors."""
-        kind, fit = self._form
-        values: list[Any] = []
-        errors: dict[int, str] = {}
-        for row, body in enumerate(batch.column("body").to_pylist()):
-            try:
-                value = self._deserialize(body)
-                values.append(value if fit is None else fit(value))
-            except (RegistryRefused, RegistryUnavailable):
-                raise  # the body may be right
-            except Exception as error:
-                values.append(None)
-                self._bad(batch, row, errors, error)
-        try:
-            column = pa.array(values, kind)
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            for row, value in enumerate(values):  # find those that are not of the type
-                try:
-                    pa.scalar(value, kind)
-                except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                    values[row] = None
-                    self._bad(batch, row, errors, error)
-            column = pa.array(values, kind)
-        return column, pa.array(map(errors.get, range(len(values))), pa.string())
-
-    def _bad(self, batch: pa.RecordBatch, row: int, errors: dict[int, str], error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
-        if self._is_strict:
+        values, errors = values_of(batch.column("body"), self._deserialize, self._form)
+        if errors and self._is_strict:
+            row = min(errors)
             topic, queue_id, offset = (
                 batch.column(name)[row].as_py() for name in ("topic", "queueId", "queueOffset")
             )
-            raise NotDeserialized(topic, queue_id, offset, reason) from error
-        errors[row] = reason
+            raise NotDeserialized(topic, queue_id, offset, reason_of(errors[row])) from errors[row]
+        return values, error_column(errors, len(values))
+
+
+def values_of(
+    bodies: pa.Array, deserialize: Callable[[bytes], Any], form: ValueForm
+) -> tuple[pa.Array, dict[int, Exception]]:
+    """Return the values of bodies, null where there is none, and by row why a body has none.
+
+    Raises:
+        RegistryUnavailable, RegistryRefused: a schema registry gave no schema.
+    """
+    kind, fit = form
+    values: list[Any] = []
+    errors: dict[int, Exception] = {}
+    for row, body in enumerate(bodies.to_pylist()):
+        try:
+            value = deserialize(body)
+            values.append(value if fit is None else fit(value))
+        except (RegistryRefused, RegistryUnavailable):
+            raise  # the body may be right
+        except Exception as error:
+            values.append(None)
+            errors[row] = error
+    try:
+        return pa.array(values, kind), errors
+    except _NOT_OF_THE_TYPE:
+        for row, value in enumerate(values):
+            try:
+                pa.scalar(value, kind)
+            except _NOT_OF_THE_TYPE as error:
+                values[row] = None
+                errors[row] = error
+        return pa.array(values, kind), errors
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error as text that is UTF-8."""
+    return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+
+
+def error_column(errors: Mapping[int, Exception], rows: int) -> pa.Array:
+    """Return the reasons by row, null where there is none."""
+    return pa.array((reason_of(errors[row]) if row in errors else None for row in range(rows)), pa.string())
 
 
 def form_of(decoder: Decoder, value_type: pa.DataType | None) -> ValueForm:

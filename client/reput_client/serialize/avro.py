@@ -77,7 +77,6 @@ class Avro(Registered[Any]):
         super().__init__(registry, subject, register)
         if schema is None and (registry is None or register):
             raise ValueError("give a schema" + ("" if registry is None else " to register"))
-        self._arguments = (schema, registry, subject, register)
         self._given = None if schema is None else _load(schema)
         self._reader = None if schema is None else _parse(self._given)
         self._latest: _Parsed | None = None
@@ -157,11 +156,14 @@ class Avro(Registered[Any]):
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, self._arguments
+        text = (
+            None if self._given is None else json_text(self._given)
+        )  # another machine may not have the file
+        return _rebuild, (text, self._registry, self._subject, self._register)
 
 
 def _rebuild(
-    schema: AvroSchema | None, registry: SchemaRegistry | None, subject: str | None, register: bool
+    schema: str | None, registry: SchemaRegistry | None, subject: str | None, register: bool
 ) -> Avro:
     return Avro(schema, registry=registry, subject=subject, register=register)
 

@@ -64,8 +64,8 @@ class Json(Registered[V]):
             RegistryUnavailable, RegistryRefused, SchemaNotFound: the registry gave no id. A producer raises them, too.
             Exception: the library's own, if it cannot be expressed. A producer raises `InvalidMessage` from it.
         """
-        if self._is_model:
-            text: bytes = value.model_dump_json().encode()  # type: ignore[attr-defined]
+        if self._is_model and hasattr(value, "model_dump_json"):
+            text: bytes = value.model_dump_json().encode()
         else:
             text = _encode(value)
         return text if self._registry is None else frame(self._schema_id(), text)

@@ -55,6 +55,15 @@ class Registered(ABC, Generic[V]):
     def deserialize(self, body: bytes) -> V:
         """Return the value of a body."""
 
+    def look_up(self) -> None:
+        """Ask the registry now for what `serialize` needs, and register the schema if that is wanted; blocks.
+
+        Raises:
+            RegistryUnavailable, RegistryRefused, SchemaNotFound: the registry gave no schema.
+        """
+        if self._registry is not None:
+            self._schema_id()
+
     async def prepare(self, *bodies: bytes) -> None:
         """Ask the registry now, in a worker thread, so that calls of this object block no event loop.
 
@@ -70,7 +79,7 @@ class Registered(ABC, Generic[V]):
         from anyio import to_thread  # here, because the synchronous API loads no event loop
 
         if not bodies:
-            await to_thread.run_sync(self._schema_id)
+            await to_thread.run_sync(self.look_up)
         for body in bodies:
             try:
                 schema_id = schema_id_of(body)

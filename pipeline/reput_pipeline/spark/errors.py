@@ -35,6 +35,13 @@ class DataLost(errors.DataLost):
         )
 
 
+class BadValue(ReputError):
+    """A body is not of its form, or a value does not fit its schema."""
+
+    def __init__(self, place: str, what: str, reason: str) -> None:
+        super().__init__(f"{place}: {what}: {reason}; with on_bad_value='null' the query continues")
+
+
 class RemadeTopic(SourceError):
     """A topic was deleted and created again since it was archived; its offsets are other messages now."""
 
