@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from support.broker_process import BrokerProcess, free_port
+from support.schema_registry import schema_registry
 from support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -60,6 +61,24 @@ def test_the_faststream_application_posts_each_bill(broker: BrokerProcess) -> No
     assert application.returncode == 0, application.stdout + application.stderr
     posted = [line.split(", message ")[0] for line in application.stdout.splitlines() if ", message " in line]
     assert sorted(posted) == ["order 1: 19.99 EUR", "order 2: 39.98 EUR", "order 3: 59.97 EUR"]
+
+
+@pytest.mark.parametrize("with_registry", [False, True], ids=["a schema", "a registry"])
+def test_the_typed_orders_are_billed_and_the_other_is_set_aside(
+    broker: BrokerProcess, with_registry: bool
+) -> None:
+    with schema_registry() as registry:
+        environment = {**os.environ, "BROKER": broker.address}
+        if with_registry:
+            environment["REGISTRY"] = registry.url
+        command = [sys.executable, str(EXAMPLES / "typed_values.py")]
+        application = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert application.returncode == 0, application.stdout + application.stderr
+    billed, _, tables = application.stdout.partition("customer, orders, EUR:\n")
+    assert len(billed.splitlines()) == 3
+    by_customer, _, others = tables.partition("not orders:\n")
+    assert by_customer.splitlines() == ["Ada, 2, 20.0", "Alan, 1, 3.0"]
+    assert len(others.splitlines()) == 1
 
 
 def test_the_fastapi_application_bills_what_is_ordered(broker: BrokerProcess) -> None:

@@ -11,6 +11,7 @@ from reput_client import (
     Ack,
     AckLevel,
     Admin,
+    Avro,
     ColumnsResult,
     Consumer,
     Json,
@@ -27,6 +28,7 @@ from reput_client import (
     ReadOffsetType,
     ReceivedMessage,
     RemoteOffsetStore,
+    SchemaRegistry,
     SendReceipt,
     TopicConfig,
     TopicRoute,
@@ -38,6 +40,9 @@ from reput_client import (
 
 ADDRESS = "127.0.0.1:10911"
 ORDERS = Json(dict[str, int])
+REGISTERED = Json(
+    dict[str, int], registry=SchemaRegistry("http://127.0.0.1:8081"), subject="orders-value", register=True
+)
 
 
 async def produce() -> None:
@@ -71,6 +76,14 @@ async def produce() -> None:
         assert_type(reply, ReceivedMessage)
         assert_type(reply.wants_reply, bool)
         await producer.reply(reply, b"x", tag="t")
+
+
+async def registered_values() -> None:
+    assert_type(REGISTERED.serialize({"n": 1}), bytes)
+    assert_type(REGISTERED.deserialize(b""), dict[str, int])
+    await REGISTERED.prepare(b"")
+    async with Producer(ADDRESS, serializer=Avro("order.avsc").serialize) as producer:
+        await producer.send(Message("orders", value={"n": 1}))
 
 
 async def values() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -175,10 +173,12 @@ class SchemaRegistry:
             raise RegistryUnavailable(self.url, "its response has no schema") from None
 
     def _call(self, method: str, path: str, what: str, schema: Schema | None = None) -> Mapping[str, Any]:
+        from http.client import HTTPException  # here, since it imports much, and `Json` needs no registry
+
         body = None if schema is None else json.dumps(schema.as_request()).encode()
         try:
             status, data = self._exchange(method, self._path + path, body)
-        except (OSError, http.client.HTTPException, ValueError) as error:  # the last of a file for TLS
+        except (OSError, HTTPException, ValueError) as error:  # the last of a file for TLS
             raise RegistryUnavailable(self.url, str(error) or type(error).__name__) from error
         try:
             found = json.loads(data)
@@ -198,7 +198,10 @@ class SchemaRegistry:
         raise RegistryRefused(self.url, what, status, code, reason)
 
     def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        import socket
+        from http.client import HTTPConnection, HTTPException
+
+        connection = HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         try:
             if self._encrypted:  # not HTTPSConnection, which knows no other name for the certificate
                 context = self._tls.context()
@@ -213,7 +216,7 @@ class SchemaRegistry:
         finally:
             connection.close()
         if len(data) > _RESPONSE_BYTES_MAX:
-            raise http.client.HTTPException(f"its response is larger than {_RESPONSE_BYTES_MAX} bytes")
+            raise HTTPException(f"its response is larger than {_RESPONSE_BYTES_MAX} bytes")
         return response.status, data
 
     def __reduce__(self) -> tuple[Any, ...]:
