@@ -9,6 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from reput_client.arrow.value_form import ValueForm
+from reput_client.serialize.avro import DECIMAL
 
 _SIMPLE: Final = {
     "null": pa.null(),
@@ -62,7 +63,7 @@ class _Types:
                 return _SIMPLE[schema]
             schema = self._named[schema]
         logical = schema.get("logicalType")
-        if logical == "decimal":
+        if logical == DECIMAL:
             digits, scale = schema["precision"], schema.get("scale", 0)
             return (pa.decimal128 if digits <= _DECIMAL128_DIGITS else pa.decimal256)(digits, scale)
         if logical in _LOGICAL:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +350,27 @@ def test_a_deep_body_does_not_end_the_process() -> None:
         deep = {"next": deep}
     with pytest.raises(ValueError, match="more than 100 levels"):
         links.serialize(deep)
+
+
+@pytest.mark.parametrize("kind", [{"type": "bytes"}, {"type": "fixed", "name": "F", "size": 16}])
+def test_a_decimal_number_of_many_digits_is_refused_at_once(kind: dict[str, Any]) -> None:
+    """fastavro would take 20 seconds for it, and round it."""
+    decimals = Avro({**kind, "logicalType": "decimal", "precision": 9, "scale": 2})
+    for value in ("1.25", "-9999999.99", "0.00"):
+        assert decimals.deserialize(decimals.serialize(Decimal(value))) == Decimal(value)
+    raw = Avro(kind)
+    for size in (5, 300_000) if kind["type"] == "bytes" else (16,):
+        body = raw.serialize(b"\x7f" * size)
+        with pytest.raises(ValueError, match="more than 9 digits"):
+            decimals.deserialize(body)
+    optional = Avro(["null", "long", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}])
+    assert [optional.deserialize(optional.serialize(v)) for v in (None, 7, Decimal("1.25"))] == [
+        None,
+        7,
+        Decimal("1.25"),
+    ]
+    with pytest.raises(ValueError, match="precision"):
+        Avro({"type": "bytes", "logicalType": "decimal"})
 
 
 def test_what_follows_a_value_is_an_error() -> None:
