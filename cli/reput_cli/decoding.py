@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 import msgspec
 
+from reput_client.credentials import Credentials, credentials_of
 from reput_client.serialize.registered import FRAME_BYTES, decode_indexes, schema_id_of
 from reput_client.serialize.registry import Schema, SchemaRegistry
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pool import DescriptorPool
 
 Decode: TypeAlias = Callable[[bytes], Any]
+_USER = "REPUT_REGISTRY_USER"
+_SECRET_FILE = "REPUT_REGISTRY_SECRET_FILE"
 _GOOGLE = "google/protobuf/"
 _CLASSES_MAX = 1000
 
@@ -49,8 +53,22 @@ def _decoder(form: str, rest: str) -> Decode:
             file, _, message = rest.rpartition(":")
             return _of_descriptors(Path(file), message)
         case "registry" if rest:
-            return _ByRegistry(SchemaRegistry(rest)).deserialize
+            return _ByRegistry(SchemaRegistry(rest, credentials=_registry_user())).deserialize
     raise ValueError("write json, avro:FILE, protobuf:FILE:MESSAGE or registry:URL")
+
+
+def _registry_user() -> Credentials | None:
+    """Return the user that the environment names for the registry, or None.
+
+    Raises:
+        ValueError: the file of its secret cannot be used, or one of the two variables is missing.
+    """
+    user, file = os.environ.get(_USER, ""), os.environ.get(_SECRET_FILE, "")
+    if not user and not file:
+        return None
+    if not user or not file:
+        raise ValueError(f"set both {_USER} and {_SECRET_FILE}, or neither")
+    return credentials_of(user, file)
 
 
 def _as_json(decode: Decode) -> Decode:

@@ -127,6 +127,21 @@ def test_a_registry_that_is_away_ends_the_command(broker: BackgroundBroker, fake
     assert [each["value"] for each in lines(again)] == [1]
 
 
+def test_a_registry_with_users(
+    broker: BackgroundBroker, fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.authorization = "Basic c2hvcDpvcGVuIHNlc2FtZQ=="
+    fake.add("users", '"int"')
+    denied = consumed(broker, "users", b"\0\0\0\0\1\2", decode=f"registry:{fake.url}")
+    assert "status 401: Unauthorized" in denied.stderr
+    monkeypatch.setenv("REPUT_REGISTRY_USER", "shop")
+    half = consumed(broker, "users", decode=f"registry:{fake.url}")
+    assert (half.returncode, "set both" in half.stderr) == (ExitCode.USAGE, True)
+    (tmp_path / "secret").write_text("open sesame\n")
+    monkeypatch.setenv("REPUT_REGISTRY_SECRET_FILE", str(tmp_path / "secret"))
+    assert [each["value"] for each in lines(consumed(broker, "users", decode=f"registry:{fake.url}"))] == [1]
+
+
 @pytest.mark.parametrize(
     ("decode", "words"),
     [
