@@ -163,9 +163,8 @@ class Avro(Registered[Any]):
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        text = (
-            None if self._given is None else json_text(self._given)
-        )  # another machine may not have the file
+        # With the text, since another machine may not have the file.
+        text = None if self._given is None else json_text(self._given)
         return _rebuild, (text, self._registry, self._subject, self._register)
 
 

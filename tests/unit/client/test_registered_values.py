@@ -209,6 +209,23 @@ def test_prepare_asks_in_advance(fake: FakeRegistry) -> None:
     fake.failure = (503, b"")
     assert reads.deserialize(body) == VALUES[0]
     anyio.run(Avro('"string"').prepare)
+    Avro('"string"').look_up()
+
+
+def test_a_schema_can_be_registered_in_advance(fake: FakeRegistry) -> None:
+    orders = Avro(SCHEMA, registry=SchemaRegistry(fake.url), subject=SUBJECT, register=True)
+    orders.look_up()
+    fake.failure = (503, b"")
+    assert orders.serialize(VALUES[0])
+
+
+def test_the_cache_is_bounded(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reput_client.serialize.avro._SCHEMAS_MAX", 2)
+    reads = Avro(registry=SchemaRegistry(fake.url))
+    for size in (1, 2, 3):
+        schema_id = fake.add(SUBJECT, json.dumps({"type": "fixed", "name": "F", "size": size}))
+        assert reads.deserialize(frame(schema_id, b"x" * size)) == b"x" * size
+        assert len(reads._writers) <= 2
 
 
 def test_an_older_schema_is_resolved_to_the_programs(fake: FakeRegistry) -> None:
