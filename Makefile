@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 VENV_READY := $(VENV)/.ready-venv
 PACKAGES := $(VENV)/.ready-packages
 REPUT := $(VENV)/.ready-reput
-# All of it; with the extras of a service, etcd and otel; with NumPy; with Spark; with everything and the development
+# All of it; with the extras of a service, etcd, grpc and otel; with NumPy; with Spark; with everything and the development
 # tools; and with those of the documentation.
 RUN := $(PACKAGES) $(REPUT)
 SERVICE := $(VENV)/.ready-service
@@ -192,7 +192,7 @@ lock: pyproject.toml client/pyproject.toml ## choose new versions for the lock f
 		uv pip compile $(LOCK) --upgrade --extra dev --extra spark pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock; \
-		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra etcd --extra otel pyproject.toml -o requirements-service.lock; \
+		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra etcd --extra otel --extra grpc pyproject.toml -o requirements-service.lock; \
 		printf "pip\n" | uv pip compile $(LOCK) --upgrade - -o requirements-pip.lock; \
 		printf "numpy\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-columns.lock; \
 		printf "cython\nhatchling\nsetuptools\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock; \

@@ -91,7 +91,11 @@ class _Source:
 
 
 class Popping:
-    """Pops for one consumer; several tasks or threads may wait at a time."""
+    """Pops for one consumer; several tasks or threads may wait at a time.
+
+    Args:
+        init_mode: where a group without offsets begins if `start` is "earliest", see `PopMessageHeader`.
+    """
 
     def __init__(
         self,
@@ -102,7 +106,9 @@ class Popping:
         start: Start,
         wait_for_topic: bool,
         deserializer: Callable[[bytes], Any] | None,
+        init_mode: int = 0,
     ) -> None:
+        self._init_mode = init_mode
         self._deserializer = deserializer
         self.orderly = False
         self._session = session
@@ -214,6 +220,7 @@ class Popping:
             invisible_time=max(1, round(invisible_s * 1000)),
             poll_time=0,
             born_time=wall_clock_ms(),
+            init_mode=self._init_mode,
             exp_type=source.wanted.expression_type.value,
             exp=source.wanted.expression,
             order=self.orderly,

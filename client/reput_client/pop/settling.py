@@ -9,6 +9,7 @@ import base64
 import math
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import InvalidHandle, PartlyAcknowledged
@@ -33,27 +34,52 @@ _NOT_IN_HAND = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)
 """How brokers refuse a handle."""
 
 
+class Delivered(Protocol):
+    """What settling needs of a message: a popped one, or no more than its handle, which another process may have got.
+
+    Attributes:
+        is_acknowledged, is_given_back: as of `Popped`.
+    """
+
+    _handle: PopHandle
+    _invisible_until: float
+    is_acknowledged: bool
+    is_given_back: bool
+
+    @property
+    def topic(self) -> str:
+        """The consumed topic."""
+
+    @property
+    def broker_name(self) -> str:
+        """The broker that holds it."""
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was popped from, of the topic or of a retry topic."""
+
+
 class Settling:
     """Settles the messages of one consumer, one request for a message at a time."""
 
     def __init__(self, session: Session, group: str) -> None:
         self.session = session
         self.group = group
-        self._busy: dict[Popped, Event] = {}
+        self._busy: dict[Delivered, Event] = {}
 
-    async def ack_one(self, message: Popped) -> None:
+    async def ack_one(self, message: Delivered) -> None:
         """Acknowledge a message; raises like `PoppedMessage.ack`."""
         for error in (await self.ack([message])).values():
             raise error
 
-    async def ack_all(self, messages: Iterable[Popped]) -> None:
+    async def ack_all(self, messages: Iterable[Delivered]) -> None:
         """Acknowledge messages; raises `PartlyAcknowledged` unless all are."""
         messages = list(messages)
         errors = await self.ack(messages)
         if errors:
             raise PartlyAcknowledged(len(messages), errors)
 
-    async def ack(self, messages: Sequence[Popped]) -> dict[int, ReputError]:
+    async def ack(self, messages: Sequence[Delivered]) -> dict[int, ReputError]:
         """Acknowledge messages with one request for each broker; return the errors by index."""
         errors: dict[int, ReputError] = {}
         async with self._only(messages):
@@ -72,7 +98,7 @@ class Settling:
         return errors
 
     async def _ack_at(
-        self, messages: Sequence[Popped], indices: list[int], errors: dict[int, ReputError]
+        self, messages: Sequence[Delivered], indices: list[int], errors: dict[int, ReputError]
     ) -> None:
         """Acknowledge messages of one broker."""
         if len(indices) > 1:
@@ -121,7 +147,7 @@ class Settling:
             else:
                 message.is_acknowledged = True
 
-    async def change(self, message: Popped, invisible_s: float) -> None:
+    async def change(self, message: Delivered, invisible_s: float) -> None:
         """Set another invisible time from now; raises like `PoppedMessage.extend`."""
         if not 0 <= invisible_s < math.inf:
             raise ValueError(f"a message can be invisible for 0 seconds or more, not {invisible_s}")
@@ -153,7 +179,7 @@ class Settling:
             )
             message._invisible_until = self.session.runtime.now() + invisible_s
 
-    async def nack(self, message: Popped, delay_s: float) -> None:
+    async def nack(self, message: Delivered, delay_s: float) -> None:
         """Give a message back; raises like `PoppedMessage.nack`."""
         await self.change(message, delay_s)
         message.is_given_back = True
@@ -175,7 +201,7 @@ class Settling:
     # -- common ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _only(self, messages: Sequence[Popped]) -> AsyncGenerator[None]:
+    async def _only(self, messages: Sequence[Delivered]) -> AsyncGenerator[None]:
         """Wait until no other request for one of the messages is under way: each may change the handle."""
         while busy := next((self._busy[message] for message in messages if message in self._busy), None):
             await busy.wait(math.inf)
@@ -188,7 +214,7 @@ class Settling:
                 self._busy.pop(message, None)
             done.set()
 
-    def _check(self, message: Popped) -> None:
+    def _check(self, message: Delivered) -> None:
         if message.is_acknowledged:
             raise _invalid(message, "it is acknowledged")
         late_s = self.session.runtime.now() - message._invisible_until
@@ -199,7 +225,7 @@ class Settling:
         self,
         code: RequestCode,
         header: AckMessageHeader | ChangeInvisibleTimeHeader | None,
-        message: Popped,
+        message: Delivered,
         what: str,
         body: bytes = b"",
     ) -> Call:
@@ -213,17 +239,17 @@ class Settling:
             raise
 
 
-def _asked_for(message: Popped) -> MessageQueue:
+def _asked_for(message: Delivered) -> MessageQueue:
     """Return the message's queue under the consumed topic, whose route is known."""
     return MessageQueue(message.topic, message.broker_name, message._handle.queue_id)
 
 
-def _invalid(message: Popped, reason: str) -> InvalidHandle:
+def _invalid(message: Delivered, reason: str) -> InvalidHandle:
     topic, _, queue_id = message.queue
     return InvalidHandle(topic, queue_id, message._handle.queue_offset, reason)
 
 
-def _batch_acks(group: str, messages: Sequence[Popped]) -> list[BatchAck]:
+def _batch_acks(group: str, messages: Sequence[Delivered]) -> list[BatchAck]:
     """Return the acknowledgements of messages of one broker, one for each check point."""
     bits: dict[tuple[str, PopHandle], int] = {}
     for message in messages:

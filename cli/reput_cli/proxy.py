@@ -1,0 +1,98 @@
+"""`reput proxy`: run the gRPC proxy in the foreground."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings, shared_options
+from reput_protocol.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from reput_proxy.server import RunningProxy
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=int, default=8081, show_default=True, help="Port for gRPC clients; 0 takes a free one."
+)
+@click.option(
+    "--advertise", metavar="HOST:PORT", help="Address that clients are told.  [default: the one they dial]"
+)
+@click.option(
+    "--listen-tls-cert", type=_FILE, help="Certificate of the proxy, in PEM; its clients use TLS then."
+)
+@click.option("--listen-tls-key", type=_FILE, help="Key of the certificate, in PEM.")
+@click.option("--http-port", type=int, help="Port of /metrics, /healthz and /readyz.")
+@click.option(
+    "--users",
+    type=_FILE,
+    help="File of reput user; clients must sign as one of its users, and get its rights.",
+)
+@click.option("--address-file", help="Write the proxy's address to this file once it is ready.")
+@shared_options
+def command(
+    settings: Settings,
+    host: str,
+    port: int,
+    advertise: str | None,
+    listen_tls_cert: Path | None,
+    listen_tls_key: Path | None,
+    http_port: int | None,
+    users: Path | None,
+    address_file: str | None,
+) -> int:
+    """Serve RocketMQ 5's gRPC clients in front of the brokers at --server, until SIGTERM or Ctrl-C.
+
+    Needs the extra grpc: pip install 'reput[grpc]'.
+    """
+    try:
+        import grpc  # noqa: F401
+    except ImportError:
+        raise CommandFailed("the proxy needs the extra grpc: pip install 'reput[grpc]'") from None
+    from reput_client.credentials import from_environment
+    from reput_proxy.server import ProxyOptions, run_proxy
+    from reput_proxy.upstream import BrokerOptions
+    from reput_proxy.users import UsersUnreadable
+
+    if (listen_tls_cert is None) != (listen_tls_key is None):
+        raise click.UsageError("--listen-tls-cert and --listen-tls-key go together")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    credentials = None if users is not None else from_environment()
+
+    def ready(running: RunningProxy) -> None:
+        click.echo(f"gRPC clients connect to {running.address}", err=True)
+        if users is None:
+            whose = "any client of the brokers" if credentials is None else f"user {credentials.user}"
+            click.echo(
+                f"warning: requests need no signature; every client has the rights of {whose}", err=True
+            )
+        if address_file is not None:
+            Path(address_file).write_text(running.address)
+
+    try:
+        run_proxy(
+            ProxyOptions(
+                brokers=BrokerOptions(settings.server, settings.tls),
+                host=host,
+                port=port,
+                advertise=advertise,
+                tls_cert=listen_tls_cert,
+                tls_key=listen_tls_key,
+                http_port=http_port,
+                users=users,
+                credentials=credentials,
+            ),
+            ready,
+        )
+    except (OSError, ValueError, UsersUnreadable) as error:
+        raise CommandFailed(str(error)) from error
+    return ExitCode.DONE

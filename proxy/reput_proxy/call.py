@@ -1,0 +1,42 @@
+"""One request of a client: who sends it, and how long it waits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reput_proxy.proxy import Proxy
+    from reput_proxy.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request.
+
+    Attributes:
+        proxy: what all requests share.
+        upstream: the clients of its user.
+        user: the user's name; empty without access control.
+        client_id: as the client names itself; empty if it does not.
+        remaining_s: how long the client waits for the answer.
+    """
+
+    proxy: Proxy
+    upstream: Upstream
+    user: str
+    client_id: str
+    remaining_s: float
+
+    def now_ms(self) -> int:
+        """Return the time in ms since 1970."""
+        return time.time_ns() // 1_000_000
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a request to a broker may take, so that its error reaches the client.
+
+        In steps of a quarter of a second: producers keep what they compute for a timeout.
+        """
+        return max(0.25, min(int(4 * self.remaining_s - 1) / 4, 30.0))

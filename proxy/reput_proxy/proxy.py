@@ -1,0 +1,145 @@
+"""What all requests of a proxy share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from reput_client import Credentials
+from reput_proxy import messaging_pb2 as pb
+from reput_proxy.clients import ClientTable
+from reput_proxy.rejections import Code, Rejected
+from reput_proxy.renewals import Renewals
+from reput_proxy.transactions import Transactions
+from reput_proxy.upstream import BrokerOptions, Upstream
+from reput_proxy.users import Users
+
+_RECEIVES_MAX: Final = 10_000
+_AWAY_S: Final = 30.0
+"""So long after its stream has ended a push consumer's messages are still renewed: it may connect again."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the start."""
+
+    sent: int = 0
+    received: int = 0
+    acknowledged: int = 0
+    requests: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By method and code."""
+
+    def count(self, method: str, code: int) -> None:
+        """Count a response."""
+        key = method, code
+        self.requests[key] = self.requests.get(key, 0) + 1
+
+
+class Proxy:
+    """The state of a proxy. It keeps no state that another proxy could not do without.
+
+    Args:
+        options: how the brokers are reached.
+        advertised: the address that routes name; None: the one that the client has dialled.
+        users: whose signatures are accepted; None: those of nobody are asked for.
+        credentials: the user for all requests, where `users` is None.
+        receives_max: receives and pulls that may wait at a time.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        *,
+        advertised: pb.Endpoints | None = None,
+        users: Users | None = None,
+        credentials: Credentials | None = None,
+        receives_max: int = _RECEIVES_MAX,
+        renewals: Renewals | None = None,
+    ) -> None:
+        self.advertised = advertised
+        self.users = users
+        self.clients = ClientTable()
+        self.renewals = renewals or Renewals()
+        self.counters = Counters()
+        self.draining = False
+        self.receives = 0
+        self._receives_max = receives_max
+        self._options = options
+        self._credentials = credentials
+        self._upstreams: dict[str, Upstream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin to renew."""
+        self._spawn(self.renewals.run())
+
+    def upstream(self, user: str, secret: str | None) -> Upstream:
+        """Return the clients of a user; new ones if its secret has changed."""
+        known = self._upstreams.get(user)
+        credentials = self._credentials if secret is None else Credentials(user, secret)
+        if known is not None and known.credentials == credentials:
+            return known
+        if known is not None:
+            self._spawn(known.aclose())
+        found = Upstream(
+            self._options, credentials, lambda upstream: Transactions(upstream, self.clients, user)
+        )
+        self._upstreams[user] = found
+        return found
+
+    @contextmanager
+    def waiting_receive(self) -> Iterator[None]:
+        """Count a receive while it waits.
+
+        Raises:
+            Rejected: too many wait.
+        """
+        if self.receives >= self._receives_max:
+            raise Rejected(Code.TOO_MANY_REQUESTS, f"{self.receives} receives wait already")
+        self.receives += 1
+        try:
+            yield
+        finally:
+            self.receives -= 1
+
+    def client_is_away(self, client_id: str) -> None:
+        """Give back what a push consumer has, unless it is back in time."""
+        self._spawn(self._give_back_later(client_id))
+
+    async def _give_back_later(self, client_id: str) -> None:
+        await asyncio.sleep(_AWAY_S)
+        if not self.clients.is_there(client_id):
+            await self.renewals.client_left(client_id)
+
+    def _spawn(self, work: object) -> None:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def is_ready(self) -> bool:
+        """Whether a broker answers. With users, whether the proxy serves."""
+        if self.draining:
+            return False
+        if self.users is not None:
+            return True
+        session = self.upstream("", None).session
+        return bool(await session.broker_names(session.deadline(None)))
+
+    def drain(self) -> None:
+        """End what waits, so that clients go to another proxy; requests are still answered."""
+        self.draining = True
+        for upstream in self._upstreams.values():
+            upstream.receivers.interrupt()
+        self.clients.end_all()
+
+    async def aclose(self) -> None:
+        """Close all connections to brokers."""
+        for task in [*self._tasks]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for upstream in self._upstreams.values():
+            await upstream.aclose()
+        self._upstreams.clear()

@@ -1,0 +1,96 @@
+"""Errors as clients see them: a status with a code, by which they act, and a text for people."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from reput_client import errors
+from reput_protocol.codes import ResponseCode
+from reput_protocol.errors import BrokerError, ErrorCode, ReputError
+from reput_proxy import messaging_pb2 as pb
+
+Code = pb.Code
+
+log = logging.getLogger("reput_proxy")
+
+_TEXT_CHARACTERS_MAX: Final = 1000
+
+_CODES: Final[tuple[tuple[type[Exception], pb.Code], ...]] = (
+    (errors.TopicNotFound, Code.TOPIC_NOT_FOUND),
+    (errors.GroupNotFound, Code.CONSUMER_GROUP_NOT_FOUND),
+    (errors.NoQueue, Code.FORBIDDEN),
+    (errors.InvalidHandle, Code.INVALID_RECEIPT_HANDLE),
+    (errors.FilterSyntaxError, Code.ILLEGAL_FILTER_EXPRESSION),
+    (errors.FilterRefused, Code.ILLEGAL_FILTER_EXPRESSION),
+    (errors.OffsetOutOfRange, Code.ILLEGAL_OFFSET),
+    (errors.TransactionEnded, Code.INVALID_TRANSACTION_ID),
+    (errors.RequestNotSupported, Code.NOT_IMPLEMENTED),
+    (errors.NotFound, Code.NOT_FOUND),
+    (errors.MessageRefused, Code.MESSAGE_CORRUPTED),
+    (errors.PermissionDenied, Code.FORBIDDEN),
+    (errors.BrokerBusy, Code.TOO_MANY_REQUESTS),
+    (errors.SendOutcomeUnknown, Code.PROXY_TIMEOUT),
+    (errors.RequestTimeout, Code.PROXY_TIMEOUT),
+    (errors.InvalidMessage, Code.BAD_REQUEST),
+)
+"""The first that fits counts. A broker that is away is INTERNAL_SERVER_ERROR, after which clients try again."""
+_CODES_OF_REASONS: Final = {
+    ErrorCode.UNAUTHENTICATED: Code.UNAUTHORIZED,
+    ErrorCode.TOO_LARGE: Code.MESSAGE_BODY_TOO_LARGE,
+    ErrorCode.TIMEOUT: Code.PROXY_TIMEOUT,
+    ErrorCode.NO_REPLICA: Code.HA_NOT_AVAILABLE,
+    ErrorCode.INVALID_ARGUMENT: Code.BAD_REQUEST,
+}
+_CODES_OF_LEVELS: Final = {
+    ResponseCode.FLUSH_DISK_TIMEOUT.value: Code.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT.value: Code.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE.value: Code.HA_NOT_AVAILABLE,
+}
+
+
+class Rejected(Exception):
+    """The proxy rejects a request; the client receives `code` and the text."""
+
+    def __init__(self, code: pb.Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def ok() -> pb.Status:
+    """Return the status of success."""
+    return pb.Status(code=Code.OK, message="OK")
+
+
+def status(code: pb.Code, text: str = "") -> pb.Status:
+    """Return a status, whose text is the code's name unless one is given."""
+    return pb.Status(code=code, message=text[:_TEXT_CHARACTERS_MAX] or Code.Name(code))
+
+
+def status_of(error: Exception) -> pb.Status:
+    """Return the status for an error. One that nobody expects is logged, and its text stays here."""
+    if isinstance(error, Rejected):
+        return status(error.code, str(error))
+    if isinstance(error, errors.AckNotReached):
+        return status(_CODES_OF_LEVELS.get(error.response_code, Code.INTERNAL_SERVER_ERROR), str(error))
+    if isinstance(error, BrokerError) and error.error in _CODES_OF_REASONS:
+        return status(_CODES_OF_REASONS[error.error], str(error))
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return status(code, str(error))
+    if isinstance(error, ReputError):
+        return status(Code.INTERNAL_SERVER_ERROR, str(error))
+    log.error("a request has failed", exc_info=error)
+    return status(
+        Code.INTERNAL_SERVER_ERROR, f"the proxy failed ({type(error).__name__}); its log has the rest"
+    )
+
+
+def status_of_all(statuses: Iterable[pb.Status]) -> pb.Status:
+    """Return the status of a request with several results: theirs, if they have the same code."""
+    found = {each.code: each for each in statuses}
+    if len(found) == 1:
+        (only,) = found.values()
+        return only
+    return status(Code.MULTIPLE_RESULTS)

@@ -1,0 +1,170 @@
+"""Messages that push consumers have: while a client is there, their invisible times are extended.
+
+A push consumer names no invisible time (`auto_renew`). The proxy takes a short one, so that the messages of a client
+that dies are soon redelivered, and renews it until the client settles the message. Every renewal gives a new handle;
+the client continues to use the one that it got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from reput_client.errors import InvalidHandle
+from reput_client.pop.popped import PoppedMessage
+from reput_client.pop.settling import Settling
+from reput_protocol.errors import ReputError
+from reput_proxy.receipt_handle import Delivery
+
+if TYPE_CHECKING:
+    from reput_proxy.call import Call
+
+log = logging.getLogger("reput_proxy")
+
+INVISIBLE_S: Final = 60.0
+_AHEAD_S: Final = 20.0
+"""How long before its end an invisible time is renewed."""
+_RETRY_S: Final = 2.0
+_TOTAL_MAX_S: Final = 3 * 3600.0
+"""A message is not renewed for longer: its handler will never end."""
+_HELD_MAX: Final = 200_000
+"""Messages in the hands of all clients; further ones are redelivered when `INVISIBLE_S` ends."""
+_AT_ONCE: Final = 64
+_AFTER_CLIENT_S: Final = 1.0
+"""After so long the messages of a client that leaves are redelivered."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    key: tuple[str, str]
+    delivery: Delivery
+    settling: Settling
+    due_at: float
+    since: float
+    visible_at: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Renewals:
+    """The messages of all push consumers, by client and the handle that it got.
+
+    Args:
+        invisible_s: the invisible time that the proxy takes for push consumers.
+        ahead_s: how long before the end it is renewed.
+    """
+
+    def __init__(self, invisible_s: float = INVISIBLE_S, ahead_s: float = _AHEAD_S) -> None:
+        self.invisible_ms = round(invisible_s * 1000)
+        self._invisible_s = invisible_s
+        self._ahead_s = ahead_s
+        self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
+        """In the order in which they are due."""
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, call: Call, group: str, messages: Iterable[PoppedMessage]) -> None:
+        """Renew the invisible times of messages that a client gets."""
+        now = asyncio.get_running_loop().time()
+        settling = call.upstream.settling(group)
+        for message in messages:
+            if len(self._held) >= _HELD_MAX:
+                log.warning("clients have %d messages; further ones are not renewed", _HELD_MAX)
+                return
+            delivery = Delivery(group, message.topic, message._handle, message.physical_offset)
+            key = (call.client_id, delivery.receipt_handle)
+            due_at = now + self._invisible_s - self._ahead_s
+            self._held[key] = _Held(key, delivery, settling, due_at, now, now + self._invisible_s)
+        self._wake.set()
+
+    def forget(self, call: Call, messages: Iterable[PoppedMessage]) -> None:
+        """Do not renew messages that the client has not got."""
+        for message in messages:
+            handle = Delivery("", "", message._handle, message.physical_offset).receipt_handle
+            self._held.pop((call.client_id, handle), None)
+
+    async def take(self, call: Call, group: str, topic: str, handle: str) -> Delivery:
+        """Return the message of a handle, which the client settles now; it is not renewed any more.
+
+        Raises:
+            Rejected: it is not a handle.
+        """
+        held = self._held.pop((call.client_id, handle), None)
+        if held is None:
+            return Delivery.parse(group, topic, handle)
+        async with held.lock:  # a renewal that is under way changes the handle
+            return held.delivery
+
+    def put_back(self, call: Call, handle: str, delivery: Delivery) -> None:
+        """Renew a message again that could not be settled, so that the client can try again."""
+        now = asyncio.get_running_loop().time()
+        key = (call.client_id, handle)
+        settling = call.upstream.settling(delivery.group)
+        self._held[key] = _Held(key, delivery, settling, now, now, now + self._invisible_s)
+        self._held.move_to_end(key, last=False)
+        self._wake.set()
+
+    async def client_left(self, client_id: str) -> None:
+        """Give back what a client has, so that other members get it soon."""
+        left = [held for key, held in self._held.items() if key[0] == client_id]
+        for held in left:
+            self._held.pop(held.key, None)
+        for held in left:
+            async with held.lock:
+                try:
+                    await held.settling.change(held.delivery, _AFTER_CLIENT_S)
+                except ReputError as error:
+                    log.info("%r is redelivered when its invisible time ends: %s", held.delivery, error)
+
+    async def run(self) -> None:
+        """Renew what is due, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            due: list[_Held] = []
+            for held in self._held.values():
+                if held.due_at > now or len(due) == _AT_ONCE:
+                    break
+                due.append(held)
+            if due:
+                await asyncio.gather(*map(self._renew, due))
+                continue
+            first = next(iter(self._held.values()), None)
+            self._wake.clear()
+            wait_s = None if first is None else first.due_at - now
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), wait_s)
+
+    async def _renew(self, held: _Held) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() - held.since > _TOTAL_MAX_S:
+            log.warning("%r is not renewed after %.0f s", held.delivery, _TOTAL_MAX_S)
+            self._held.pop(held.key, None)
+            return
+        async with held.lock:
+            try:
+                await held.settling.change(held.delivery, self._invisible_s)
+            except InvalidHandle:
+                self._held.pop(held.key, None)
+                return
+            except ReputError as error:
+                if loop.time() > held.visible_at:
+                    log.info("%r is not renewed in time: %s", held.delivery, error)
+                    self._held.pop(held.key, None)
+                    return
+                self._due(held, _RETRY_S)
+                return
+        held.visible_at = loop.time() + self._invisible_s
+        self._due(held, self._invisible_s - self._ahead_s)
+
+    def _due(self, held: _Held, after_s: float) -> None:
+        """Make a message due again, unless it was settled meanwhile."""
+        if self._held.get(held.key) is held:
+            held.due_at = asyncio.get_running_loop().time() + after_s
+            self._held.move_to_end(held.key)

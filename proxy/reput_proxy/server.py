@@ -1,0 +1,162 @@
+"""A proxy that runs: its ports, signals, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+
+from reput_client import Credentials
+from reput_client.transport.address import parse_address
+from reput_proxy.http import serve_http
+from reput_proxy.proxy import Proxy
+from reput_proxy.routes import endpoints_of
+from reput_proxy.service import Service
+from reput_proxy.upstream import BrokerOptions
+from reput_proxy.users import Users, UsersUnreadable
+
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
+CALLS_MAX: Final = 30_000
+"""Calls at a time, streams included; further ones are refused with RESOURCE_EXHAUSTED."""
+DRAIN_S: Final = 10.0
+_WATCH_S: Final = 1.0
+
+log = logging.getLogger("reput_proxy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyOptions:
+    """What `reput proxy` is given.
+
+    Attributes:
+        brokers: how the brokers are reached.
+        host, port: where gRPC clients connect; port 0 takes a free one.
+        advertise: `host:port` that routes name; None: the address that the client has dialled.
+        tls_cert, tls_key: PEM files; without them connections are not encrypted.
+        http_port: for metrics and health; None: none.
+        users: file with the users whose signatures are checked; None: requests need no signature.
+        credentials: the user of all requests to brokers, if there is no such file.
+    """
+
+    brokers: BrokerOptions
+    host: str = "127.0.0.1"
+    port: int = 8081
+    advertise: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    http_port: int | None = None
+    users: Path | None = None
+    credentials: Credentials | None = field(default=None, repr=False)
+
+
+class RunningProxy:
+    """A proxy that serves.
+
+    Attributes:
+        address, http_address: where, as `host:port`; the latter is None without one.
+    """
+
+    def __init__(self, proxy: Proxy, address: str, http_address: str | None) -> None:
+        self.proxy = proxy
+        self.address = address
+        self.http_address = http_address
+
+
+@asynccontextmanager
+async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIterator[RunningProxy]:
+    """Serve until the block ends. Then streams and receives end, and other requests have `drain_s` seconds.
+
+    Raises:
+        OSError, ValueError: a port or a file cannot be used.
+        UsersUnreadable: nor the file with the users.
+    """
+    advertised = None
+    if options.advertise is not None:
+        address = parse_address(options.advertise)
+        advertised = endpoints_of(address.host, address.port)
+    users = None if options.users is None else Users(options.users)
+    proxy = Proxy(options.brokers, advertised=advertised, users=users, credentials=options.credentials)
+    server = grpc.aio.server(
+        options=(
+            ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),  # a second proxy on the port fails
+            # Clients of several languages ping idle connections.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ),
+        maximum_concurrent_rpcs=CALLS_MAX,
+    )
+    server.add_generic_rpc_handlers((Service(proxy).handlers(),))
+    port = _listen(server, options)
+    await server.start()
+    proxy.start()
+    watching = None if users is None else asyncio.ensure_future(_watch(users))
+    try:
+        async with serve_http(proxy, options.host, options.http_port) as http_address:
+            yield RunningProxy(proxy, f"{options.host}:{port}", http_address)
+            proxy.drain()
+            await server.stop(drain_s)
+    finally:
+        if watching is not None:
+            watching.cancel()
+        await server.stop(0)
+        await proxy.aclose()
+
+
+def _listen(server: Any, options: ProxyOptions) -> int:
+    """Open the port and return it."""
+    place = f"[{options.host}]:{options.port}" if ":" in options.host else f"{options.host}:{options.port}"
+    try:
+        if options.tls_cert is None or options.tls_key is None:
+            port = server.add_insecure_port(place)
+        else:
+            pair = options.tls_key.read_bytes(), options.tls_cert.read_bytes()
+            port = server.add_secure_port(place, grpc.ssl_server_credentials([pair]))
+    except RuntimeError as error:  # as grpc reports a port in use, or a certificate
+        raise OSError(f"cannot listen on {place}: {error}") from None
+    if not port:
+        raise OSError(f"cannot listen on {place}")
+    return int(port)
+
+
+async def _watch(users: Users) -> None:
+    """Notice changes of the users."""
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        try:
+            users.refresh()
+        except UsersUnreadable as error:
+            log.warning("the users stay as they were: %s", error)
+
+
+def run_proxy(options: ProxyOptions, on_ready: Callable[[RunningProxy], None]) -> None:
+    """Run a proxy until SIGTERM or Ctrl-C; a second signal ends it at once. Raises like `serving`."""
+    asyncio.run(_run(options, on_ready))
+
+
+async def _run(options: ProxyOptions, on_ready: Callable[[RunningProxy], None]) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if stopping.is_set():
+            task.cancel()
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    with suppress(asyncio.CancelledError):
+        async with serving(options) as running:
+            on_ready(running)
+            await stopping.wait()
+            log.info("draining")

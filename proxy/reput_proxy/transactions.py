@@ -1,0 +1,202 @@
+"""Transactions: half messages, their ends, and the brokers' checks, which go to a client over its Telemetry stream.
+
+A broker checks with any member of the producer group of a half message. gRPC producers have no groups, so the group is
+named like the topic, as with RocketMQ's proxy, and the proxy is a member of it: from the first half message that it
+sends to the topic, and from when a producer of the topic connects, if the topic is of type TRANSACTION or the proxy has
+sent one there before. Everything that ends a transaction is in its id, so that any proxy can end it.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from reput_client.produce.transaction_checks import HalfPlace
+from reput_client.produce.transactions import TransactionProducer
+from reput_client.received import ReceivedMessage
+from reput_client.transport.broker_requests import BrokerRequest
+from reput_protocol.codes import RequestCode, TransactionState
+from reput_protocol.commands.transaction import CheckTransactionHeader
+from reput_protocol.errors import ReputError
+from reput_protocol.names import check_send_topic
+from reput_protocol.record.message import Message, MessageQueue
+from reput_proxy import messaging_pb2 as pb
+from reput_proxy.messages import check_name, ms_of, to_client
+from reput_proxy.rejections import Code, Rejected, ok
+
+if TYPE_CHECKING:
+    from reput_proxy.call import Call
+    from reput_proxy.clients import ClientTable
+    from reput_proxy.upstream import Upstream
+
+log = logging.getLogger("reput_proxy")
+
+_TYPE_ATTRIBUTE: Final = "message.type"
+_RECOVERY_MAX_S: Final = 3600
+_TOPICS_MAX: Final = 1000
+"""Topics with transactions; each has a connection to each broker."""
+_STATES: Final = {pb.COMMIT: TransactionState.COMMIT, pb.ROLLBACK: TransactionState.ROLLBACK}
+
+
+class TransactionId(NamedTuple):
+    """Where the half message of a transaction is."""
+
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    unique_id: str
+
+    @classmethod
+    def of(cls, half: HalfPlace) -> TransactionId:
+        """Return the id for a place."""
+        queue = half.queue
+        return cls(queue.broker_name, queue.queue_id, half.queue_offset, half.physical_offset, half.unique_id)
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(" ".join(map(str, ("v1", *self))).encode()).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> TransactionId:
+        """Read an id; raises `Rejected` if it is not one."""
+        try:
+            version, name, *numbers, unique_id = (
+                base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
+            )
+            queue_id, queue_offset, physical_offset = (int(number) for number in numbers if len(number) < 20)
+            if version == "v1" and min(queue_offset, physical_offset) >= 0:
+                return cls(name, queue_id, queue_offset, physical_offset, unique_id)
+        except ValueError:
+            pass
+        raise Rejected(
+            Code.INVALID_TRANSACTION_ID, f"{text[:80]!r} is not the id of a transaction of this proxy"
+        )
+
+
+class Transactions:
+    """The transactions of one user's clients."""
+
+    def __init__(self, upstream: Upstream, clients: ClientTable, user: str) -> None:
+        self._upstream = upstream
+        self._clients = clients
+        self._user = user
+        self._producers: dict[str, TransactionProducer] = {}
+        """By topic."""
+
+    async def send(
+        self, call: Call, given: pb.Message, message: Message, ordering_key: str | None
+    ) -> pb.SendResultEntry:
+        """Store a half message."""
+        check_after_s: float | None = None
+        if given.system_properties.HasField("orphaned_transaction_recovery_duration"):
+            check_after_s = ms_of(given.system_properties.orphaned_transaction_recovery_duration) / 1000
+            if check_after_s > _RECOVERY_MAX_S:
+                raise Rejected(
+                    Code.BAD_REQUEST, f"a transaction is checked after {_RECOVERY_MAX_S} s at most"
+                )
+        producer = self._producer(message.topic)
+        assert message.unique_id is not None, "the client gives it"
+        receipt, half = await producer._send_half(
+            message, message.unique_id, check_after_s or None, None, ordering_key, call.timeout_s
+        )
+        return pb.SendResultEntry(
+            status=ok(),
+            message_id=message.unique_id,
+            transaction_id=str(TransactionId.of(half)),
+            offset=receipt.queue_offset,
+        )
+
+    async def end(self, call: Call, request: pb.EndTransactionRequest) -> None:
+        """Commit or roll back.
+
+        Raises:
+            Rejected: the id or the resolution is not valid, or the broker was not reached: it will check.
+            TransactionEnded: it was ended the other way.
+        """
+        topic = request.topic.name
+        check_name(check_send_topic, topic, Code.ILLEGAL_TOPIC)
+        found = TransactionId.parse(request.transaction_id)
+        state = _STATES.get(request.resolution)
+        if state is None:
+            raise Rejected(Code.BAD_REQUEST, "the resolution is COMMIT or ROLLBACK")
+        producer = self._producer(topic)
+        await producer._session.route(topic, producer._session.deadline(call.timeout_s))
+        half = HalfPlace(
+            MessageQueue(topic, found.broker_name, found.queue_id),
+            found.queue_offset,
+            found.physical_offset,
+            found.unique_id,
+        )
+        is_answer = request.source == pb.SOURCE_SERVER_CHECK
+        if not await producer._ends.end(half, state, from_check=is_answer):
+            raise Rejected(
+                Code.PROXY_TIMEOUT, "the broker has not accepted the end of the transaction; it will check"
+            )
+
+    async def producer_connected(self, topics: list[str]) -> None:
+        """Answer checks of these topics, which a client produces to; never raises."""
+        for topic in topics:
+            try:
+                config = await self._upstream.topics.get(topic)
+                if config is not None and config.attributes.get(_TYPE_ATTRIBUTE, "").upper() == "TRANSACTION":
+                    await self._producer(topic)._presence.begin()
+            except (ReputError, Rejected) as error:
+                log.warning("brokers do not check transactions of topic %s here: %s", topic, error)
+
+    def _producer(self, topic: str) -> TransactionProducer:
+        producer = self._producers.get(topic)
+        if producer is None:
+            if len(self._producers) >= _TOPICS_MAX:
+                raise Rejected(
+                    Code.TOO_MANY_REQUESTS, f"a proxy has transactions of {_TOPICS_MAX} topics at most"
+                )
+            options = self._upstream.options
+            producer = self._producers[topic] = TransactionProducer(
+                options.server,
+                group=topic,
+                check=_leave_open,
+                timeout_s=self._upstream.session.timeout_s,
+                tls=options.tls,
+                credentials=self._upstream.credentials,
+            )
+            producer._session.requests.register(
+                RequestCode.CHECK_TRANSACTION_STATE, lambda request: self._check(topic, request)
+            )
+        return producer
+
+    def _check(self, topic: str, request: BrokerRequest) -> None:
+        """Pass a check on to a client that produces to the topic; without one the broker asks again later."""
+        header = CheckTransactionHeader.from_ext(request.ext)
+        session = self._producers[topic]._session
+        names = session.brokers.names_at(request.connection.address)
+        message = ReceivedMessage.of_record(
+            bytes(request.body), header.broker_name or (names[0] if names else "")
+        )
+        request.answer()
+        half = HalfPlace(
+            message.queue, header.tran_state_table_offset, header.commit_log_offset, message.message_id
+        )
+        try:
+            command = pb.TelemetryCommand(
+                recover_orphaned_transaction_command=pb.RecoverOrphanedTransactionCommand(
+                    message=to_client(message, pb.Resource(name=topic)),
+                    transaction_id=str(TransactionId.of(half)),
+                )
+            )
+        except ReputError as error:
+            log.warning("transaction %s is not checked: %s", half.unique_id, error)
+            return
+        if not self._clients.ask_producer(self._user, topic, command):
+            log.info("no client answers the check of transaction %s of topic %s", half.unique_id, topic)
+
+    async def aclose(self) -> None:
+        """Leave all groups."""
+        for producer in self._producers.values():
+            await producer.aclose()
+        self._producers.clear()
+
+
+async def _leave_open(_message: ReceivedMessage) -> TransactionState:
+    """Never called: checks go to clients."""
+    return TransactionState.UNKNOWN
