@@ -160,7 +160,9 @@ class Transactions:
                 tls=options.tls,
                 credentials=self._upstream.credentials,
             )
-            producer._session.requests.register(
+            requests = producer._session.requests
+            requests.unregister(RequestCode.CHECK_TRANSACTION_STATE)  # it would call `check`, which has no handle
+            requests.register(
                 RequestCode.CHECK_TRANSACTION_STATE, lambda request: self._check(topic, request)
             )
         return producer

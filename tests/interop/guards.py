@@ -24,7 +24,8 @@ ADMIN = Credentials("admin", "the-secret-of-the-administrator")
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`broker`, `clients` and `proxy` are variables of these processes; the proxy has `proxy_settings` too.
+    """`broker`, `clients` and `proxy` are variables of these processes; RocketMQ's proxy has `proxy_settings` too, and
+    Reput's `proxy_arguments` instead.
 
     The suite's own clients use `tls`, and `credentials`, which are the administrator's.
     """
@@ -33,6 +34,7 @@ class Guard:
     clients: Mapping[str, str] = field(default_factory=dict)
     proxy: Mapping[str, str] = field(default_factory=dict)
     proxy_settings: Mapping[str, object] = field(default_factory=dict)
+    proxy_arguments: tuple[str, ...] = ()
     tls: TLS | None = None
     credentials: Credentials | None = None
 
@@ -72,6 +74,10 @@ def tls(directory: Path) -> Guard:
             "tlsCertPath": str(files.broker),
             "tlsKeyPath": str(key),
         },
+        proxy_arguments=(
+            *("--tls-ca", str(files.ca)),
+            *("--listen-tls-cert", str(files.broker), "--listen-tls-key", str(key)),
+        ),
         tls=TLS(ca=str(files.ca)),
     )
 
@@ -103,5 +109,6 @@ def users(directory: Path) -> Guard:
         },
         clients={"INTEROP_USER": "alice", "INTEROP_SECRET": alice},
         proxy_settings=signing_as("proxy", proxy),
+        proxy_arguments=("--users", str(file)),
         credentials=ADMIN,
     )

@@ -1,4 +1,4 @@
-"""RocketMQ's own proxy in front of the broker, for its gRPC clients."""
+"""A proxy in front of the broker, for RocketMQ's gRPC clients: Reput's, or RocketMQ's own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from interop import building
@@ -42,14 +43,14 @@ def signing_as(user: str, secret: str) -> dict[str, object]:
 
 
 class Proxy:
-    """A process of the proxy in cluster mode, whose cluster is one broker of Reput.
+    """A process that listens for gRPC clients.
 
     Args:
-        broker: the broker's address, which serves as that of a name server.
-        home: a new directory.
-        settings: more of the proxy's configuration.
-        environment: more variables of the process.
-        port: for gRPC clients; a free one by default.
+        command: starts it.
+        home: an existing directory, where it runs.
+        environment: its variables.
+        port: for gRPC clients.
+        starts_max: how often it is started if it ends.
 
     Raises:
         ClientFailed: it does not start.
@@ -57,39 +58,18 @@ class Proxy:
 
     def __init__(
         self,
-        broker: str,
+        command: Sequence[str],
         home: Path,
-        settings: Mapping[str, object] | None = None,
-        environment: Mapping[str, str] | None = None,
-        port: int | None = None,
+        environment: Mapping[str, str],
+        port: int,
+        starts_max: int = 1,
     ) -> None:
-        (home / "conf").mkdir(parents=True, mode=0o700)
-        port = port or free_port()
         self.address = f"127.0.0.1:{port}"
-        configuration = home / "conf" / "rmq-proxy.json"
-        configuration.write_text(
-            json.dumps(
-                {
-                    "proxyMode": "CLUSTER",
-                    "rocketMQClusterName": "DefaultCluster",
-                    "namesrvAddr": broker,
-                    "grpcServerPort": port,
-                    "remotingListenPort": free_port(),
-                    "localServeAddr": "127.0.0.1",
-                    **(settings or {}),
-                }
-            )
-        )
         self._log = home / "stderr"
         self._home = home
-        self._command = [*command(), "-pc", str(configuration)]
-        self._environment = {
-            **os.environ,
-            "HOME": str(home),
-            "ROCKETMQ_HOME": str(home),
-            "NAMESRV_ADDR": broker,
-            **(environment or {}),
-        }
+        self._command = command
+        self._environment = environment
+        self._starts_max = starts_max
         self._process = self._start()
         try:
             self._wait(port)
@@ -113,9 +93,8 @@ class Proxy:
         starts = 1
         while time.monotonic() < ends_at:
             if self._process.poll() is not None:
-                if starts == _STARTS_MAX:
+                if starts == self._starts_max:
                     raise ClientFailed(f"the proxy ended with {self._process.returncode}\n{self._tail()}")
-                # It ends if its first request is not answered within 3 s, its own TLS handshake included.
                 self._process = self._start()
                 starts += 1
             try:
@@ -137,3 +116,64 @@ class Proxy:
 
     def _tail(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+
+
+def reput_proxy(broker: str, home: Path, arguments: Sequence[str] = ()) -> Proxy:
+    """Return a process of Reput's proxy in front of a broker; see `Proxy` for its errors."""
+    home.mkdir(parents=True)
+    port = free_port()
+    started = [
+        sys.executable,
+        "-m",
+        "reput_cli",
+        "proxy",
+        "--server",
+        broker,
+        "--port",
+        str(port),
+        *arguments,
+    ]
+    return Proxy(started, home, {**os.environ, "HOME": str(home)}, port)
+
+
+def apache_proxy(
+    broker: str,
+    home: Path,
+    settings: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    port: int | None = None,
+) -> Proxy:
+    """Return a process of RocketMQ's proxy in cluster mode; see `Proxy` for its errors.
+
+    Args:
+        broker: the address of its cluster's only broker, which serves as that of a name server.
+        home: a new directory.
+        settings: more of the proxy's configuration.
+        environment: more variables of the process.
+        port: for gRPC clients; a free one by default.
+    """
+    (home / "conf").mkdir(parents=True, mode=0o700)
+    port = port or free_port()
+    configuration = home / "conf" / "rmq-proxy.json"
+    configuration.write_text(
+        json.dumps(
+            {
+                "proxyMode": "CLUSTER",
+                "rocketMQClusterName": "DefaultCluster",
+                "namesrvAddr": broker,
+                "grpcServerPort": port,
+                "remotingListenPort": free_port(),
+                "localServeAddr": "127.0.0.1",
+                **(settings or {}),
+            }
+        )
+    )
+    variables = {
+        **os.environ,
+        "HOME": str(home),
+        "ROCKETMQ_HOME": str(home),
+        "NAMESRV_ADDR": broker,
+        **(environment or {}),
+    }
+    # It ends if its first request is not answered within 3 s, its own TLS handshake included.
+    return Proxy([*command(), "-pc", str(configuration)], home, variables, port, _STARTS_MAX)

@@ -37,12 +37,15 @@ def main() -> int:
     parser.add_argument("--feature", action="append", choices=[*FEATURES], help="only this one; repeatable")
     parser.add_argument("--jobs", type=int, default=3, help="checks at a time (3)")
     parser.add_argument("--keep", type=Path, help="keep logs and stores in this new directory")
+    parser.add_argument(
+        "--proxy", choices=["reput", "apache"], default="reput", help="whose, for gRPC clients (%(default)s)"
+    )
     parser.add_argument("--write", action="store_true", help="write the table into docs/compatibility.md")
     arguments = parser.parse_args()
-    clients, skipped = _available(arguments.client or [*CLIENTS])
+    clients, skipped = _available(arguments.client or [*CLIENTS], arguments.proxy)
     with tempfile.TemporaryDirectory(prefix="reput-interop-") as temporary:
         directory = arguments.keep or Path(temporary)
-        results = run(clients, arguments.feature or [*FEATURES], directory, arguments.jobs)
+        results = run(clients, arguments.feature or [*FEATURES], directory, arguments.jobs, arguments.proxy)
     print(table.text(results, clients))
     for name, reason in skipped.items():
         print(f"skipped: {CLIENTS[name].title}: {reason}")
@@ -62,13 +65,13 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def _available(names: Sequence[str], proxy_kind: str) -> tuple[list[str], dict[str, str]]:
     """Fetch and build the clients; return those that are here, and why the others are not."""
     found, skipped = [], {}
     for name in names:
         try:
             CLIENTS[name].command()
-            if CLIENTS[name].through_proxy:
+            if CLIENTS[name].through_proxy and proxy_kind == "apache":
                 proxy.command()
             found.append(name)
         except Unreachable as error:
@@ -77,17 +80,17 @@ def _available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def run(
-    clients: Sequence[str], features: Sequence[str], directory: Path, jobs: int
+    clients: Sequence[str], features: Sequence[str], directory: Path, jobs: int, proxy_kind: str
 ) -> dict[tuple[str, str], table.Result]:
     """Check these features of these clients, some at a time; return the results by client and feature."""
     directory.mkdir(parents=True, exist_ok=True)
     results: dict[tuple[str, str], table.Result] = {}
     (directory / "shared").mkdir()
-    with Scene(directory / "shared") as shared, ThreadPoolExecutor(jobs) as threads:
+    with Scene(directory / "shared", proxy=proxy_kind) as shared, ThreadPoolExecutor(jobs) as threads:
         shared.senders = clients
 
         def check(client: str, feature: str) -> None:
-            results[client, feature] = _check(shared, client, feature)
+            results[client, feature] = _check(shared, client, feature, proxy_kind)
 
         wanted = [
             (client, feature)
@@ -103,13 +106,13 @@ def run(
     return results
 
 
-def _check(shared: Scene, client: str, feature: str) -> table.Result:
+def _check(shared: Scene, client: str, feature: str, proxy_kind: str) -> table.Result:
     started_at = time.monotonic()
     try:
         if feature in ALONE:
             directory = shared.directory.parent / f"{client}-{feature}"
             directory.mkdir()
-            with Scene(directory, ALONE[feature](directory)) as own:
+            with Scene(directory, ALONE[feature](directory), proxy_kind) as own:
                 CHECKS[feature](own, client)
         else:
             CHECKS[feature](shared, client)

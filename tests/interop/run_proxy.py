@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 from interop.client import ClientFailed
-from interop.proxy import VERSION, Proxy, signing_as
+from interop.proxy import VERSION, apache_proxy, signing_as
 from support.maven import Unreachable
 
 
@@ -38,7 +38,7 @@ def main() -> int:
         if arguments.user is not None:
             settings |= signing_as(arguments.user, arguments.secret_file.read_text().strip())
         with tempfile.TemporaryDirectory(prefix="reput-proxy-") as directory:
-            proxy = Proxy(arguments.server, Path(directory) / "proxy", settings, port=arguments.port)
+            proxy = apache_proxy(arguments.server, Path(directory) / "proxy", settings, port=arguments.port)
             try:
                 print(f"RocketMQ's proxy {VERSION}: gRPC clients connect to {proxy.address}", flush=True)
                 print(

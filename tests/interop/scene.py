@@ -12,7 +12,7 @@ from typing import NamedTuple
 from interop.catalogue import CLIENTS
 from interop.client import DEADLINE_S, Client, Inbox, Letter, NotReceived
 from interop.guards import Guard
-from interop.proxy import Proxy
+from interop.proxy import Proxy, apache_proxy, reput_proxy
 from reput_client.blocking import Admin, Consumer, Message, Producer, ReceivedMessage
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import CreateTopicHeader
@@ -45,9 +45,10 @@ class Scene:
     Args:
         directory: exists; the store, the clients' homes and all logs are below.
         guard: what closes the broker.
+        proxy: whose proxy gRPC clients connect to, "reput" or "apache".
     """
 
-    def __init__(self, directory: Path, guard: Guard | None = None) -> None:
+    def __init__(self, directory: Path, guard: Guard | None = None, proxy: str = "reput") -> None:
         self.directory = directory
         self.guard = guard or Guard()
         self.broker = BrokerProcess(directory / "store", environment={**SETTINGS, **self.guard.broker})
@@ -63,6 +64,7 @@ class Scene:
         self._starts: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
         self._proxy: Proxy | None = None
+        self._proxy_kind = proxy
         self._exchange: tuple[str, dict[bytes, Sent]] | None = None
         self._exchange_lock = threading.Lock()
 
@@ -87,15 +89,16 @@ class Scene:
             return found
 
     def proxy(self) -> Proxy:
-        """RocketMQ's proxy in front of the broker."""
+        """The proxy in front of the broker."""
         with self._lock:
             if self._proxy is None:
-                self._proxy = Proxy(
-                    self.address,
-                    self.directory / "proxy",
-                    self.guard.proxy_settings,
-                    self.guard.proxy,
-                )
+                home = self.directory / "proxy"
+                if self._proxy_kind == "reput":
+                    self._proxy = reput_proxy(self.address, home, self.guard.proxy_arguments)
+                else:
+                    self._proxy = apache_proxy(
+                        self.address, home, self.guard.proxy_settings, self.guard.proxy
+                    )
             return self._proxy
 
     def kill(self, name: str, number: int) -> None:
