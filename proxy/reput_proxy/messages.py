@@ -42,6 +42,16 @@ _SYSTEM: Final = frozenset(
 """Properties that are not the application's (RocketMQ: MessageConst.STRING_HASH_SET)."""
 
 
+_DELAYS: Final = (
+    names.DELAY,
+    names.TIMER_DELIVER_MS,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DELAY_MS,
+    names.TIMER_OUT_MS,
+)
+"""Properties of delayed messages, as RocketMQ's brokers deliver them; Reput's deliver them without."""
+
+
 def is_system(name: str) -> bool:
     """Return whether a property is one of the system's."""
     return name in _SYSTEM or rule_of(name) is not None
@@ -216,7 +226,7 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
         system.message_group = properties[names.SHARDING_KEY]
     if TRACE_CONTEXT in properties:
         system.trace_context = properties[TRACE_CONTEXT]
-    due = properties.get(names.TIMER_DELIVER_MS, "")
+    due = properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS, "")
     if due.isascii() and due.isdecimal() and len(due) < 15:
         system.delivery_timestamp.CopyFrom(timestamp_of(int(due)))
     if names.DLQ_ORIGIN_TOPIC in properties and names.DLQ_ORIGIN_MESSAGE_ID in properties:
@@ -244,9 +254,7 @@ def to_clients(messages: Iterable[ReceivedMessage[Any]], topic: pb.Resource) -> 
 def _type_of(properties: dict[str, str]) -> pb.MessageType:
     if properties.get(names.TRAN_MSG) == "true":
         return pb.TRANSACTION
-    if not properties.keys().isdisjoint(
-        (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
-    ):
+    if not properties.keys().isdisjoint(_DELAYS):
         return pb.DELAY
     return pb.FIFO if names.SHARDING_KEY in properties else pb.NORMAL
 

@@ -161,7 +161,9 @@ class Transactions:
                 credentials=self._upstream.credentials,
             )
             requests = producer._session.requests
-            requests.unregister(RequestCode.CHECK_TRANSACTION_STATE)  # it would call `check`, which has no handle
+            requests.unregister(
+                RequestCode.CHECK_TRANSACTION_STATE
+            )  # it would call `check`, which has no handle
             requests.register(
                 RequestCode.CHECK_TRANSACTION_STATE, lambda request: self._check(topic, request)
             )

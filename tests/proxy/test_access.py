@@ -1,0 +1,158 @@
+"""Users of the proxy: signatures are checked here, and rights by the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from reput_broker import BrokerConfig
+from reput_broker.background import BackgroundBroker
+from reput_client import TLS
+from reput_proxy import messaging_pb2 as pb
+from reput_proxy.rejections import Rejected
+from reput_proxy.server import ProxyOptions, serving
+from reput_proxy.upstream import BrokerOptions
+from reput_proxy.users import Users, UsersUnreadable
+from support.grpc_client import (
+    Code,
+    Telemetry,
+    client_of,
+    message,
+    producer_settings,
+    proxy_of,
+    signed_by,
+)
+from support.tls_files import make_tls_files
+
+ALICE, BOB = "the-secret-of-alice", "the-secret-of-bob"
+
+
+def rule(resource: str, *rights: str) -> dict[str, object]:
+    return {"resource": resource, "rights": [*rights]}
+
+
+@pytest.fixture
+def users_file(tmp_path: Path) -> Path:
+    path = tmp_path / "users.json"
+    users = {
+        "alice": {"secret": ALICE, "rules": [rule("topic:orders", "read", "write"), rule("group:billing", "read")]},
+        "bob": {"secret": BOB, "rules": [rule("topic:orders", "read")]},
+        "carol": {"secret": ALICE, "enabled": False},
+    }  # fmt: skip
+    path.write_text(json.dumps({"version": 1, "users": users, "groups": {}}))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, users_file: Path) -> Any:
+    config = BrokerConfig.model_validate(
+        {
+            "data_dir": tmp_path / "data",
+            "port": 0,
+            "http_port": None,
+            "access": {"enabled": True, "file": str(users_file)},
+        }
+    )
+    with BackgroundBroker(config) as broker:
+        yield broker.address
+
+
+def send_request(topic: str) -> pb.SendMessageRequest:
+    return pb.SendMessageRequest(messages=[message(topic, b"x", "ID")])
+
+
+def test_each_request_has_the_rights_of_its_user(guarded: str, users_file: Path) -> None:
+    async def work() -> None:
+        async with (
+            proxy_of(guarded, users=users_file) as running,
+            client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
+            client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
+        ):
+            assert (await alice.call("SendMessage", send_request("orders"))).status.code == Code.OK
+            assert (await bob.call("SendMessage", send_request("orders"))).status.code == Code.FORBIDDEN
+            assert (await alice.call("SendMessage", send_request("other"))).status.code == Code.FORBIDDEN
+            [got] = await alice.receive_all("orders", "billing", 1)
+            status, _ = await bob.receive("orders", "billing")
+            assert status.code == Code.FORBIDDEN
+            # A handle is no right: bob has it, and may still not settle the message.
+            answer = await bob.ack("billing", got)
+            assert answer.status.code == Code.FORBIDDEN
+            assert (await alice.ack("billing", got)).status.code == Code.OK
+
+    asyncio.run(work())
+
+
+def test_who_does_not_sign_as_a_user_is_rejected(guarded: str, users_file: Path) -> None:
+    async def work() -> None:
+        async with proxy_of(guarded, users=users_file) as running:
+            for metadata in (
+                {},
+                signed_by("alice", BOB),
+                signed_by("nobody", ALICE),
+                signed_by("carol", ALICE),
+                {**signed_by("alice", ALICE), "x-mq-date-time": "another"},
+                {"authorization": "Basic abc", "x-mq-date-time": "now"},
+            ):
+                async with client_of(running.address, metadata=metadata) as client:
+                    answer = await client.call("SendMessage", send_request("orders"))
+                    assert answer.status.code == Code.UNAUTHORIZED
+                    status, _ = await client.receive("orders", "billing")
+                    assert status.code == Code.UNAUTHORIZED
+                    stream = Telemetry(client)
+                    with pytest.raises(grpc.aio.AioRpcError) as raised:
+                        await stream.settle(producer_settings("orders"))
+                    assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    asyncio.run(work())
+
+
+def test_a_new_secret_counts_without_a_restart(tmp_path: Path, users_file: Path) -> None:
+    users = Users(users_file)
+    signed = signed_by("alice", "another-secret-of-alice")
+    with pytest.raises(Rejected):
+        users.check(signed["authorization"], signed["x-mq-date-time"])
+    users_file.write_text(users_file.read_text().replace(ALICE, "another-secret-of-alice"))
+    users.refresh()
+    assert users.check(signed["authorization"], signed["x-mq-date-time"])[0] == "alice"
+
+
+def test_a_file_that_others_may_read_or_that_is_none_is_refused(users_file: Path) -> None:
+    users_file.chmod(0o644)
+    with pytest.raises(UsersUnreadable, match="chmod 600"):
+        Users(users_file)
+    users_file.chmod(0o600)
+    users_file.write_text("{")
+    with pytest.raises(UsersUnreadable, match="not a file of users"):
+        Users(users_file)
+
+
+def test_tls_on_both_sides(tmp_path: Path) -> None:
+    files = make_tls_files(tmp_path)
+    config = BrokerConfig.model_validate(
+        {
+            "data_dir": tmp_path / "data",
+            "port": 0,
+            "http_port": None,
+            "tls": {"mode": "required", "cert": str(files.broker)},
+        }
+    )
+
+    async def work(address: str) -> None:
+        options = ProxyOptions(
+            brokers=BrokerOptions(address, TLS(ca=str(files.ca))),
+            port=0,
+            tls_cert=files.broker,
+            tls_key=files.broker,
+        )
+        trusting = grpc.ssl_channel_credentials(files.ca.read_bytes())
+        async with serving(options) as running, client_of(running.address, credentials=trusting) as client:
+            assert (await client.call("SendMessage", send_request("orders"))).status.code == Code.OK
+
+    with BackgroundBroker(config) as broker:
+        asyncio.run(work(broker.address))

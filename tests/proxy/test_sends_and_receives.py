@@ -1,0 +1,299 @@
+"""Sending, receiving and settling through the proxy, as gRPC clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from reput_client import Admin, Consumer, Message, Producer
+from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_proxy import messaging_pb2 as pb
+from reput_proxy.messages import duration_of
+from support.grpc_client import (
+    Code,
+    GrpcClient,
+    bodies,
+    client_of,
+    message,
+    proxy_of,
+    receive_request,
+    with_proxy,
+)
+from support.waiting import until
+
+# -- sends -------------------------------------------------------------------------------------------------------------
+
+
+@with_proxy
+async def test_a_message_keeps_all_that_its_producer_has_given(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    sent = message(
+        topic, "zwölf 🐟".encode(), "ID1", tag="paid", keys=["k1", "k2"], properties={"größe": "a b=&;"},
+        trace_context="00-abc-01", born_host="laptop",
+    )  # fmt: skip
+    [entry] = await client.send(sent)
+    assert (entry.message_id, entry.offset, entry.transaction_id) == ("ID1", 0, "")
+    [got] = await client.receive_all(topic, topic, 1)
+    system = got.system_properties
+    assert (got.body, dict(got.user_properties), got.topic.name) == (
+        sent.body,
+        {"größe": "a b=&;"},
+        topic,
+    )
+    assert (system.message_id, system.tag, [*system.keys]) == ("ID1", "paid", ["k1", "k2"])
+    assert (system.trace_context, system.born_host, system.delivery_attempt) == ("00-abc-01", "laptop", 1)
+    assert (system.message_type, system.body_encoding, system.queue_offset) == (pb.NORMAL, pb.IDENTITY, 0)
+
+
+@with_proxy
+async def test_several_messages_of_a_topic_are_one_request(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    entries = await client.send(*(message(topic, b"%d" % n, f"ID{n}") for n in range(20)))
+    assert [entry.message_id for entry in entries] == [f"ID{n}" for n in range(20)]
+    assert [entry.offset for entry in entries] == [*range(20)], "they are in one queue, in order"
+
+
+@with_proxy
+async def test_messages_of_a_message_group_are_in_one_queue_and_in_order(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    for n in range(6):
+        [entry] = await client.send(message(topic, b"%d" % n, f"ID{n}", message_group="order-1"))
+        assert entry.offset == n
+    async with Consumer(address, group=topic, topic=topic, start="earliest") as consumer:
+        found = [await consumer.take(20.0) for _ in range(6)]
+    assert [(each.body, each.ordering_key) for each in found if each] == [
+        (b"%d" % n, "order-1") for n in range(6)
+    ]
+
+
+@with_proxy
+async def test_a_compressed_body_is_stored_as_it_was(client: GrpcClient, address: str, topic: str) -> None:
+    """RocketMQ's remoting clients cannot read gzip, which gRPC clients send."""
+    await client.send(message(topic, gzip.compress(b"x" * 10_000), "ID", body_encoding=pb.GZIP))
+    async with Consumer(address, group=topic, topic=topic, start="earliest") as consumer:
+        found = await consumer.take(20.0)
+    assert found is not None
+    assert found.body == b"x" * 10_000
+
+
+@with_proxy
+async def test_a_delayed_message_is_delivered_then_and_a_recalled_one_never(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    due = Timestamp()
+    due.FromMilliseconds(time.time_ns() // 1_000_000 + 2500)
+    [kept] = await client.send(message(topic, b"kept", "ID1", delivery_timestamp=due))
+    [recalled] = await client.send(message(topic, b"recalled", "ID2", delivery_timestamp=due))
+    assert kept.recall_handle != recalled.recall_handle
+    request = pb.RecallMessageRequest(topic=pb.Resource(name=topic), recall_handle=recalled.recall_handle)
+    assert (await client.call("RecallMessage", request)).message_id == "ID2"
+    [got] = await client.receive_all(topic, topic, 1)
+    assert got.body == b"kept"
+    assert time.time() * 1000 >= due.ToMilliseconds()
+    status, others = await client.receive(topic, topic, wait_s=0)
+    assert (status.code, others) == (Code.MESSAGE_NOT_FOUND, [])
+
+
+_BAD: list[tuple[str, dict[str, Any], int]] = [
+    ("empty body", {"body": b""}, Code.MESSAGE_BODY_EMPTY),
+    ("large body", {"body": bytes((4 << 20) + 1)}, Code.MESSAGE_BODY_TOO_LARGE),
+    ("topic", {"topic": "a b"}, Code.ILLEGAL_TOPIC),
+    ("system topic", {"topic": "SCHEDULE_TOPIC_XXXX"}, Code.ILLEGAL_TOPIC),
+    ("tag", {"tag": "a||b"}, Code.ILLEGAL_MESSAGE_TAG),
+    ("key", {"keys": ["a b"]}, Code.ILLEGAL_MESSAGE_KEY),
+    ("no id", {"message_id": ""}, Code.ILLEGAL_MESSAGE_ID),
+    ("message group", {"message_group": "g" * 64}, Code.ILLEGAL_MESSAGE_GROUP),
+    ("reserved property", {"properties": {"RETRY_TOPIC": "other"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("our mark", {"properties": {"REPUT_X": "1"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("control character", {"properties": {"a\x01b": "1"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    ("many properties", {"properties": {str(n): "1" for n in range(129)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("large properties", {"properties": {"a": "x" * 17_000}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    ("gzip", {"body_encoding": pb.GZIP}, Code.MESSAGE_CORRUPTED),
+    ("time", {"delivery_timestamp": Timestamp(seconds=-1)}, Code.ILLEGAL_DELIVERY_TIME),
+]
+
+
+def test_what_cannot_be_sent_is_rejected_with_its_code(address: str, topic: str) -> None:
+    async def work() -> None:
+        async with proxy_of(address) as running, client_of(running.address) as client:
+            for name, parts, code in _BAD:
+                given = message(**{"topic": topic, "body": b"x", "message_id": "ID", **parts})
+                answer = await client.call("SendMessage", pb.SendMessageRequest(messages=[given]))
+                assert answer.status.code == code, (name, answer)
+                assert answer.status.message
+            several = [message(topic, b"x", "ID1"), message(topic + "2", b"x", "ID2")]
+            answer = await client.call("SendMessage", pb.SendMessageRequest(messages=several))
+            assert answer.status.code == Code.MESSAGE_CORRUPTED
+
+    asyncio.run(work())
+
+
+# -- receives ----------------------------------------------------------------------------------------------------------
+
+
+@with_proxy
+async def test_an_acknowledged_message_is_not_redelivered_and_another_is(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    await client.send(*(message(topic, b"%d" % n, f"ID{n}") for n in range(4)))
+    first = await client.receive_all(topic, topic, 4, invisible_s=10)
+    answer = await client.ack(topic, *first[:3])
+    assert (answer.status.code, len(answer.entries)) == (Code.OK, 3)
+    [again] = await client.receive_all(topic, topic, 1, wait_s=20)
+    assert again.body == first[3].body
+    assert again.system_properties.delivery_attempt == 2
+
+
+@with_proxy
+async def test_filters_by_tags_and_by_sql(client: GrpcClient, address: str, topic: str) -> None:
+    for n, tag in enumerate("abc"):
+        await client.send(message(topic, tag.encode(), f"ID{n}", tag=tag, properties={"n": str(n)}))
+    assert sorted(bodies(await client.receive_all(topic, "by-tags", 2, tags="a||c"))) == [b"a", b"c"]
+    assert sorted(bodies(await client.receive_all(topic, "by-sql", 2, sql="n >= 1"))) == [b"b", b"c"]
+    status, _ = await client.receive(topic, "wrong", sql="n >=")
+    assert status.code == Code.ILLEGAL_FILTER_EXPRESSION
+
+
+@with_proxy
+async def test_a_waiting_receive_gets_what_is_sent_meanwhile(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topic(topic)
+    waiting = [asyncio.ensure_future(client.receive(topic, topic, wait_s=20)) for _ in range(10)]
+    await asyncio.sleep(0.2)
+    await client.send(message(topic, b"x", "ID"))
+    done, _ = await asyncio.wait(waiting, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert [bodies(each.result()[1]) for each in done] == [[b"x"]]
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def test_a_message_for_a_client_that_has_gone_is_redelivered_at_once(address: str, topic: str) -> None:
+    """The pop of a cancelled receive may be under way, and its messages were then invisible for a minute."""
+
+    async def work() -> None:
+        async with proxy_of(address) as running, client_of(running.address) as client:
+            async with Producer(address) as producer:
+                for n in range(30):
+                    call = client.start("ReceiveMessage", receive_request(topic, topic, wait_s=20))
+                    await until(lambda: running.proxy.receives == 1)
+                    sending = asyncio.ensure_future(producer.send(Message(topic, b"%d" % n)))
+                    await asyncio.sleep(0.0005 * n)
+                    call.cancel()
+                    await sending
+                    await until(lambda: not running.proxy.receives)
+            got = await client.receive_all(topic, topic, 30)
+            assert sorted(bodies(got)) == sorted(b"%d" % n for n in range(30))
+
+    asyncio.run(work())
+
+
+@with_proxy
+async def test_another_invisible_time_gives_another_handle(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    await client.send(message(topic, b"x", "ID"))
+    [got] = await client.receive_all(topic, topic, 1)
+    old = got.system_properties.receipt_handle
+    request = pb.ChangeInvisibleDurationRequest(
+        group=pb.Resource(name=topic),
+        topic=pb.Resource(name=topic),
+        receipt_handle=old,
+        invisible_duration=duration_of(0),
+        message_id="ID",
+    )
+    answer = await client.call("ChangeInvisibleDuration", request)
+    assert answer.status.code == Code.OK
+    assert answer.receipt_handle != old
+    [again] = await client.receive_all(topic, topic, 1)
+    assert again.system_properties.delivery_attempt == 2
+    assert (await client.ack(topic, again)).status.code == Code.OK
+
+
+@with_proxy
+async def test_handles_that_are_none_are_rejected_one_by_one(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    await client.send(message(topic, b"x", "ID"))
+    [good] = await client.receive_all(topic, topic, 1)
+    wrong = pb.Message(topic=good.topic, system_properties=pb.SystemProperties(receipt_handle="1 2 3"))
+    answer = await client.ack(topic, wrong, good)
+    assert answer.status.code == Code.MULTIPLE_RESULTS
+    assert [each.status.code for each in answer.entries] == [Code.INVALID_RECEIPT_HANDLE, Code.OK]
+
+
+@with_proxy
+async def test_a_message_becomes_a_dead_letter_once(client: GrpcClient, address: str, topic: str) -> None:
+    await client.send(message(topic, b"x", "ID"))
+    [got] = await client.receive_all(topic, topic, 1)
+    request = pb.ForwardMessageToDeadLetterQueueRequest(
+        group=pb.Resource(name=topic),
+        topic=pb.Resource(name=topic),
+        receipt_handle=got.system_properties.receipt_handle,
+        message_id="ID",
+        delivery_attempt=1,
+        max_delivery_attempts=1,
+    )
+    for _ in range(2):  # a client that got no answer asks again
+        answer = await client.call("ForwardMessageToDeadLetterQueue", request)
+    assert answer.status.code in (Code.OK, Code.INVALID_RECEIPT_HANDLE)
+    async with Admin(address) as admin:
+        stats = await admin.topic_stats(f"%DLQ%{topic}")
+    assert sum(each.max_offset for each in stats.offset_table.values()) == 1
+
+
+@with_proxy
+async def test_a_group_in_order_gets_the_next_message_once_the_one_before_is_acknowledged(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topic(topic, queues=1)
+        await admin.put_group(SubscriptionGroupConfig(topic, consume_message_orderly=True))
+    for n in range(3):
+        await client.send(message(topic, b"%d" % n, f"ID{n}", message_group="g"))
+    got = await client.receive_all(topic, topic, 1, batch=1)
+    status, _ = await client.receive(topic, topic, batch=1)
+    assert status.code == Code.MESSAGE_NOT_FOUND
+    for n in (1, 2):
+        await client.ack(topic, got[-1])
+        got += await client.receive_all(topic, topic, 1, batch=1)
+        assert got[-1].body == b"%d" % n
+
+
+@with_proxy
+async def test_what_cannot_be_received_is_rejected(client: GrpcClient, address: str, topic: str) -> None:
+    for more, code in (
+        ({"invisible_s": 1.0}, Code.ILLEGAL_INVISIBLE_TIME),
+        ({"group": "a b"}, Code.ILLEGAL_CONSUMER_GROUP),
+        ({"topic": "a b"}, Code.ILLEGAL_TOPIC),
+        ({"timeout_s": 3.0}, Code.ILLEGAL_POLLING_TIME),
+    ):
+        status, _ = await client.receive(**{"topic": topic, "group": topic, **more})  # type: ignore[arg-type]
+        assert status.code == code
+
+
+@pytest.mark.parametrize("name", ["ReceiveMessage", "SendMessage"])
+def test_a_broker_that_is_away_is_an_error_after_which_clients_try_again(name: str, topic: str) -> None:
+    async def work() -> None:
+        async with proxy_of("127.0.0.1:1") as running, client_of(running.address) as client:
+            if name == "SendMessage":
+                given = pb.SendMessageRequest(messages=[message(topic, b"x", "ID")])
+                status = (await client.call(name, given, 3.0)).status
+            else:
+                status, _ = await client.receive(topic, topic)
+            assert status.code in (Code.INTERNAL_SERVER_ERROR, Code.PROXY_TIMEOUT)
+
+    with suppress(grpc.RpcError):
+        asyncio.run(work())
