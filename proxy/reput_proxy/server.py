@@ -14,7 +14,6 @@ from typing import Any, Final
 import grpc.aio
 
 from reput_client import Credentials
-from reput_client.transport.address import parse_address
 from reput_proxy.http import serve_http
 from reput_proxy.proxy import Proxy
 from reput_proxy.routes import endpoints_of
@@ -79,8 +78,7 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
     """
     advertised = None
     if options.advertise is not None:
-        address = parse_address(options.advertise)
-        advertised = endpoints_of(address.host, address.port)
+        advertised = endpoints_of(*_host_and_port(options.advertise))
     users = None if options.users is None else Users(options.users)
     proxy = Proxy(options.brokers, advertised=advertised, users=users, credentials=options.credentials)
     server = grpc.aio.server(
@@ -109,6 +107,13 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
             watching.cancel()
         await server.stop(0)
         await proxy.aclose()
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ValueError(f"{text!r} is not the address of a proxy: write HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _listen(server: Any, options: ProxyOptions) -> int:

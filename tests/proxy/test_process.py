@@ -1,0 +1,181 @@
+"""`reput proxy` as a process, in front of a broker that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from reput_proxy import messaging_pb2 as pb
+from support.broker_process import BrokerProcess, free_port
+from support.grpc_client import Code, GrpcClient, client_of, message
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+KILLS = 4
+SENDERS = 4
+
+
+class ProxyProcess:
+    """One process; `log` is what it has written."""
+
+    def __init__(self, directory: Path, server: str, *arguments: str) -> None:
+        self.port, self.http_port = free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self._log = directory / "proxy.log"
+        ports = ["--port", str(self.port), "--http-port", str(self.http_port)]
+        command = [sys.executable, "-m", "reput_cli", "proxy", "--server", server, *ports, *arguments]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ})
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Return a page; the status is 0 while the proxy does not listen."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def wait_ready(self) -> None:
+        wait_until(lambda: self.page("/readyz")[0] == 200, what=lambda: self.log)
+
+
+@contextmanager
+def running(directory: Path, server: str, *arguments: str) -> Iterator[ProxyProcess]:
+    proxy = ProxyProcess(directory, server, *arguments)
+    try:
+        yield proxy
+    finally:
+        proxy.process.kill()
+        proxy.process.wait()
+
+
+def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+    async def work(proxy: ProxyProcess) -> None:
+        async with client_of(proxy.address) as client:
+            await client.send(message("orders", b"x", "ID"))
+            [got] = await client.receive_all("orders", "billing", 1)
+            await client.ack("billing", got)
+            waiting = asyncio.ensure_future(client.receive("orders", "billing", wait_s=20))
+            await asyncio.to_thread(
+                wait_until, lambda: "reput_proxy_waiting_receives 1" in proxy.page("/metrics")[1]
+            )
+            proxy.process.send_signal(signal.SIGTERM)
+            status, _ = await waiting
+            assert status.code == Code.MESSAGE_NOT_FOUND
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        broker.wait_ready()
+        address_file = tmp_path / "address"
+        with running(tmp_path, broker.address, "--address-file", str(address_file)) as proxy:
+            proxy.wait_ready()
+            assert address_file.read_text() == proxy.address
+            assert proxy.page("/healthz") == (200, "ok\n")
+            assert proxy.page("/other")[0] == 404
+            asyncio.run(work(proxy))
+            assert proxy.process.wait(20) == 0, proxy.log
+            assert "Traceback" not in proxy.log
+            assert "warning: requests need no signature" in proxy.log
+
+
+def test_it_is_not_ready_without_a_broker_and_becomes_ready(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data")
+    with running(tmp_path, broker.address) as proxy:
+        wait_until(lambda: proxy.page("/readyz")[0] == 503, what=lambda: proxy.log)
+        with broker:
+            broker.wait_ready()
+            proxy.wait_ready()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--listen-tls-cert", "missing.pem"), "go together"),
+        (("--listen-tls-cert", "missing.pem", "--listen-tls-key", "missing.pem"), "missing.pem"),
+        (("--users", "missing.json"), "missing.json"),
+        (("--advertise", "no port"), "no port"),
+    ],
+)
+def test_a_mistake_ends_it_with_a_text(tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:
+    with running(tmp_path, "127.0.0.1:1", *arguments) as proxy:
+        assert proxy.process.wait(30) != 0
+        assert error in proxy.log
+        assert "Traceback" not in proxy.log
+
+
+@pytest.mark.fault
+def test_nothing_acknowledged_is_lost_while_the_broker_is_killed(tmp_path: Path) -> None:
+    """Sends and receives go on at once when the broker is back, without an error at the client but codes."""
+
+    async def send(client: GrpcClient, name: str, stored: set[str], stopping: asyncio.Event) -> None:
+        number = 0
+        while not stopping.is_set():
+            number += 1
+            sent = message("orders", f"{name}-{number}".encode(), f"{name}-{number}")
+            answer = await client.call("SendMessage", pb.SendMessageRequest(messages=[sent]), 10.0)
+            if answer.status.code == Code.OK:
+                stored.add(f"{name}-{number}")
+            else:
+                assert answer.status.code >= Code.TOO_MANY_REQUESTS, answer
+
+    async def receive(client: GrpcClient, got: set[str], done: asyncio.Event) -> None:
+        while not done.is_set():
+            status, messages = await client.receive("orders", "billing", invisible_s=10.0, wait_s=5.0)
+            assert status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) or status.code >= Code.TOO_MANY_REQUESTS
+            got.update(each.body.decode() for each in messages)
+            if messages:  # whatever the answer: the broker may have it, and redelivers what it has not
+                await client.ack("billing", *messages)
+
+    async def work(proxy: ProxyProcess, broker: BrokerProcess) -> None:
+        stored: set[str] = set()
+        got: set[str] = set()
+        stopping, done = asyncio.Event(), asyncio.Event()
+        async with client_of(proxy.address) as client, client_of(proxy.address, "client-2") as other:
+            await client.send(message("orders", b"first", "first"))
+            receivers = [asyncio.ensure_future(receive(other, got, done)) for _ in range(2)]
+            senders = [
+                asyncio.ensure_future(send(client, f"sender{n}", stored, stopping)) for n in range(SENDERS)
+            ]
+            for _ in range(KILLS):
+                wanted = len(stored) + 50
+                await asyncio.to_thread(wait_until, lambda wanted=wanted: len(stored) >= wanted)
+                broker.kill()
+                broker.start()
+                await asyncio.to_thread(broker.wait_ready)
+            stopping.set()
+            await asyncio.gather(*senders)
+            async with asyncio.timeout(90):
+                while not stored <= got:
+                    await asyncio.sleep(0.1)
+            done.set()
+            await asyncio.gather(*receivers)
+        assert len(stored) >= 50 * KILLS
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        broker.wait_ready()
+        with running(tmp_path, broker.address) as proxy:
+            proxy.wait_ready()
+            try:
+                asyncio.run(work(proxy, broker))
+            except grpc.RpcError as error:  # it has the text
+                raise AssertionError(json.dumps([str(error), proxy.log[-2000:]])) from error
+            assert "Traceback" not in proxy.log
