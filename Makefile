@@ -62,6 +62,8 @@ DEMO_spark := pipeline_demo.py
 NEEDS_peers := $(COLUMNS)
 NEEDS_replication := $(SERVICE)
 NEEDS_spark := $(SPARK)
+# `make proxy KIND=...`; without KIND, Reput's.
+PROXIES := apache
 # `make soak KIND=...`: each is tests/KIND/run.py, where `-` is `_`. Variables become options of their names.
 SOAKS := cluster-faults crash faults filters fuzz fuzz-kernel histories hostile ops outages pipeline-faults round-trip \
 	scan simulation sweep
@@ -134,8 +136,8 @@ run: $(RUN) ## start the broker with conf/broker.toml; Ctrl-C stops it
 cluster: $(SERVICE) ## start three brokers, etcd and a name service in reput-cluster/; Ctrl-C stops them
 	$(BIN)/python tools/cluster.py $(ARGS)
 
-proxy: $(RUN) ## RocketMQ's proxy for gRPC clients, in front of 127.0.0.1:10911 (java, mvn); --help in ARGS lists options
-	$(BIN)/python tests/interop/run_proxy.py $(ARGS)
+proxy: $(if $(KIND),$(RUN),$(SERVICE)) ## a proxy for gRPC clients, in front of 127.0.0.1:10911; KIND=apache is RocketMQ's (java, mvn)
+	$(if $(KIND),$(if $(call one_of,$(KIND),$(PROXIES)),$(BIN)/python tests/interop/run_proxy.py),$(BIN)/reput proxy) $(ARGS)
 
 test: $(DEV) ## run all tests with JOBS processes, each file in one of them; those of the kernel in both forms
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

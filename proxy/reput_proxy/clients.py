@@ -24,6 +24,8 @@ _OUTBOX_MAX: Final = 64
 _TOPICS_MAX: Final = 1000
 _RECEIVE_BATCH: Final = 32
 _SEND_ATTEMPTS: Final = 3
+_NODE_JS: Final = 8
+"""Its number among the languages of clients."""
 
 
 @dataclass(slots=True, eq=False)
@@ -167,14 +169,19 @@ async def _settings(call: Call, client: Client, given: pb.Settings) -> pb.Settin
             settings.subscription.fifo = config.consume_message_orderly
             settings.subscription.receive_batch_size = _RECEIVE_BATCH
             settings.subscription.long_polling_timeout.CopyFrom(Duration(seconds=int(WAIT_MAX_S)))
-            settings.backoff_policy.CopyFrom(retry_policy(config))
+            is_node = given.user_agent.language == _NODE_JS
+            settings.backoff_policy.CopyFrom(retry_policy(config, only_exponential=is_node))
         case _:
             raise Rejected(Code.BAD_REQUEST, "settings are those of a producer or of a consumer")
     return settings
 
 
-def retry_policy(config: SubscriptionGroupConfig) -> pb.RetryPolicy:
-    """Return when a group's messages are redelivered, by its setting `groupRetryPolicy`."""
+def retry_policy(config: SubscriptionGroupConfig, *, only_exponential: bool = False) -> pb.RetryPolicy:
+    """Return when a group's messages are redelivered, by its setting `groupRetryPolicy`.
+
+    RocketMQ's client for Node knows no list of delays, and makes a message that fails once a dead letter; it gets the
+    delays that double from the first of the list to the last.
+    """
     policy = pb.RetryPolicy(max_attempts=config.retry_max_times + 1)
     given = config.group_retry_policy
     if str(given.get("type")) == "EXPONENTIAL":
@@ -185,6 +192,11 @@ def retry_policy(config: SubscriptionGroupConfig) -> pb.RetryPolicy:
     else:
         steps = given.get("customizedRetryPolicy") or {}
         delays = steps.get("next") or DELAY_LEVELS_MS
+        if only_exponential:
+            policy.exponential_backoff.initial.CopyFrom(duration_of(int(delays[0])))
+            policy.exponential_backoff.max.CopyFrom(duration_of(int(delays[-1])))
+            policy.exponential_backoff.multiplier = 2.0
+            return policy
         policy.customized_backoff.next.extend(duration_of(int(delay)) for delay in delays)
     return policy
 

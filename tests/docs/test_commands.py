@@ -323,7 +323,7 @@ def test_mistakes_are_found() -> None:
 def test_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"(?m)^([a-z-]+):.* ## ", makefile))
-    kinds = " ".join(re.findall(r"(?m)^(?:BENCHES|SOAKS) := (?:.*\\\n)*.*|^DEMO_\w+", makefile))
+    kinds = " ".join(re.findall(r"(?m)^(?:BENCHES|PROXIES|SOAKS) := (?:.*\\\n)*.*|^DEMO_\w+", makefile))
     named = [
         (path.name, *found)
         for path in PAGES

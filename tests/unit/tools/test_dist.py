@@ -93,7 +93,7 @@ def distributed(builder: type[WheelBuilder | SdistBuilder], project: Path) -> di
 def test_no_module_is_in_both_distributions_and_none_is_missing() -> None:
     reput, client = (set(distributed(WheelBuilder, project)) for project in (ROOT, ROOT / "client"))
     assert not reput & client
-    folders = ("protocol", "broker", "client", "pipeline", "cli")
+    folders = ("protocol", "broker", "client", "proxy", "pipeline", "cli")
     modules = {
         str(path.relative_to(ROOT / folder))
         for folder in folders

@@ -23,7 +23,7 @@ LOCKS = (
     "requirements-docs.lock",
 )
 NEED_LITTLE = {"run", "demo", "demo KIND=shop", "bench", "bench KIND=stalls", "bench KIND=store"}
-NEED_SERVICE = {"cluster", "bench KIND=replication"}
+NEED_SERVICE = {"cluster", "proxy", "bench KIND=replication"}
 NEED_COLUMNS = {"bench KIND=peers"}
 NEED_SPARK = {"demo KIND=spark", "bench KIND=spark"}
 
