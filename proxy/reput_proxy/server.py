@@ -89,6 +89,9 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
             # Clients of several languages ping idle connections.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            # By default calls are cancelled at random while 1,000 wait to be accepted: all clients that connect again.
+            ("grpc.server.max_pending_requests", CALLS_MAX),
+            ("grpc.server.max_pending_requests_hard_limit", CALLS_MAX),
         ),
         maximum_concurrent_rpcs=CALLS_MAX,
     )

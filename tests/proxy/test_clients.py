@@ -329,6 +329,16 @@ class client_of_later:  # noqa: N801
             await self._client.aclose()
 
 
+@with_proxy
+async def test_thousands_of_clients_that_come_at_once_are_served(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    """gRPC cancelled some of them at random."""
+    request = pb.HeartbeatRequest(group=pb.Resource(name=topic), client_type=pb.PUSH_CONSUMER)
+    answers = await asyncio.gather(*(client.call("Heartbeat", request) for _ in range(3000)))
+    assert {answer.status.code for answer in answers} == {Code.OK}
+
+
 def test_receives_above_the_limit_are_rejected(address: str, topic: str) -> None:
     async def work() -> None:
         async with proxy_of(address) as running, client_of(running.address) as client:
