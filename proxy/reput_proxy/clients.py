@@ -17,7 +17,7 @@ from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.messages import BODY_BYTES_MAX, check_name, duration_of
 from reput_proxy.receiving import WAIT_MAX_S
-from reput_proxy.rejections import Code, Rejected, ok
+from reput_proxy.rejections import Code, Rejected, decoded, ok
 
 _OUTBOX_MAX: Final = 64
 """Commands that wait for a client; further checks of transactions are dropped, and the broker repeats them."""
@@ -132,7 +132,7 @@ async def _read(call: Call, client: Client, requests: AsyncIterator[pb.Telemetry
     """Handle what a client writes; its answers to commands other than settings are ignored."""
     try:
         async for command in requests:
-            if command.WhichOneof("command") == "settings":
+            if decoded(command).WhichOneof("command") == "settings":
                 settings = await _settings(call, client, command.settings)
                 await client.outbox.put(pb.TelemetryCommand(status=ok(), settings=settings))
     finally:
@@ -211,6 +211,6 @@ async def heartbeat(call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatRes
 async def terminated(
     call: Call, request: pb.NotifyClientTerminationRequest
 ) -> pb.NotifyClientTerminationResponse:
-    """Answer NotifyClientTermination: what a push consumer still has is given back."""
-    await call.proxy.renewals.client_left(call.client_id)
+    """Answer NotifyClientTermination: what a push consumer still has is given back, at the latest after a moment."""
+    call.proxy.client_is_away(call.client_id, after_s=0.0)
     return pb.NotifyClientTerminationResponse(status=ok())

@@ -105,13 +105,14 @@ class Proxy:
         finally:
             self.receives -= 1
 
-    def client_is_away(self, client_id: str) -> None:
-        """Give back what a push consumer has, unless it is back in time."""
-        self._spawn(self._give_back_later(client_id))
+    def client_is_away(self, client_id: str, after_s: float = _AWAY_S) -> None:
+        """Give back what a push consumer has, unless it is back in time; with 0 s, in any case."""
+        if self.renewals.has(client_id):
+            self._spawn(self._give_back_later(client_id, after_s))
 
-    async def _give_back_later(self, client_id: str) -> None:
-        await asyncio.sleep(_AWAY_S)
-        if not self.clients.is_there(client_id):
+    async def _give_back_later(self, client_id: str, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        if not (after_s and self.clients.is_there(client_id)):
             await self.renewals.client_left(client_id)
 
     def _spawn(self, work: object) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from reput_client.pop.popped import SPAN_MAX
 from reput_protocol.commands.pop import PopHandle, marked_topic
 from reput_protocol.record.message import MessageQueue
 from reput_proxy.rejections import Code, Rejected
@@ -42,8 +43,8 @@ class Delivery:
         """Return the message of a handle; raises `Rejected` if it is not one."""
         try:
             handle = PopHandle.parse(text)
-            if handle.queue_offset < 0:
-                raise ValueError("it has no offset")
+            if not 0 <= handle.queue_offset - handle.start_offset < SPAN_MAX or handle.start_offset < 0:
+                raise ValueError(f"offset {handle.queue_offset} of a pop from {handle.start_offset}")
             marked_topic(topic, group, handle.mark)
             last = text.split(" ")[8:9]
             return cls(group, topic, handle, int(last[0]) if last else -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from reput_client import errors
 from reput_protocol.codes import ResponseCode
@@ -14,6 +14,8 @@ from reput_proxy import messaging_pb2 as pb
 Code = pb.Code
 
 log = logging.getLogger("reput_proxy")
+
+T = TypeVar("T")
 
 _TEXT_CHARACTERS_MAX: Final = 1000
 
@@ -56,6 +58,19 @@ class Rejected(Exception):
     def __init__(self, code: pb.Code, text: str) -> None:
         super().__init__(text)
         self.code = code
+
+
+class Undecodable(str):
+    """In place of a request whose bytes are not one: why."""
+
+    __slots__ = ()
+
+
+def decoded(request: T) -> T:
+    """Return a request; raises `Rejected` for what is none."""
+    if isinstance(request, Undecodable):
+        raise Rejected(Code.BAD_REQUEST, f"the request cannot be decoded: {request}")
+    return request
 
 
 def ok() -> pb.Status:

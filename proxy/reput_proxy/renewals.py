@@ -64,7 +64,28 @@ class Renewals:
         self._ahead_s = ahead_s
         self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
         """In the order in which they are due."""
+        self._of_client: dict[str, dict[str, _Held]] = {}
+        """By client and handle."""
         self._wake = asyncio.Event()
+
+    def has(self, client_id: str) -> bool:
+        """Whether a client has messages."""
+        return client_id in self._of_client
+
+    def _put(self, held: _Held) -> None:
+        client_id, handle = held.key
+        self._held[held.key] = held
+        self._of_client.setdefault(client_id, {})[handle] = held
+
+    def _pop(self, key: tuple[str, str]) -> _Held | None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            client_id, handle = key
+            handles = self._of_client[client_id]
+            del handles[handle]
+            if not handles:
+                del self._of_client[client_id]
+        return held
 
     def __len__(self) -> int:
         return len(self._held)
@@ -80,14 +101,14 @@ class Renewals:
             delivery = Delivery(group, message.topic, message._handle, message.physical_offset)
             key = (call.client_id, delivery.receipt_handle)
             due_at = now + self._invisible_s - self._ahead_s
-            self._held[key] = _Held(key, delivery, settling, due_at, now, now + self._invisible_s)
+            self._put(_Held(key, delivery, settling, due_at, now, now + self._invisible_s))
         self._wake.set()
 
     def forget(self, call: Call, messages: Iterable[PoppedMessage]) -> None:
         """Do not renew messages that the client has not got."""
         for message in messages:
             handle = Delivery("", "", message._handle, message.physical_offset).receipt_handle
-            self._held.pop((call.client_id, handle), None)
+            self._pop((call.client_id, handle))
 
     async def take(self, call: Call, group: str, topic: str, handle: str) -> Delivery:
         """Return the message of a handle, which the client settles now; it is not renewed any more.
@@ -95,7 +116,7 @@ class Renewals:
         Raises:
             Rejected: it is not a handle.
         """
-        held = self._held.pop((call.client_id, handle), None)
+        held = self._pop((call.client_id, handle))
         if held is None:
             return Delivery.parse(group, topic, handle)
         async with held.lock:  # a renewal that is under way changes the handle
@@ -106,21 +127,24 @@ class Renewals:
         now = asyncio.get_running_loop().time()
         key = (call.client_id, handle)
         settling = call.upstream.settling(delivery.group)
-        self._held[key] = _Held(key, delivery, settling, now, now, now + self._invisible_s)
+        self._put(_Held(key, delivery, settling, now, now, now + self._invisible_s))
         self._held.move_to_end(key, last=False)
         self._wake.set()
 
     async def client_left(self, client_id: str) -> None:
         """Give back what a client has, so that other members get it soon."""
-        left = [held for key, held in self._held.items() if key[0] == client_id]
+        left = [*self._of_client.get(client_id, {}).values()]
         for held in left:
-            self._held.pop(held.key, None)
-        for held in left:
-            async with held.lock:
-                try:
-                    await held.settling.change(held.delivery, _AFTER_CLIENT_S)
-                except ReputError as error:
-                    log.info("%r is redelivered when its invisible time ends: %s", held.delivery, error)
+            self._pop(held.key)
+        for first in range(0, len(left), _AT_ONCE):
+            await asyncio.gather(*map(self._give_back, left[first : first + _AT_ONCE]))
+
+    async def _give_back(self, held: _Held) -> None:
+        async with held.lock:
+            try:
+                await held.settling.change(held.delivery, _AFTER_CLIENT_S)
+            except ReputError as error:
+                log.info("%r is redelivered when its invisible time ends: %s", held.delivery, error)
 
     async def run(self) -> None:
         """Renew what is due, until cancelled."""
@@ -145,18 +169,18 @@ class Renewals:
         loop = asyncio.get_running_loop()
         if loop.time() - held.since > _TOTAL_MAX_S:
             log.warning("%r is not renewed after %.0f s", held.delivery, _TOTAL_MAX_S)
-            self._held.pop(held.key, None)
+            self._pop(held.key)
             return
         async with held.lock:
             try:
                 await held.settling.change(held.delivery, self._invisible_s)
             except InvalidHandle:
-                self._held.pop(held.key, None)
+                self._pop(held.key)
                 return
             except ReputError as error:
                 if loop.time() > held.visible_at:
                     log.info("%r is not renewed in time: %s", held.delivery, error)
-                    self._held.pop(held.key, None)
+                    self._pop(held.key)
                     return
                 self._due(held, _RETRY_S)
                 return

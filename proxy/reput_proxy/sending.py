@@ -128,7 +128,9 @@ async def recall(call: Call, request: pb.RecallMessageRequest) -> pb.RecallMessa
         raise Rejected(Code.BAD_REQUEST, str(error)) from None
     session = call.upstream.session
     deadline = session.deadline(call.timeout_s)
-    await session.route(topic, deadline)
+    route = await session.route(topic, deadline)
+    if handle.broker_name not in route.brokers:
+        raise Rejected(Code.NOT_FOUND, f"topic {topic!r} is not at broker {handle.broker_name[:80]!r}")
     answered = await session.ask_ok(
         RequestCode.RECALL_MESSAGE,
         RecallMessageHeader(topic, request.recall_handle).to_ext(HeaderType.MSGPACK),

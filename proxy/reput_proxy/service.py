@@ -9,13 +9,14 @@ from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from reput_proxy import clients, pulling, receiving, routes, sending, settling
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.proxy import Proxy
-from reput_proxy.rejections import Code, Rejected, ok, status_of
+from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, ok, status_of
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 METHODS: Final = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
@@ -96,7 +97,7 @@ class Service:
 
         async def answer(request: Any, context: Any) -> Any:
             try:
-                response = await handler(self._call(context), request)
+                response = await handler(self._call(context), decoded(request))
             except Exception as error:
                 response = response_type(status=status_of(error))
             self._proxy.counters.count(name, response.status.code)
@@ -110,7 +111,7 @@ class Service:
         async def answer(request: Any, context: Any) -> None:
             code = 0
             try:
-                async with aclosing(handler(self._call(context), request)) as responses:  # type: ignore[type-var]
+                async with aclosing(handler(self._call(context), decoded(request))) as responses:  # type: ignore[type-var]
                     async for response in responses:
                         code = code or response.status.code
                         await context.write(response)
@@ -142,7 +143,12 @@ class Service:
 def _codecs(name: str) -> tuple[Any, Any]:
     """Return how the requests of a method are read, and its responses written."""
     method = METHODS[name]
-    return (
-        GetMessageClass(method.input_type).FromString,
-        GetMessageClass(method.output_type).SerializeToString,
-    )
+    request_type = GetMessageClass(method.input_type)
+
+    def read(data: bytes) -> Any:
+        try:
+            return request_type.FromString(data)
+        except DecodeError as error:  # raised here, gRPC would log it and answer UNKNOWN
+            return Undecodable(str(error))
+
+    return read, GetMessageClass(method.output_type).SerializeToString

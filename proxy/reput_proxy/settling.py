@@ -29,11 +29,10 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
     deliveries: dict[int, Delivery] = {}
     for index, entry in enumerate(request.entries):
         try:
-            deliveries[index] = await call.proxy.renewals.take(call, group, topic, entry.receipt_handle)
+            deliveries[index] = await _take(call, group, topic, entry.receipt_handle)
         except Rejected as error:
             statuses[index] = status_of(error)
     indices = [*deliveries]
-    await _route(call, topic)
     errors = await call.upstream.settling(group).ack([*deliveries.values()])
     for number, failure in errors.items():
         index = indices[number]
@@ -52,9 +51,20 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
     )
 
 
-async def _route(call: Call, topic: str) -> None:
-    """Know the brokers of a topic: a handle names its broker only, whose address is that of the topic's route."""
-    await call.upstream.session.route(topic, call.upstream.session.deadline(call.timeout_s))
+async def _take(call: Call, group: str, topic: str, handle: str) -> Delivery:
+    """Return the message of a handle, whose broker's address is known then by the topic's route.
+
+    Raises:
+        Rejected: it is not a handle, or its broker does not have the topic.
+    """
+    session = call.upstream.session
+    route = await session.route(topic, session.deadline(call.timeout_s))
+    delivery = await call.proxy.renewals.take(call, group, topic, handle)
+    if delivery.broker_name not in route.brokers:
+        raise Rejected(
+            Code.INVALID_RECEIPT_HANDLE, f"topic {topic!r} is not at broker {delivery.broker_name[:80]!r}"
+        )
+    return delivery
 
 
 async def change_invisible_duration(
@@ -69,8 +79,7 @@ async def change_invisible_duration(
             Code.ILLEGAL_INVISIBLE_TIME,
             f"the invisible time is from 0 to {INVISIBLE_MAX_MS} ms, not {invisible_ms}",
         )
-    delivery = await call.proxy.renewals.take(call, group, topic, request.receipt_handle)
-    await _route(call, topic)
+    delivery = await _take(call, group, topic, request.receipt_handle)
     await call.upstream.settling(group).change(delivery, invisible_ms / 1000)
     return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=delivery.receipt_handle)
 
@@ -81,10 +90,9 @@ async def forward_to_dead_letters(
     """Answer ForwardMessageToDeadLetterQueue: the group gets the message no more."""
     group, topic = request.group.name, request.topic.name
     check_group_and_topic(group, topic)
-    delivery = await call.proxy.renewals.take(call, group, topic, request.receipt_handle)
+    delivery = await _take(call, group, topic, request.receipt_handle)
     if delivery.physical_offset < 0:
         raise Rejected(Code.INVALID_RECEIPT_HANDLE, "the handle does not say where its message is stored")
-    await _route(call, topic)
     try:
         await _send_back(call, delivery, request.message_id)
         # Last: what goes before may fail, and the message would be lost.

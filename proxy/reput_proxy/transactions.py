@@ -17,10 +17,11 @@ from reput_client.produce.transactions import TransactionProducer
 from reput_client.received import ReceivedMessage
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_protocol.codes import RequestCode, TransactionState
-from reput_protocol.commands.transaction import CheckTransactionHeader
+from reput_protocol.commands.transaction import CheckTransactionHeader, EndTransactionHeader
 from reput_protocol.errors import ReputError
 from reput_protocol.names import check_send_topic
 from reput_protocol.record.message import Message, MessageQueue
+from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import check_name, ms_of, to_client
 from reput_proxy.rejections import Code, Rejected, ok
@@ -111,8 +112,9 @@ class Transactions:
         """Commit or roll back.
 
         Raises:
-            Rejected: the id or the resolution is not valid, or the broker was not reached: it will check.
+            Rejected: the id or the resolution is not valid.
             TransactionEnded: it was ended the other way.
+            ReputError: the broker has not accepted it; it will check.
         """
         topic = request.topic.name
         check_name(check_send_topic, topic, Code.ILLEGAL_TOPIC)
@@ -120,19 +122,30 @@ class Transactions:
         state = _STATES.get(request.resolution)
         if state is None:
             raise Rejected(Code.BAD_REQUEST, "the resolution is COMMIT or ROLLBACK")
-        producer = self._producer(topic)
-        await producer._session.route(topic, producer._session.deadline(call.timeout_s))
-        half = HalfPlace(
-            MessageQueue(topic, found.broker_name, found.queue_id),
-            found.queue_offset,
-            found.physical_offset,
-            found.unique_id,
-        )
-        is_answer = request.source == pb.SOURCE_SERVER_CHECK
-        if not await producer._ends.end(half, state, from_check=is_answer):
+        session = self._upstream.session
+        deadline = session.deadline(call.timeout_s)
+        route = await session.route(topic, deadline)
+        if found.broker_name not in route.brokers:
             raise Rejected(
-                Code.PROXY_TIMEOUT, "the broker has not accepted the end of the transaction; it will check"
+                Code.INVALID_TRANSACTION_ID, f"topic {topic!r} is not at broker {found.broker_name[:80]!r}"
             )
+        header = EndTransactionHeader(
+            producer_group=topic,
+            tran_state_table_offset=found.queue_offset,
+            commit_log_offset=found.physical_offset,
+            commit_or_rollback=int(state),
+            from_transaction_check=request.source == pb.SOURCE_SERVER_CHECK,
+            msg_id=found.unique_id,
+            transaction_id=found.unique_id,
+            topic=topic,
+        )
+        await session.ask_ok(
+            RequestCode.END_TRANSACTION,
+            header.to_ext(HeaderType.MSGPACK),
+            what=f"end of transaction {found.unique_id}",
+            queue=MessageQueue(topic, found.broker_name, found.queue_id),
+            deadline=deadline,
+        )
 
     async def producer_connected(self, topics: list[str]) -> None:
         """Answer checks of these topics, which a client produces to; never raises."""

@@ -52,7 +52,9 @@ def main() -> int:
     failed, known = [], 0
     for (client, feature), result in results.items():
         kind = CLIENTS[client]
-        is_known = feature in (kind.fails | (kind.fails_with_apache if arguments.proxy == "apache" else set()))
+        is_known = feature in (
+            kind.fails | (kind.fails_with_apache if arguments.proxy == "apache" else set())
+        )
         known += is_known and not result.holds
         if is_known == result.holds:
             what = "passed, though the client is known to fail" if is_known else result.reason

@@ -20,7 +20,7 @@ from reput_protocol.wire.channel import Call
 
 M = TypeVar("M", bound="Popped")
 
-_SPAN_MAX: Final = 1 << 20
+SPAN_MAX: Final = 1 << 20
 """How many offsets a pop goes over at most, most of them of messages that do not fit its filter."""
 
 log = logging.getLogger("reput_client")
@@ -184,7 +184,7 @@ def popped_messages(
                     int(starts[mark, str(queue_id)]), result.pop_time, result.invisible_time, result.revive_qid, mark,
                     source.broker_name, queue_id, queue_offset,
                 )  # fmt: skip
-            if not 0 <= queue_offset - handle.start_offset < _SPAN_MAX:
+            if not 0 <= queue_offset - handle.start_offset < SPAN_MAX:
                 raise ValueError(f"offset {queue_offset} of a pop from {handle.start_offset}")
             count = counts.get((mark, f"qo{queue_id}%{queue_offset}"), counts.get((mark, str(queue_id)), "0"))
             popped_before = int(count) if handle.is_ordered else None

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reput_client import errors
+from reput_client.pop.popped import SPAN_MAX
 from reput_client.produce.transaction_checks import HalfPlace
 from reput_protocol.commands.pop import PopHandle
 from reput_protocol.errors import BrokerError, ErrorCode, error_from_response
@@ -20,7 +21,7 @@ from reput_proxy.receipt_handle import Delivery
 from reput_proxy.rejections import Code, Rejected, status, status_of, status_of_all
 from reput_proxy.transactions import TransactionId
 
-NUMBERS = st.integers(0, (1 << 63) - 1)
+NUMBERS = st.integers(0, (1 << 62) - 1)
 NAMES = st.text("abcXYZ019-_%", min_size=1, max_size=20)
 WORDS = st.lists(st.one_of(NUMBERS.map(str), st.text(max_size=5), st.sampled_from("012-")), max_size=12).map(
     " ".join
@@ -47,11 +48,20 @@ def rejection(call: Callable[[], object]) -> int | None:
     st.builds(PopHandle, *[NUMBERS] * 4, st.sampled_from("012"), NAMES, st.integers(0, 100), NUMBERS), NUMBERS
 )
 def test_a_handle_survives_its_text(handle: PopHandle, physical_offset: int) -> None:
+    handle = handle._replace(queue_offset=handle.start_offset + handle.queue_offset % SPAN_MAX)
     delivery = Delivery("group", "topic", handle, physical_offset)
     again = Delivery.parse("group", "topic", delivery.receipt_handle)
     assert again.receipt_handle == delivery.receipt_handle
     assert again.queue == delivery.queue
     assert again.physical_offset == physical_offset
+
+
+@pytest.mark.parametrize(
+    "text", ["5 1 1 1 0 b 0 4 1", "0 1 1 1 0 b 0 9000000000000000000 1", "-1 1 1 1 0 b 0 0 1"]
+)
+def test_a_handle_far_from_its_pop_is_rejected(text: str) -> None:
+    """Acknowledgements of a pop are the bits of one number, which would be as long as the distance."""
+    assert rejection(lambda: Delivery.parse("group", "topic", text)) == Code.INVALID_RECEIPT_HANDLE
 
 
 @given(st.one_of(st.text(), WORDS))
