@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reput_proxy.rejections import Code, Rejected
+
 if TYPE_CHECKING:
     from reput_proxy.proxy import Proxy
     from reput_proxy.upstream import Upstream
@@ -28,6 +30,16 @@ class Call:
     user: str
     client_id: str
     remaining_s: float
+
+    @property
+    def client(self) -> tuple[str, str]:
+        """What the client's messages and streams are kept under: another user may choose the same id."""
+        return self.user, self.client_id
+
+    def check_client_id(self) -> None:
+        """Raise `Rejected` if the client does not name itself."""
+        if not self.client_id:
+            raise Rejected(Code.CLIENT_ID_REQUIRED, "the metadata x-mq-client-id is missing")
 
     def now_ms(self) -> int:
         """Return the time in ms since 1970."""

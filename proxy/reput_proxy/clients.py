@@ -45,6 +45,11 @@ class Client:
     topics: tuple[str, ...] = ()
     is_push_consumer: bool = False
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """User and id."""
+        return self.user, self.client_id
+
     def post(self, command: pb.TelemetryCommand | None) -> bool:
         """Have a command written; False if too many wait."""
         try:
@@ -59,7 +64,7 @@ class ClientTable:
 
     def __init__(self) -> None:
         self._clients: set[Client] = set()
-        self._streams: dict[str, int] = {}
+        self._streams: dict[tuple[str, str], int] = {}
         """How many streams a client has; a new one may begin before the old one has ended."""
         self._producers: dict[tuple[str, str], set[Client]] = {}
         """By user and topic."""
@@ -70,19 +75,19 @@ class ClientTable:
     def add(self, client: Client) -> None:
         """Take a new stream."""
         self._clients.add(client)
-        self._streams[client.client_id] = self._streams.get(client.client_id, 0) + 1
+        self._streams[client.key] = self._streams.get(client.key, 0) + 1
 
     def remove(self, client: Client) -> None:
         """Forget a stream that has ended."""
         self._clients.discard(client)
-        self._streams[client.client_id] -= 1
-        if not self._streams[client.client_id]:
-            del self._streams[client.client_id]
+        self._streams[client.key] -= 1
+        if not self._streams[client.key]:
+            del self._streams[client.key]
         self.produces_to(client, ())
 
-    def is_there(self, client_id: str) -> bool:
-        """Whether a client has a stream."""
-        return self._streams.get(client_id, 0) > 0
+    def is_there(self, client: tuple[str, str]) -> bool:
+        """Whether a client, by its user and id, has a stream."""
+        return client in self._streams
 
     def produces_to(self, client: Client, topics: tuple[str, ...]) -> None:
         """Note the topics of a client, in place of those before."""
@@ -112,6 +117,7 @@ async def telemetry(
     call: Call, requests: AsyncIterator[pb.TelemetryCommand]
 ) -> AsyncIterator[pb.TelemetryCommand]:
     """Serve a Telemetry stream until the client, or the proxy, ends it."""
+    call.check_client_id()
     clients = call.proxy.clients
     client = Client(call.client_id, call.user)
     clients.add(client)
@@ -124,8 +130,8 @@ async def telemetry(
     finally:
         reader.cancel()
         clients.remove(client)
-        if client.is_push_consumer and not clients.is_there(client.client_id) and not call.proxy.draining:
-            call.proxy.client_is_away(client.client_id)
+        if client.is_push_consumer and not clients.is_there(client.key) and not call.proxy.draining:
+            call.proxy.client_is_away(client.key)
 
 
 async def _read(call: Call, client: Client, requests: AsyncIterator[pb.TelemetryCommand]) -> None:
@@ -212,5 +218,5 @@ async def terminated(
     call: Call, request: pb.NotifyClientTerminationRequest
 ) -> pb.NotifyClientTerminationResponse:
     """Answer NotifyClientTermination: what a push consumer still has is given back, at the latest after a moment."""
-    call.proxy.client_is_away(call.client_id, after_s=0.0)
+    call.proxy.client_is_away(call.client, after_s=0.0)
     return pb.NotifyClientTerminationResponse(status=ok())

@@ -105,15 +105,15 @@ class Proxy:
         finally:
             self.receives -= 1
 
-    def client_is_away(self, client_id: str, after_s: float = _AWAY_S) -> None:
+    def client_is_away(self, client: tuple[str, str], after_s: float = _AWAY_S) -> None:
         """Give back what a push consumer has, unless it is back in time; with 0 s, in any case."""
-        if self.renewals.has(client_id):
-            self._spawn(self._give_back_later(client_id, after_s))
+        if self.renewals.has(client):
+            self._spawn(self._give_back_later(client, after_s))
 
-    async def _give_back_later(self, client_id: str, after_s: float) -> None:
+    async def _give_back_later(self, client: tuple[str, str], after_s: float) -> None:
         await asyncio.sleep(after_s)
-        if not (after_s and self.clients.is_there(client_id)):
-            await self.renewals.client_left(client_id)
+        if not (after_s and self.clients.is_there(client)):
+            await self.renewals.client_left(client)
 
     def _spawn(self, work: object) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]

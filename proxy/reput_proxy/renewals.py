@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from reput_client.errors import InvalidHandle
 from reput_client.pop.popped import PoppedMessage
@@ -39,9 +39,15 @@ _AFTER_CLIENT_S: Final = 1.0
 """After so long the messages of a client that leaves are redelivered."""
 
 
+ClientKey: TypeAlias = tuple[str, str]
+"""User and client id."""
+HeldKey: TypeAlias = tuple[ClientKey, str]
+"""With the handle that the client got."""
+
+
 @dataclass(slots=True, eq=False)
 class _Held:
-    key: tuple[str, str]
+    key: HeldKey
     delivery: Delivery
     settling: Settling
     due_at: float
@@ -62,29 +68,29 @@ class Renewals:
         self.invisible_ms = round(invisible_s * 1000)
         self._invisible_s = invisible_s
         self._ahead_s = ahead_s
-        self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
+        self._held: OrderedDict[HeldKey, _Held] = OrderedDict()
         """In the order in which they are due."""
-        self._of_client: dict[str, dict[str, _Held]] = {}
+        self._of_client: dict[ClientKey, dict[str, _Held]] = {}
         """By client and handle."""
         self._wake = asyncio.Event()
 
-    def has(self, client_id: str) -> bool:
+    def has(self, client: ClientKey) -> bool:
         """Whether a client has messages."""
-        return client_id in self._of_client
+        return client in self._of_client
 
     def _put(self, held: _Held) -> None:
-        client_id, handle = held.key
+        client, handle = held.key
         self._held[held.key] = held
-        self._of_client.setdefault(client_id, {})[handle] = held
+        self._of_client.setdefault(client, {})[handle] = held
 
-    def _pop(self, key: tuple[str, str]) -> _Held | None:
+    def _pop(self, key: HeldKey) -> _Held | None:
         held = self._held.pop(key, None)
         if held is not None:
-            client_id, handle = key
-            handles = self._of_client[client_id]
+            client, handle = key
+            handles = self._of_client[client]
             del handles[handle]
             if not handles:
-                del self._of_client[client_id]
+                del self._of_client[client]
         return held
 
     def __len__(self) -> int:
@@ -99,7 +105,7 @@ class Renewals:
                 log.warning("clients have %d messages; further ones are not renewed", _HELD_MAX)
                 return
             delivery = Delivery(group, message.topic, message._handle, message.physical_offset)
-            key = (call.client_id, delivery.receipt_handle)
+            key = (call.client, delivery.receipt_handle)
             due_at = now + self._invisible_s - self._ahead_s
             self._put(_Held(key, delivery, settling, due_at, now, now + self._invisible_s))
         self._wake.set()
@@ -108,7 +114,7 @@ class Renewals:
         """Do not renew messages that the client has not got."""
         for message in messages:
             handle = Delivery("", "", message._handle, message.physical_offset).receipt_handle
-            self._pop((call.client_id, handle))
+            self._pop((call.client, handle))
 
     async def take(self, call: Call, group: str, topic: str, handle: str) -> Delivery:
         """Return the message of a handle, which the client settles now; it is not renewed any more.
@@ -116,24 +122,26 @@ class Renewals:
         Raises:
             Rejected: it is not a handle.
         """
-        held = self._pop((call.client_id, handle))
-        if held is None:
+        key = call.client, handle
+        held = self._held.get(key)
+        if held is None or (held.delivery.group, held.delivery.topic) != (group, topic):
             return Delivery.parse(group, topic, handle)
+        self._pop(key)
         async with held.lock:  # a renewal that is under way changes the handle
             return held.delivery
 
     def put_back(self, call: Call, handle: str, delivery: Delivery) -> None:
         """Renew a message again that could not be settled, so that the client can try again."""
         now = asyncio.get_running_loop().time()
-        key = (call.client_id, handle)
+        key = (call.client, handle)
         settling = call.upstream.settling(delivery.group)
         self._put(_Held(key, delivery, settling, now, now, now + self._invisible_s))
         self._held.move_to_end(key, last=False)
         self._wake.set()
 
-    async def client_left(self, client_id: str) -> None:
+    async def client_left(self, client: ClientKey) -> None:
         """Give back what a client has, so that other members get it soon."""
-        left = [*self._of_client.get(client_id, {}).values()]
+        left = [*self._of_client.get(client, {}).values()]
         for held in left:
             self._pop(held.key)
         for first in range(0, len(left), _AT_ONCE):

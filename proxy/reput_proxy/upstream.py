@@ -10,12 +10,13 @@ from typing import Final, Generic, TypeVar
 
 from reput_client import TLS, Credentials, Producer
 from reput_client.consume.offsets import OffsetRequests
+from reput_client.errors import BrokerNotFound
 from reput_client.pop.settling import Settling
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionGroupHeader
 from reput_protocol.commands.topic import GetTopicConfigHeader, TopicConfig
-from reput_protocol.errors import GroupNotFound, ReputError, TopicNotFound
+from reput_protocol.errors import GroupNotFound, PermissionDenied, ReputError, TopicNotFound
 from reput_protocol.wire.header import HeaderType, Value
 from reput_proxy.receiving import Receivers
 from reput_proxy.transactions import Transactions
@@ -61,7 +62,7 @@ class Known(Generic[T]):
             self._answers.move_to_end(name)
             if len(self._answers) > _KNOWN_MAX:
                 self._answers.popitem(last=False)
-        return await asyncio.shield(answer)
+        return answer.result() if answer.done() else await asyncio.shield(answer)
 
     def _forget_failure(self, name: str, done: asyncio.Future[T]) -> None:
         if done.cancelled() or done.exception() is not None:
@@ -136,19 +137,28 @@ class Upstream:
         parse: Callable[[bytes], T],
         brokers: Iterable[str],
     ) -> T | None:
-        """Return the first answer of a broker that has what is asked for."""
+        """Return the first answer of a broker that has what is asked for; None if all say that they have not.
+
+        Raises:
+            ReputError: a broker has not answered, and no other has it: the order of a group must not be guessed.
+        """
+        failure: ReputError | None = None
         for name in brokers:
             address = self.session.brokers.master(name)
             if address is None:
+                failure = failure or BrokerNotFound(name, "")
                 continue
             try:
                 call = await self.session.ask_ok(code, ext, what=what, address=address)
-            except (TopicNotFound, GroupNotFound):
+            except (TopicNotFound, GroupNotFound, PermissionDenied):
                 continue
-            except ReputError:
+            except ReputError as error:
                 self.session.check_open()
-                continue  # others may have it; what is not known is left to the broker
-            return parse(bytes(call.body))
+                failure = failure or error
+            else:
+                return parse(bytes(call.body))
+        if failure is not None:
+            raise failure
         return None
 
     async def aclose(self) -> None:

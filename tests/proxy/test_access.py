@@ -22,6 +22,7 @@ from support.grpc_client import (
     Code,
     Telemetry,
     client_of,
+    consumer_settings,
     message,
     producer_settings,
     proxy_of,
@@ -83,6 +84,27 @@ def test_each_request_has_the_rights_of_its_user(guarded: str, users_file: Path)
             # A handle is no right: bob has it, and may still not settle the message.
             answer = await bob.ack("billing", got)
             assert answer.status.code == Code.FORBIDDEN
+            assert (await alice.ack("billing", got)).status.code == Code.OK
+
+    asyncio.run(work())
+
+
+def test_another_user_with_the_same_client_id_has_no_part_in_its_messages(
+    guarded: str, users_file: Path
+) -> None:
+    async def work() -> None:
+        async with (
+            proxy_of(guarded, users=users_file) as running,
+            client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
+            client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
+        ):
+            stream = Telemetry(alice)
+            await stream.settle(consumer_settings("billing", "orders"))
+            await alice.call("SendMessage", send_request("orders"))
+            [got] = await alice.receive_all("orders", "billing", 1, auto_renew=True)
+            await bob.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+            await bob.ack("billing", got)
+            assert len(running.proxy.renewals) == 1
             assert (await alice.ack("billing", got)).status.code == Code.OK
 
     asyncio.run(work())

@@ -129,7 +129,7 @@ def test_changed_requests_are_answered(
 def test_a_stream_of_bytes_that_are_no_command_ends(address: str, topic: str) -> None:
     async def work() -> None:
         async with proxy_of(address) as running, client_of(running.address) as client:
-            call = client.channel.stream_stream(f"/{SERVICE}/Telemetry")()
+            call = client.channel.stream_stream(f"/{SERVICE}/Telemetry")(metadata=client._metadata)
             await call.write(b"\xff\xff\xff")
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await call.read()

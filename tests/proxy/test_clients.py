@@ -225,6 +225,7 @@ def test_a_slow_push_consumer_keeps_its_messages_and_its_handle(address: str, to
         async with proxy_of(address) as running, client_of(running.address) as client:
             running.proxy.renewals._invisible_s, running.proxy.renewals._ahead_s = 1.2, 0.8
             running.proxy.renewals.invisible_ms = 1200
+            await Telemetry(client).settle(consumer_settings(topic, topic))
             await client.send(message(topic, b"x", "ID"))
             [got] = await client.receive_all(topic, topic, 1, auto_renew=True)
             status, others = await client.receive(topic, topic, wait_s=5, auto_renew=True)
@@ -242,12 +243,27 @@ def test_what_a_push_consumer_has_when_it_leaves_is_redelivered_soon(address: st
             client_of(running.address) as client,
             client_of(running.address, "client-2") as other,
         ):
+            stream = Telemetry(client)
+            await stream.settle(consumer_settings(topic, topic))
             await client.send(*(message(topic, b"%d" % n, f"ID{n}") for n in range(5)))
             await client.receive_all(topic, topic, 5, auto_renew=True)
+            assert len(running.proxy.renewals) == 5
             leaving = pb.NotifyClientTerminationRequest(group=pb.Resource(name=topic))
             assert (await client.call("NotifyClientTermination", leaving)).status.code == Code.OK
             got = await other.receive_all(topic, topic, 5, auto_renew=True)
             assert {each.system_properties.delivery_attempt for each in got} == {2}
+
+    asyncio.run(work())
+
+
+def test_a_client_without_an_id_cannot_have_messages_that_are_renewed(address: str, topic: str) -> None:
+    async def work() -> None:
+        async with proxy_of(address) as running, client_of(running.address, "") as client:
+            status, _ = await client.receive(topic, topic, auto_renew=True)
+            assert status.code == Code.CLIENT_ID_REQUIRED
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await Telemetry(client).settle(consumer_settings(topic, topic))
+            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     asyncio.run(work())
 
