@@ -128,10 +128,13 @@ class Renewals:
             return Delivery.parse(group, topic, handle)
         self._pop(key)
         async with held.lock:  # a renewal that is under way changes the handle
+            held.delivery.is_renewed = True
             return held.delivery
 
     def put_back(self, call: Call, handle: str, delivery: Delivery) -> None:
-        """Renew a message again that could not be settled, so that the client can try again."""
+        """Renew a message again that was renewed and could not be settled, so that the client can try again."""
+        if not delivery.is_renewed:
+            return
         now = asyncio.get_running_loop().time()
         key = (call.client, handle)
         settling = call.upstream.settling(delivery.group)

@@ -80,7 +80,12 @@ async def change_invisible_duration(
             f"the invisible time is from 0 to {INVISIBLE_MAX_MS} ms, not {invisible_ms}",
         )
     delivery = await _take(call, group, topic, request.receipt_handle)
-    await call.upstream.settling(group).change(delivery, invisible_ms / 1000)
+    try:
+        await call.upstream.settling(group).change(delivery, invisible_ms / 1000)
+    except ReputError as error:
+        if not isinstance(error, InvalidHandle):
+            call.proxy.renewals.put_back(call, request.receipt_handle, delivery)
+        raise
     return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=delivery.receipt_handle)
 
 
