@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,9 @@ from reput_proxy.rejections import Code, Rejected, decoded, ok
 _OUTBOX_MAX: Final = 64
 """Commands that wait for a client; further checks of transactions are dropped, and the broker repeats them."""
 _TOPICS_MAX: Final = 1000
+_HEARD_MAX: Final = 100_000
+AWAY_S: Final = 45.0
+"""A client that was not heard for so long, and has no stream, is away. Heartbeats come every 10 s."""
 _RECEIVE_BATCH: Final = 32
 _SEND_ATTEMPTS: Final = 3
 _NODE_JS: Final = 8
@@ -66,6 +70,8 @@ class ClientTable:
         self._clients: set[Client] = set()
         self._streams: dict[tuple[str, str], int] = {}
         """How many streams a client has; a new one may begin before the old one has ended."""
+        self._heard_at: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """When clients have sent a heartbeat or a receive, the earliest first."""
         self._producers: dict[tuple[str, str], set[Client]] = {}
         """By user and topic."""
 
@@ -86,8 +92,23 @@ class ClientTable:
         self.produces_to(client, ())
 
     def is_there(self, client: tuple[str, str]) -> bool:
-        """Whether a client, by its user and id, has a stream."""
-        return client in self._streams
+        """Whether a client, by its user and id, has a stream or was heard lately.
+
+        RocketMQ's client for Python opens a stream that has ended only after minutes.
+        """
+        return client in self._streams or client in self._heard_at
+
+    def heard(self, client: tuple[str, str]) -> None:
+        """Note a heartbeat or a receive, and forget clients that were not heard for long."""
+        now = asyncio.get_running_loop().time()
+        self._heard_at[client] = now
+        self._heard_at.move_to_end(client)
+        while next(iter(self._heard_at.values())) < now - AWAY_S or len(self._heard_at) > _HEARD_MAX:
+            self._heard_at.popitem(last=False)
+
+    def left(self, client: tuple[str, str]) -> None:
+        """Forget when a client was heard: it has said that it ends."""
+        self._heard_at.pop(client, None)
 
     def produces_to(self, client: Client, topics: tuple[str, ...]) -> None:
         """Note the topics of a client, in place of those before."""
@@ -209,6 +230,7 @@ def retry_policy(config: SubscriptionGroupConfig, *, only_exponential: bool = Fa
 
 async def heartbeat(call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
     """Answer Heartbeat. The stream says whether a client is there; any proxy answers, so that clients may change it."""
+    call.proxy.clients.heard(call.client)
     if request.HasField("group"):
         check_name(check_client_group, request.group.name, Code.ILLEGAL_CONSUMER_GROUP)
     return pb.HeartbeatResponse(status=ok())
@@ -218,5 +240,6 @@ async def terminated(
     call: Call, request: pb.NotifyClientTerminationRequest
 ) -> pb.NotifyClientTerminationResponse:
     """Answer NotifyClientTermination: what a push consumer still has is given back, at the latest after a moment."""
+    call.proxy.clients.left(call.client)
     call.proxy.client_is_away(call.client, after_s=0.0)
     return pb.NotifyClientTerminationResponse(status=ok())

@@ -10,7 +10,7 @@ from typing import Final
 
 from reput_client import Credentials
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.clients import ClientTable
+from reput_proxy.clients import AWAY_S, ClientTable
 from reput_proxy.rejections import Code, Rejected
 from reput_proxy.renewals import Renewals
 from reput_proxy.transactions import Transactions
@@ -18,8 +18,6 @@ from reput_proxy.upstream import BrokerOptions, Upstream
 from reput_proxy.users import Users
 
 _RECEIVES_MAX: Final = 10_000
-_AWAY_S: Final = 30.0
-"""So long after its stream has ended a push consumer's messages are still renewed: it may connect again."""
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ class Proxy:
         self.advertised = advertised
         self.users = users
         self.clients = ClientTable()
-        self.renewals = renewals or Renewals()
+        self.renewals = renewals or Renewals(self.clients.is_there)
         self.counters = Counters()
         self.draining = False
         self.receives = 0
@@ -105,7 +103,7 @@ class Proxy:
         finally:
             self.receives -= 1
 
-    def client_is_away(self, client: tuple[str, str], after_s: float = _AWAY_S) -> None:
+    def client_is_away(self, client: tuple[str, str], after_s: float = AWAY_S) -> None:
         """Give back what a push consumer has, unless it is back in time; with 0 s, in any case."""
         if self.renewals.has(client):
             self._spawn(self._give_back_later(client, after_s))

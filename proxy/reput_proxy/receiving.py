@@ -146,6 +146,7 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
     invisible_ms = ms_of(request.invisible_duration)
     if request.auto_renew:
         call.check_client_id()
+        call.proxy.clients.heard(call.client)
         invisible_ms = call.proxy.renewals.invisible_ms
     elif not INVISIBLE_MIN_MS <= invisible_ms <= INVISIBLE_MAX_MS:
         raise Rejected(
@@ -161,7 +162,7 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
         messages = await receivers.receive(wanted, max_messages, invisible_ms / 1000, _wait_s(call, request))
     sent = 0
     try:
-        if request.auto_renew and call.proxy.clients.is_there(call.client):
+        if request.auto_renew:
             call.proxy.renewals.add(call, group, messages)
         converted = to_clients(messages, request.message_queue.topic)
         yield pb.ReceiveMessageResponse(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -60,11 +60,18 @@ class Renewals:
     """The messages of all push consumers, by client and the handle that it got.
 
     Args:
+        is_there: whether a client is connected; the messages of others are not renewed.
         invisible_s: the invisible time that the proxy takes for push consumers.
         ahead_s: how long before the end it is renewed.
     """
 
-    def __init__(self, invisible_s: float = INVISIBLE_S, ahead_s: float = _AHEAD_S) -> None:
+    def __init__(
+        self,
+        is_there: Callable[[ClientKey], bool],
+        invisible_s: float = INVISIBLE_S,
+        ahead_s: float = _AHEAD_S,
+    ) -> None:
+        self._is_there = is_there
         self.invisible_ms = round(invisible_s * 1000)
         self._invisible_s = invisible_s
         self._ahead_s = ahead_s
@@ -178,6 +185,9 @@ class Renewals:
 
     async def _renew(self, held: _Held) -> None:
         loop = asyncio.get_running_loop()
+        if not self._is_there(held.key[0]):
+            self._pop(held.key)
+            return
         if loop.time() - held.since > _TOTAL_MAX_S:
             log.warning("%r is not renewed after %.0f s", held.delivery, _TOTAL_MAX_S)
             self._pop(held.key)

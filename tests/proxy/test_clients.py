@@ -225,13 +225,29 @@ def test_a_slow_push_consumer_keeps_its_messages_and_its_handle(address: str, to
         async with proxy_of(address) as running, client_of(running.address) as client:
             running.proxy.renewals._invisible_s, running.proxy.renewals._ahead_s = 1.2, 0.8
             running.proxy.renewals.invisible_ms = 1200
-            await Telemetry(client).settle(consumer_settings(topic, topic))
             await client.send(message(topic, b"x", "ID"))
             [got] = await client.receive_all(topic, topic, 1, auto_renew=True)
             status, others = await client.receive(topic, topic, wait_s=5, auto_renew=True)
             assert (status.code, others) == (Code.MESSAGE_NOT_FOUND, [])
             assert (await client.ack(topic, got)).status.code == Code.OK
             assert len(running.proxy.renewals) == 0
+
+    asyncio.run(work())
+
+
+def test_the_messages_of_a_push_consumer_that_dies_are_redelivered(address: str, topic: str) -> None:
+    async def work() -> None:
+        async with proxy_of(address) as running, client_of(running.address, "client-2") as other:
+            renewals, clients = running.proxy.renewals, running.proxy.clients
+            renewals._invisible_s, renewals._ahead_s, renewals.invisible_ms = 1.2, 0.8, 1200
+            await other.send(message(topic, b"x", "ID"))
+            async with client_of(running.address) as client:
+                await client.receive_all(topic, topic, 1, auto_renew=True)
+                [held] = renewals._held.values()
+                await until(lambda: held.delivery.receipt_handle != held.key[1])
+            clients.left(("", "client-1"))  # as after a while without a heartbeat
+            [got] = await other.receive_all(topic, topic, 1, wait_s=20)
+            assert got.system_properties.delivery_attempt == 2
 
     asyncio.run(work())
 
@@ -296,7 +312,7 @@ async def test_a_client_pulls_and_keeps_its_place(client: GrpcClient, address: s
     pull.offset = 5
     pull.long_polling_timeout.CopyFrom(duration_of(20_000))
     waiting = asyncio.ensure_future(client.responses("PullMessage", pull))
-    await asyncio.sleep(0.1)
+    await until(lambda: client.proxy.receives == 1)
     await client.send(message(topic, b"5", "ID5"))
     assert (await waiting)[1].message.body == b"5"
 

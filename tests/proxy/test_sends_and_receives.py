@@ -171,7 +171,7 @@ async def test_a_waiting_receive_gets_what_is_sent_meanwhile(
     async with Admin(address) as admin:
         await admin.create_topic(topic)
     waiting = [asyncio.ensure_future(client.receive(topic, topic, wait_s=20)) for _ in range(10)]
-    await asyncio.sleep(0.2)
+    await until(lambda: client.proxy.receives == 10)
     await client.send(message(topic, b"x", "ID"))
     done, _ = await asyncio.wait(waiting, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     assert [bodies(each.result()[1]) for each in done] == [[b"x"]]

@@ -14,6 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import duration_of
+from reput_proxy.proxy import Proxy
 from reput_proxy.server import ProxyOptions, RunningProxy, serving
 from reput_proxy.service import METHODS, SERVICE
 from reput_proxy.upstream import BrokerOptions
@@ -29,7 +30,12 @@ class GrpcClient:
     Args:
         metadata: more of each call.
         credentials: for TLS; None: a plain connection.
+
+    Attributes:
+        proxy: the state of a proxy in the same event loop, where a test needs it.
     """
+
+    proxy: Proxy
 
     def __init__(
         self,
@@ -225,6 +231,7 @@ def with_proxy(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., 
     def run(address: str, topic: str) -> None:
         async def work() -> None:
             async with proxy_of(address) as running, client_of(running.address) as client:
+                client.proxy = running.proxy
                 await test(client, address, topic)
 
         asyncio.run(work())
