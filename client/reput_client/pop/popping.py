@@ -120,7 +120,7 @@ class Popping:
         self._wait_for_topic = wait_for_topic
         self._sources: dict[MessageQueue, _Source] = {}
         self._missing: dict[str, float] = {}  # when to look the topic up again
-        self._waits: set[Wait] = set()
+        self._waits: dict[Wait, None] = {}  # in the order in which they began
         self._turn = 0
 
     async def receive(
@@ -132,7 +132,7 @@ class Popping:
             ReputError: no source can be asked, or one refuses permanently.
         """
         runtime = self._session.runtime
-        self._waits.add(wait)
+        self._waits[wait] = None
         try:
             now = runtime.now()
             due = [source for source in await self._find() if source.failure is None or source.ask_at <= now]
@@ -145,11 +145,20 @@ class Popping:
                     break
                 due = await self._notified(until, wait)
         finally:
-            self._waits.discard(wait)
+            self._waits.pop(wait, None)
+            if self._waits:
+                self.wake_one()  # which looks whether there is more
         failures = [source.failure for source in self._sources.values()]
         if failures and failures[0] is not None and None not in failures and not wait.interrupted:
             raise failures[0]
         return []
+
+    def wake_one(self) -> None:
+        """Wake one wait that was not woken yet: one pop takes what a notification is about. Never waits."""
+        for wait in self._waits:
+            if not wait.ready:
+                self._session.pump.wake(wait)
+                return
 
     def interrupt(self, wait: Wait | None = None) -> None:
         """End one wait, or all. Never waits."""
@@ -343,7 +352,7 @@ class Popping:
         source.connection = connection
         source.call_until = now + wait_s + _GRACE_S
         source.call = connection.start(
-            RequestCode.NOTIFICATION, header.to_ext(HeaderType.MSGPACK), _Arrival(self._waits)
+            RequestCode.NOTIFICATION, header.to_ext(HeaderType.MSGPACK), _Arrival(self)
         )
 
     def forget(self) -> None:
@@ -353,15 +362,14 @@ class Popping:
 
 
 class _Arrival(Waiter):
-    """Wakes everyone who waits for messages."""
+    """Wakes one of those that wait for messages."""
 
-    __slots__ = ("_waits",)
+    __slots__ = ("_popping",)
 
-    def __init__(self, waits: set[Wait]) -> None:
-        self._waits = waits
+    def __init__(self, popping: Popping) -> None:
+        self._popping = popping
 
     def notify(self) -> None:
         """See `Waiter`."""
         super().notify()
-        for wait in self._waits:
-            wait.notify()
+        self._popping.wake_one()
