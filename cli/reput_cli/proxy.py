@@ -37,6 +37,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=_FILE,
     help="File of reput user; clients must sign as one of its users, and get its rights.",
 )
+@click.option(
+    "--ack",
+    type=click.Choice(["page_cache", "flushed", "replicated"]),
+    default="flushed",
+    show_default=True,
+    help="How safe a message is when its client gets the response.",
+)
 @click.option("--address-file", help="Write the proxy's address to this file once it is ready.")
 @shared_options
 def command(
@@ -48,6 +55,7 @@ def command(
     listen_tls_key: Path | None,
     http_port: int | None,
     users: Path | None,
+    ack: str,
     address_file: str | None,
 ) -> int:
     """Serve RocketMQ 5's gRPC clients in front of the brokers at --server, until SIGTERM or Ctrl-C.
@@ -59,6 +67,7 @@ def command(
     except ImportError:
         raise CommandFailed("the proxy needs the extra grpc: pip install 'reput[grpc]'") from None
     from reput_client.credentials import from_environment
+    from reput_protocol.codes import AckLevel
     from reput_proxy.server import ProxyOptions, run_proxy
     from reput_proxy.upstream import BrokerOptions
     from reput_proxy.users import UsersUnreadable
@@ -81,7 +90,7 @@ def command(
     try:
         run_proxy(
             ProxyOptions(
-                brokers=BrokerOptions(settings.server, settings.tls),
+                brokers=BrokerOptions(settings.server, settings.tls, AckLevel(ack)),
                 host=host,
                 port=port,
                 advertise=advertise,

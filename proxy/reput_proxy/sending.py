@@ -8,7 +8,7 @@ from reput_client.errors import PartlySent
 from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.queue_selector import ordered
 from reput_client.produce.receipts import SendReceipt
-from reput_protocol.codes import AckLevel, RequestCode
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import RecallHandle, RecallMessageHeader, RecallMessageResult
 from reput_protocol.commands.send import SendMessageResult
 from reput_protocol.errors import ReputError
@@ -94,15 +94,13 @@ async def _send_batch(call: Call, key: str | None, messages: Sequence[Message]) 
 
 async def _send_delayed(call: Call, message: Message, key: str | None) -> pb.SendResultEntry:
     """Send a delayed message; the broker's answer has what it is recalled by."""
-    producer = call.upstream.producer
+    producer, ack = call.upstream.producer, call.upstream.options.ack
     message = ordered(message, key)
     text = encode_properties_text(message, None)
     place = producer._place(message.topic, None, key, call.timeout_s)
 
     async def put(queue: MessageQueue) -> Answered:
-        template = producer._putter.single_template(
-            queue, len(message.body), text, AckLevel.FLUSHED, flag=message.flag
-        )
+        template = producer._putter.single_template(queue, len(message.body), text, ack, flag=message.flag)
         answered = await producer._putter.put(
             queue, template, message.body, place.deadline, (message.unique_id,), patient=place.is_only_broker
         )
@@ -111,7 +109,7 @@ async def _send_delayed(call: Call, message: Message, key: str | None) -> pb.Sen
 
     answered = await place.until_taken(put)
     receipt = single_receipt(message.topic, result_of(answered), message.unique_id)
-    check_ack(answered, AckLevel.FLUSHED, [receipt])
+    check_ack(answered, ack, [receipt])
     handle = ""
     if "recallHandle" in answered.answer.ext:
         handle = SendMessageResult.from_ext(answered.answer.ext).recall_handle or ""

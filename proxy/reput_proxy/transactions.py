@@ -169,6 +169,7 @@ class Transactions:
                 options.server,
                 group=topic,
                 check=_leave_open,
+                ack=options.ack,
                 timeout_s=self._upstream.session.timeout_s,
                 tls=options.tls,
                 credentials=self._upstream.credentials,

@@ -13,7 +13,7 @@ from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import BrokerNotFound
 from reput_client.pop.settling import Settling
 from reput_client.transport.session import Session
-from reput_protocol.codes import RequestCode
+from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionGroupHeader
 from reput_protocol.commands.topic import GetTopicConfigHeader, TopicConfig
 from reput_protocol.errors import GroupNotFound, PermissionDenied, ReputError, TopicNotFound
@@ -38,10 +38,12 @@ class BrokerOptions:
     Attributes:
         server: `host:port` of a broker or name server, several separated by commas.
         tls: how to encrypt; None: not at all.
+        ack: how safe a message is when its client gets the response, see `Producer`.
     """
 
     server: str
     tls: TLS | None = None
+    ack: AckLevel = AckLevel.FLUSHED
 
 
 class Known(Generic[T]):
@@ -91,6 +93,7 @@ class Upstream:
         self.producer = Producer(
             options.server,
             group=PRODUCER_GROUP,
+            ack=options.ack,
             timeout_s=TIMEOUT_S,
             tls=options.tls,
             credentials=credentials,

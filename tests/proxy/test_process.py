@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
 import pytest
 
 from reput_proxy import messaging_pb2 as pb
 from support.broker_process import BrokerProcess, free_port
+from support.cluster_of_three import ClusterOfThree
 from support.grpc_client import Code, GrpcClient, client_of, message
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
 pytestmark = pytest.mark.process
 
 KILLS = 4
+FAILOVERS = 2
 SENDERS = 4
 
 
@@ -122,60 +122,92 @@ def test_a_mistake_ends_it_with_a_text(tmp_path: Path, arguments: tuple[str, ...
         assert "Traceback" not in proxy.log
 
 
-@pytest.mark.fault
-def test_nothing_acknowledged_is_lost_while_the_broker_is_killed(tmp_path: Path) -> None:
-    """Sends and receives go on at once when the broker is back, without an error at the client but codes."""
+class Load:
+    """Messages that are sent and received through a proxy while brokers are killed.
 
-    async def send(client: GrpcClient, name: str, stored: set[str], stopping: asyncio.Event) -> None:
+    Attributes:
+        stored: the messages whose sends have succeeded.
+        got: those that were received.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.stored: set[str] = set()
+        self.got: set[str] = set()
+        self._stopping = False
+        self._done = False
+
+    async def run(self, disturb: Callable[[], object], times: int) -> None:
+        """Disturb the brokers several times; raises if a client gets another error than one to try again after."""
+        async with client_of(self._address) as client, client_of(self._address, "client-2") as other:
+            await client.send(message("orders", b"first", "first"))
+            receivers = [asyncio.ensure_future(self._receive(other)) for _ in range(2)]
+            senders = [asyncio.ensure_future(self._send(client, f"sender{n}")) for n in range(SENDERS)]
+            for _ in range(times):
+                await self._more(50)
+                await asyncio.to_thread(disturb)
+            await self._more(50)
+            self._stopping = True
+            await asyncio.gather(*senders)
+            async with asyncio.timeout(90):
+                await until(lambda: self.stored <= self.got, within_s=90)
+            self._done = True
+            await asyncio.gather(*receivers)
+
+    async def _more(self, count: int) -> None:
+        wanted = len(self.stored) + count
+        await until(lambda: len(self.stored) >= wanted)
+
+    async def _send(self, client: GrpcClient, name: str) -> None:
         number = 0
-        while not stopping.is_set():
+        while not self._stopping:
             number += 1
             sent = message("orders", f"{name}-{number}".encode(), f"{name}-{number}")
             answer = await client.call("SendMessage", pb.SendMessageRequest(messages=[sent]), 10.0)
             if answer.status.code == Code.OK:
-                stored.add(f"{name}-{number}")
+                self.stored.add(f"{name}-{number}")
             else:
                 assert answer.status.code >= Code.TOO_MANY_REQUESTS, answer
 
-    async def receive(client: GrpcClient, got: set[str], done: asyncio.Event) -> None:
-        while not done.is_set():
+    async def _receive(self, client: GrpcClient) -> None:
+        while not self._done:
             status, messages = await client.receive("orders", "billing", invisible_s=10.0, wait_s=5.0)
             assert status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) or status.code >= Code.TOO_MANY_REQUESTS
-            got.update(each.body.decode() for each in messages)
+            self.got.update(each.body.decode() for each in messages)
             if messages:  # whatever the answer: the broker may have it, and redelivers what it has not
                 await client.ack("billing", *messages)
 
-    async def work(proxy: ProxyProcess, broker: BrokerProcess) -> None:
-        stored: set[str] = set()
-        got: set[str] = set()
-        stopping, done = asyncio.Event(), asyncio.Event()
-        async with client_of(proxy.address) as client, client_of(proxy.address, "client-2") as other:
-            await client.send(message("orders", b"first", "first"))
-            receivers = [asyncio.ensure_future(receive(other, got, done)) for _ in range(2)]
-            senders = [
-                asyncio.ensure_future(send(client, f"sender{n}", stored, stopping)) for n in range(SENDERS)
-            ]
-            for _ in range(KILLS):
-                wanted = len(stored) + 50
-                await asyncio.to_thread(wait_until, lambda wanted=wanted: len(stored) >= wanted)
-                broker.kill()
-                broker.start()
-                await asyncio.to_thread(broker.wait_ready)
-            stopping.set()
-            await asyncio.gather(*senders)
-            async with asyncio.timeout(90):
-                while not stored <= got:
-                    await asyncio.sleep(0.1)
-            done.set()
-            await asyncio.gather(*receivers)
-        assert len(stored) >= 50 * KILLS
 
+@pytest.mark.fault
+def test_nothing_acknowledged_is_lost_while_the_broker_is_killed(tmp_path: Path) -> None:
+    """Clients get codes after which they try again, and no other error."""
     with BrokerProcess(tmp_path / "data") as broker:
         broker.wait_ready()
+
+        def kill() -> None:
+            broker.kill()
+            broker.start()
+            broker.wait_ready()
+
         with running(tmp_path, broker.address) as proxy:
             proxy.wait_ready()
-            try:
-                asyncio.run(work(proxy, broker))
-            except grpc.RpcError as error:  # it has the text
-                raise AssertionError(json.dumps([str(error), proxy.log[-2000:]])) from error
+            asyncio.run(Load(proxy.address).run(kill, KILLS))
+            assert "Traceback" not in proxy.log
+
+
+@pytest.mark.fault
+def test_nothing_acknowledged_is_lost_in_a_failover(tmp_path: Path) -> None:
+    options = {"REPUT_HA__IN_SYNC_REPLICAS": "2"}
+    with ClusterOfThree(tmp_path, environment=options) as cluster:
+
+        def kill() -> None:
+            old = cluster.wait_in_sync(0, 1, 2)
+            cluster.brokers[old].kill()
+            cluster.wait_master()
+            cluster.brokers[old].start()
+            cluster.brokers[old].wait_ready()
+
+        with running(tmp_path, ",".join(cluster.addresses), "--ack", "replicated") as proxy:
+            proxy.wait_ready()
+            asyncio.run(Load(proxy.address).run(kill, FAILOVERS))
             assert "Traceback" not in proxy.log
