@@ -101,7 +101,8 @@ class GrpcClient:
 
     async def ack(self, group: str, *messages: pb.Message) -> pb.AckMessageResponse:
         """Acknowledge messages."""
-        return await self.call("AckMessage", ack_request(group, *messages))
+        response: pb.AckMessageResponse = await self.call("AckMessage", ack_request(group, *messages))
+        return response
 
     async def aclose(self) -> None:
         """Close the connection."""
