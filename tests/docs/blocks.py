@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
-LANGUAGES: Final = ("console", "java", "json", "python", "sh", "sql", "text", "toml", "yaml")
+LANGUAGES: Final = (
+    *("console", "go", "java", "javascript", "json", "python", "sh", "sql", "text", "toml", "yaml"),
+)
 
 _BLOCK = re.compile(
     r'(?ms)^(?:<!-- not run: ([^\n]*?) -->\n+)?```([^\s`]*)(?: title="([^"\n]+)")?[^\n]*\n(.*?)^```$'
