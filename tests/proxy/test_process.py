@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
 from reput_proxy import messaging_pb2 as pb
@@ -36,9 +36,13 @@ class ProxyProcess:
         self.address = f"127.0.0.1:{self.port}"
         self._log = directory / "proxy.log"
         ports = ["--port", str(self.port), "--http-port", str(self.http_port)]
-        command = [sys.executable, "-m", "reput_cli", "proxy", "--server", server, *ports, *arguments]
+        self._command = [sys.executable, "-m", "reput_cli", "proxy", "--server", server, *ports, *arguments]
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, again after it has ended."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ})
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     @property
     def log(self) -> str:
@@ -122,6 +126,10 @@ def test_a_mistake_ends_it_with_a_text(tmp_path: Path, arguments: tuple[str, ...
         assert "Traceback" not in proxy.log
 
 
+class ProxyAway(Exception):
+    """A call has not reached the proxy, or its answer the client."""
+
+
 class Load:
     """Messages that are sent and received through a proxy while brokers are killed.
 
@@ -130,8 +138,9 @@ class Load:
         got: those that were received.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, kills_proxy: bool = False) -> None:
         self._address = address
+        self._kills_proxy = kills_proxy
         self.stored: set[str] = set()
         self.got: set[str] = set()
         self._stopping = False
@@ -163,19 +172,32 @@ class Load:
         while not self._stopping:
             number += 1
             sent = message("orders", f"{name}-{number}".encode(), f"{name}-{number}")
-            answer = await client.call("SendMessage", pb.SendMessageRequest(messages=[sent]), 10.0)
-            if answer.status.code == Code.OK:
-                self.stored.add(f"{name}-{number}")
-            else:
-                assert answer.status.code >= Code.TOO_MANY_REQUESTS, answer
+            with suppress(ProxyAway), self._proxy_may_be_away():
+                answer = await client.call("SendMessage", pb.SendMessageRequest(messages=[sent]), 10.0)
+                if answer.status.code == Code.OK:
+                    self.stored.add(f"{name}-{number}")
+                else:
+                    assert answer.status.code >= Code.TOO_MANY_REQUESTS, answer
 
     async def _receive(self, client: GrpcClient) -> None:
         while not self._done:
-            status, messages = await client.receive("orders", "billing", invisible_s=10.0, wait_s=5.0)
-            assert status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) or status.code >= Code.TOO_MANY_REQUESTS
-            self.got.update(each.body.decode() for each in messages)
-            if messages:  # whatever the answer: the broker may have it, and redelivers what it has not
-                await client.ack("billing", *messages)
+            with suppress(ProxyAway), self._proxy_may_be_away():
+                status, messages = await client.receive("orders", "billing", invisible_s=10.0, wait_s=5.0)
+                assert (
+                    status.code in (Code.OK, Code.MESSAGE_NOT_FOUND) or status.code >= Code.TOO_MANY_REQUESTS
+                )
+                self.got.update(each.body.decode() for each in messages)
+                if messages:  # whatever the answer: the broker may have it, and redelivers what it has not
+                    await client.ack("billing", *messages)
+
+    @contextmanager
+    def _proxy_may_be_away(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            if not self._kills_proxy or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            raise ProxyAway from error
 
 
 @pytest.mark.fault
@@ -192,6 +214,23 @@ def test_nothing_acknowledged_is_lost_while_the_broker_is_killed(tmp_path: Path)
         with running(tmp_path, broker.address) as proxy:
             proxy.wait_ready()
             asyncio.run(Load(proxy.address).run(kill, KILLS))
+            assert "Traceback" not in proxy.log
+
+
+@pytest.mark.fault
+def test_nothing_acknowledged_is_lost_while_the_proxy_is_killed(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data") as broker:
+        broker.wait_ready()
+        with running(tmp_path, broker.address) as proxy:
+            proxy.wait_ready()
+
+            def kill() -> None:
+                proxy.process.kill()
+                proxy.process.wait()
+                proxy.start()
+                proxy.wait_ready()
+
+            asyncio.run(Load(proxy.address, kills_proxy=True).run(kill, KILLS))
             assert "Traceback" not in proxy.log
 
 
