@@ -11,7 +11,7 @@ from reput_client.produce.receipts import SendReceipt
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import RecallHandle, RecallMessageHeader, RecallMessageResult
 from reput_protocol.commands.send import SendMessageResult
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ErrorCode, MessageRefused, ReputError
 from reput_protocol.names import check_send_topic
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.wire.channel import Call as Answered
@@ -107,7 +107,13 @@ async def _send_delayed(call: Call, message: Message, key: str | None) -> pb.Sen
         result_of(answered)  # raises what another broker may take
         return answered
 
-    answered = await place.until_taken(put)
+    try:
+        answered = await place.until_taken(put)
+    except MessageRefused as error:
+        if error.error is not ErrorCode.MALFORMED:
+            raise
+        # All else that could be wrong with it was checked before.
+        raise Rejected(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
     receipt = single_receipt(message.topic, result_of(answered), message.unique_id)
     check_ack(answered, ack, [receipt])
     handle = ""

@@ -110,6 +110,28 @@ def test_another_user_with_the_same_client_id_has_no_part_in_its_messages(
     asyncio.run(work())
 
 
+def test_a_transaction_is_begun_and_ended_with_the_rights_of_its_user(guarded: str, users_file: Path) -> None:
+    async def work() -> None:
+        async with (
+            proxy_of(guarded, users=users_file) as running,
+            client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
+            client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
+        ):
+            [half] = await alice.send(message("orders", b"x", "ID", message_type=pb.TRANSACTION))
+            given = pb.SendMessageRequest(
+                messages=[message("orders", b"x", "ID2", message_type=pb.TRANSACTION)]
+            )
+            assert (await bob.call("SendMessage", given)).status.code == Code.FORBIDDEN
+            request = pb.EndTransactionRequest(
+                topic=pb.Resource(name="orders"), transaction_id=half.transaction_id, resolution=pb.COMMIT
+            )
+            assert (await bob.call("EndTransaction", request)).status.code == Code.FORBIDDEN
+            assert (await alice.call("EndTransaction", request)).status.code == Code.OK
+            await alice.receive_all("orders", "billing", 1)
+
+    asyncio.run(work())
+
+
 def test_who_does_not_sign_as_a_user_is_rejected(guarded: str, users_file: Path) -> None:
     async def work() -> None:
         async with proxy_of(guarded, users=users_file) as running:

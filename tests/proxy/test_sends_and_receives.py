@@ -120,6 +120,7 @@ _BAD: list[tuple[str, dict[str, Any], int]] = [
     ("large properties", {"properties": {"a": "x" * 17_000}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
     ("gzip", {"body_encoding": pb.GZIP}, Code.MESSAGE_CORRUPTED),
     ("time", {"delivery_timestamp": Timestamp(seconds=-1)}, Code.ILLEGAL_DELIVERY_TIME),
+    ("far time", {"delivery_timestamp": Timestamp(seconds=9_000_000_000)}, Code.ILLEGAL_DELIVERY_TIME),
 ]
 
 
