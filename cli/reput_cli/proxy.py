@@ -25,7 +25,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     "--port", type=int, default=8081, show_default=True, help="Port for gRPC clients; 0 takes a free one."
 )
 @click.option(
-    "--advertise", metavar="HOST:PORT", help="Address that clients are told.  [default: the one they dial]"
+    "--advertise",
+    metavar="HOST:PORT",
+    help="Address in routes.  [default: the one that the client has dialled]",
 )
 @click.option(
     "--listen-tls-cert", type=_FILE, help="Certificate of the proxy, in PEM; its clients use TLS then."

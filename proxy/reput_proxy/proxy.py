@@ -37,12 +37,12 @@ class Counters:
 
 
 class Proxy:
-    """The state of a proxy. It keeps no state that another proxy could not do without.
+    """The state of a proxy. Another proxy needs none of it.
 
     Args:
         options: how the brokers are reached.
         advertised: the address that routes name; None: the one that the client has dialled.
-        users: whose signatures are accepted; None: those of nobody are asked for.
+        users: the users whose signatures are checked; None: requests need no signature.
         credentials: the user for all requests, where `users` is None.
         receives_max: receives and pulls that may wait at a time.
     """

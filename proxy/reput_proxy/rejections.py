@@ -67,7 +67,7 @@ class Undecodable(str):
 
 
 def decoded(request: T) -> T:
-    """Return a request; raises `Rejected` for what is none."""
+    """Return a request; raises `Rejected` if its bytes were not one."""
     if isinstance(request, Undecodable):
         raise Rejected(Code.BAD_REQUEST, f"the request cannot be decoded: {request}")
     return request
@@ -84,7 +84,7 @@ def status(code: pb.Code, text: str = "") -> pb.Status:
 
 
 def status_of(error: Exception) -> pb.Status:
-    """Return the status for an error. One that nobody expects is logged, and its text stays here."""
+    """Return the status for an error. An unexpected one is logged, and the client does not get its text."""
     if isinstance(error, Rejected):
         return status(error.code, str(error))
     if isinstance(error, errors.AckNotReached):

@@ -23,7 +23,7 @@ from reput_proxy.users import Users, UsersUnreadable
 
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 CALLS_MAX: Final = 30_000
-"""Calls at a time, streams included; further ones are refused with RESOURCE_EXHAUSTED."""
+"""Calls at a time, streams included; further ones are rejected with RESOURCE_EXHAUSTED."""
 DRAIN_S: Final = 10.0
 _WATCH_S: Final = 1.0
 

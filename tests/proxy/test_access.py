@@ -132,7 +132,7 @@ def test_a_transaction_is_begun_and_ended_with_the_rights_of_its_user(guarded: s
     asyncio.run(work())
 
 
-def test_who_does_not_sign_as_a_user_is_rejected(guarded: str, users_file: Path) -> None:
+def test_a_request_that_is_not_signed_by_a_user_is_rejected(guarded: str, users_file: Path) -> None:
     async def work() -> None:
         async with proxy_of(guarded, users=users_file) as running:
             for metadata in (
@@ -166,7 +166,7 @@ def test_a_new_secret_counts_without_a_restart(tmp_path: Path, users_file: Path)
     assert users.check(signed["authorization"], signed["x-mq-date-time"])[0] == "alice"
 
 
-def test_a_file_that_others_may_read_or_that_is_none_is_refused(users_file: Path) -> None:
+def test_a_file_that_others_may_read_or_that_is_not_valid_is_an_error(users_file: Path) -> None:
     users_file.chmod(0o644)
     with pytest.raises(UsersUnreadable, match="chmod 600"):
         Users(users_file)

@@ -107,7 +107,7 @@ def test_every_error_of_a_broker_has_a_code_of_its_own_kind(code: ErrorCode) -> 
         assert Code.BAD_REQUEST <= found.code < Code.TOO_MANY_REQUESTS, "clients do not"
 
 
-def test_what_nobody_expects_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_text_of_an_unexpected_error_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     found = status_of(KeyError("a secret"))
     assert found.code == Code.INTERNAL_SERVER_ERROR
     assert "secret" not in found.message
