@@ -177,7 +177,8 @@ async def _settings(call: Call, client: Client, given: pb.Settings) -> pb.Settin
             for topic in topics:
                 check_name(check_topic, topic, Code.ILLEGAL_TOPIC)
             call.proxy.clients.produces_to(client, topics)
-            await call.upstream.transactions.producer_connected([*topics])
+            # Not awaited: with a broker that is away it would take seconds for each topic.
+            call.proxy.spawn(call.upstream.transactions.producer_connected(topics))
             settings.backoff_policy.CopyFrom(
                 pb.RetryPolicy(
                     max_attempts=_SEND_ATTEMPTS,

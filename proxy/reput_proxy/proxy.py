@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from reput_client import Credentials
 from reput_proxy import messaging_pb2 as pb
@@ -72,7 +72,7 @@ class Proxy:
 
     def start(self) -> None:
         """Begin to renew."""
-        self._spawn(self.renewals.run())
+        self.spawn(self.renewals.run())
 
     def upstream(self, user: str, secret: str | None) -> Upstream:
         """Return the clients of a user; new ones if its secret has changed."""
@@ -81,7 +81,7 @@ class Proxy:
         if known is not None and known.credentials == credentials:
             return known
         if known is not None:
-            self._spawn(known.aclose())
+            self.spawn(known.aclose())
         found = Upstream(
             self._options, credentials, lambda upstream: Transactions(upstream, self.clients, user)
         )
@@ -106,15 +106,16 @@ class Proxy:
     def client_is_away(self, client: tuple[str, str], after_s: float = AWAY_S) -> None:
         """Give back what a push consumer has, unless it is back in time; with 0 s, in any case."""
         if self.renewals.has(client):
-            self._spawn(self._give_back_later(client, after_s))
+            self.spawn(self._give_back_later(client, after_s))
 
     async def _give_back_later(self, client: tuple[str, str], after_s: float) -> None:
         await asyncio.sleep(after_s)
         if not (after_s and self.clients.is_there(client)):
             await self.renewals.client_left(client)
 
-    def _spawn(self, work: object) -> None:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, which must not raise, until the proxy ends."""
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reput_client.produce.transaction_checks import HalfPlace
@@ -147,7 +148,7 @@ class Transactions:
             deadline=deadline,
         )
 
-    async def producer_connected(self, topics: list[str]) -> None:
+    async def producer_connected(self, topics: Sequence[str]) -> None:
         """Answer checks of these topics, which a client produces to; never raises."""
         for topic in topics:
             try:
