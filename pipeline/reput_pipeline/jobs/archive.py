@@ -1,7 +1,8 @@
-"""The job `archive`: copy topics or a store directory to Parquet, exactly once, batch by batch.
+"""The job `archive`: copy topics or a store directory to Parquet or a table, exactly once, batch by batch.
 
-File names are a function of the data, and the archive holds the progress, so that a job continues where it stopped and
-writes an interrupted batch again under the same names.
+Names of Parquet files are a function of the data, and the archive holds the progress, so that a job continues where it
+stopped and writes an interrupted batch again under the same names. A Delta or Iceberg table holds the progress itself
+(`reput_pipeline.lake`).
 """
 
 from __future__ import annotations
@@ -12,32 +13,64 @@ from time import monotonic, sleep
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from reput_client.arrow.directory import directory_of
+from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
 from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveKind
 from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
-from reput_pipeline.jobs.command_line import job, main
+from reput_pipeline.jobs.command_line import job, main, pairs_of
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import IN_PROCESS, JobRun
+from reput_pipeline.jobs.table_copies import AWAY_S, copy_to_table, is_broker_away
+from reput_pipeline.lake.table import LIBRARIES, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
-from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
-_AWAY_S = 1.0
-"""Longest wait before a broker that is away is tried again."""
+TABLE_PARTITIONS = ("topic", "queueId", "tags")
+"""Columns that can partition a table."""
 
 
 @job
 @source_arguments
 @click.option(
-    "--to", "target", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The archive."
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR",
+    help="The archive; or directory or URL of the Delta table, or of the Iceberg warehouse.",
+)
+@click.option(
+    "--format",
+    "table_format",
+    type=click.Choice(["parquet", *LIBRARIES]),
+    default="parquet",
+    show_default=True,
+    help="Parquet files, or a table, which is written without Spark.",
+)
+@click.option("--table", metavar="NAME", help="Iceberg: namespace and name.  [default: reput.messages]")
+@click.option("--evolve", is_flag=True, help="Delta, Iceberg: add columns that the table lacks.")
+@click.option(
+    "--to-option",
+    "to_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Delta: an option of deltalake's storage; Iceberg: a property of the catalog; repeatable.",
+)
+@click.option(
+    "--keep",
+    "keep_hours",
+    type=click.FloatRange(1),
+    metavar="HOURS",
+    help="Delta, Iceberg: tidy up at the end, with --follow each hour: delete versions older than this, and merge "
+    "small files (Delta).  [default: leave that to others]",
 )
 @click.option(
     "--partition-by",
@@ -75,7 +108,12 @@ _AWAY_S = 1.0
 def command(
     run: JobRun,
     source: dict[str, str],
-    target: Path,
+    target: str,
+    table_format: str,
+    table: str | None,
+    evolve: bool,
+    to_options: tuple[str, ...],
+    keep_hours: float | None,
     partition_by: str,
     compression: str,
     follow: bool,
@@ -85,7 +123,7 @@ def command(
     batch_messages: int,
     file_messages: int,
 ) -> Outcome:
-    """Copy the messages of topics, or of a store directory, to Parquet files in DIR.
+    """Copy the messages of topics, or of a store directory, to Parquet files in DIR, or to a Delta or Iceberg table.
 
     Start it again to continue where it stopped: no message is missing or there twice. spark.read.parquet(DIR) reads
     the archive between runs; `reput pipeline find` and the other jobs read complete batches also during a run.
@@ -95,8 +133,34 @@ def command(
         raise ArgumentError(
             "--follow", "a store directory does not grow; leave it out, or read from --server"
         )
+    if table_format != "parquet":
+        _refuse("parquet", ("same_source", "file_messages"))
+        if run.master not in (None, IN_PROCESS):
+            raise ArgumentError("--master", f"--format {table_format} needs no Spark; leave it out")
+        wanted = TableOptions(
+            target,
+            arrow_schema(options.select or options.all_columns),
+            name=table or TableOptions.name,
+            partition_by=_table_partitions(table_format, partition_by),
+            compression=compression,
+            evolve=evolve,
+            settings=pairs_of(to_options, "--to-option"),
+        )
+        if table_format == "delta":
+            _refuse("iceberg", ("table",))
+        return copy_to_table(
+            run,
+            table_format,
+            wanted,
+            options,
+            follow_s=every if follow else None,
+            batches=batches,
+            most=batch_messages,
+            keep_s=None if keep_hours is None else keep_hours * 3600,
+        )
+    _refuse("delta or iceberg", ("table", "evolve", "to_options", "keep_hours"))
     columns = _partition_columns(partition_by)
-    archive = ArchiveDirectory(target.absolute())
+    archive = ArchiveDirectory(Path(target).absolute())
     _check_kind(archive, columns if partition_by else None)
     with catalog_of(options) as catalog:  # errors are raised before anything is written
         kind = ArchiveKind("archive", _source_of(options, catalog), columns)
@@ -116,7 +180,7 @@ def command(
                 elif not follow:
                     break
                 if follow:
-                    sleep(max(every, _AWAY_S) if work.is_away else every)
+                    sleep(max(every, AWAY_S) if work.is_away else every)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -132,6 +196,26 @@ def command(
         },
         ExitCode.DONE,
     )
+
+
+def _refuse(table_format: str, names: tuple[str, ...]) -> None:
+    """Reject arguments that only another format has."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+            raise ArgumentError(max(option.opts, key=len), f"is for --format {table_format}")
+
+
+def _table_partitions(table_format: str, text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if names and table_format == "iceberg":
+        raise ArgumentError(
+            "--partition-by", "create the Iceberg table with its partitions; rows are divided by them"
+        )
+    for name in names:
+        if name not in TABLE_PARTITIONS:
+            raise ArgumentError("--partition-by", f"{name!r} is not one of {', '.join(TABLE_PARTITIONS)}")
+    return names
 
 
 def _partition_columns(text: str) -> tuple[str, ...]:
@@ -236,7 +320,7 @@ class _Archiving:
         try:
             found = self._clean_up() or self._batch(most, file_messages)
         except Exception as error:  # an error of a task arrives as one of Py4J or PySpark
-            if not waits or not _is_broker_away(error):
+            if not waits or not is_broker_away(error):
                 raise
             if not self.is_away:
                 self._run.note(f"waits for the broker: {failure_of(error).text}")
@@ -300,13 +384,6 @@ class _Archiving:
         self._run.note(
             f"batch {batch.number}: {counted(rows, 'message')} in {counted(len(files), 'file')}, {taken:.1f} s"
         )
-
-
-def _is_broker_away(error: Exception) -> bool:
-    """Return whether an error, of this process or a task, means that a broker is away or starting."""
-    if isinstance(error, ReputError):
-        return error.retryable
-    return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)
 
 
 if __name__ == "__main__":

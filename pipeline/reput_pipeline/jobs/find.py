@@ -14,7 +14,6 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import InputPartition
 
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
@@ -28,6 +27,7 @@ from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import plan
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.partition import InputPartition
 from reput_pipeline.source.tasks import read_task
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json

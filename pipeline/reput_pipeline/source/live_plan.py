@@ -6,12 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql.datasource import InputPartition
-
 from reput_client.arrow.queues import Generations, QueueRange
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.partition import InputPartition
 from reput_pipeline.source.ranges import cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
 

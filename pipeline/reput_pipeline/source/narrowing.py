@@ -8,18 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
 
 _MEANING: Final = {
     "topic": "topic",
@@ -82,6 +75,16 @@ NOTHING_NARROWED: Final = Narrowing()
 
 def narrow(filters: Iterable[Filter]) -> Narrowing:
     """Return the conditions of filters that all hold; other filters are ignored."""
+    from pyspark.sql.datasource import (  # not needed to read without Spark
+        EqualNullSafe,
+        EqualTo,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        LessThan,
+        LessThanOrEqual,
+    )
+
     result = NOTHING_NARROWED
     for condition in filters:
         attribute: tuple[str, ...] = getattr(condition, "attribute", ())

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pyspark.sql.datasource import InputPartition
-
 from reput_broker.tools.index_raw import RawIndex, common_slots
 from reput_client.arrow.directory_plan import (
     SEGMENT_SHARE,
@@ -22,6 +20,7 @@ from reput_client.arrow.queues import QueueRange
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.partition import InputPartition
 from reput_pipeline.source.ranges import cores, pack
 from reput_pipeline.source.resolve import batch_ranges, narrowed
 from reput_protocol.record.hashing import index_hash

@@ -1,0 +1,96 @@
+"""The job `archive` to a Delta or Iceberg table: the run from the first batch to the last line."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any, Final
+
+from reput_pipeline.jobs.outcomes import Outcome, failure_of
+from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.lake.copying import Copying, Stopping, open_table
+from reput_pipeline.lake.table import TableOptions
+from reput_pipeline.source.options import SourceOptions
+from reput_protocol.errors import BrokerError
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.printable import counted
+
+AWAY_S: Final = 1.0
+"""Shortest wait before a broker that is away is tried again."""
+_TIDY_EVERY_S: Final = 3600.0
+
+
+def copy_to_table(
+    run: JobRun,
+    table_format: str,
+    wanted: TableOptions,
+    options: SourceOptions,
+    *,
+    follow_s: float | None,
+    batches: int | None,
+    most: int,
+    keep_s: float | None,
+) -> Outcome:
+    """Copy messages to a table until the end of the topics or, if they are followed, until a signal.
+
+    Args:
+        run: of the job.
+        table_format: `delta` or `iceberg`.
+        wanted: the table.
+        options: of the source.
+        follow_s: seconds to wait for new messages; None: end when there are none.
+        batches: most batches.
+        most: approximate number of messages of a batch.
+        keep_s: age of versions that are deleted; None: none are.
+    """
+    table = open_table(table_format, wanted)
+    copying = Copying(table, options, wanted.schema)
+    stopping = Stopping()
+    is_away = False
+    tidied_at = monotonic()
+    with stopping.signals():
+        while not stopping.requested and (batches is None or copying.batches < batches):
+            since = monotonic()
+            try:
+                rows, has_more = copying.next(most)
+            except Exception as error:
+                if follow_s is None or not is_broker_away(error):
+                    raise
+                if not is_away:
+                    run.note(f"waits for the broker: {failure_of(error).text}")
+                is_away = True
+                stopping.wait(max(follow_s, AWAY_S))
+                continue
+            if is_away:
+                run.note("the broker is back")
+                is_away = False
+            if rows:
+                run.note(f"batch {copying.batches}: {counted(rows, 'message')}, {monotonic() - since:.1f} s")
+            if has_more:
+                continue
+            if follow_s is None:
+                break
+            if keep_s is not None and monotonic() - tidied_at >= _TIDY_EVERY_S:
+                run.note(table.tidy(keep_s))
+                tidied_at = monotonic()
+            stopping.wait(follow_s)
+    if stopping.requested:
+        run.note("interrupted; the table is consistent, and the next run continues from there")
+    elif keep_s is not None:
+        run.note(table.tidy(keep_s))
+    figures: dict[str, Any] = {
+        "table": table.where,
+        "format": table_format,
+        "source": options.where,
+        "batches": copying.batches,
+        "rows": copying.rows,
+        **table.figures(),
+    }
+    is_cut_short = stopping.requested and follow_s is None
+    return Outcome(figures, ExitCode.INTERRUPTED if is_cut_short else ExitCode.DONE)
+
+
+def is_broker_away(error: Exception) -> bool:
+    """Return whether an error, of this process or a task, means that a broker is away or starting."""
+    if isinstance(error, BrokerError):
+        return error.retryable
+    return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)

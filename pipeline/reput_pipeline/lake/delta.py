@@ -1,0 +1,187 @@
+"""A Delta table, written with deltalake.
+
+The progress of each queue is an application transaction of the table: `reput:TOPIC/BROKER/QUEUE` with the offset of the
+next message as its version. Checkpoints of the table's log keep it, and the library rejects a commit if another one has
+set the same transaction since the table was loaded. The generation of a topic is a transaction too, of its hash. The
+offsets are also in the commit's own record as `reput`, for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from reput_client.arrow.queues import Generations, QueueKey
+from reput_pipeline.lake.table import (
+    LakeTable,
+    Progress,
+    SchemaMismatch,
+    TableChanged,
+    TableOptions,
+    TableUnreachable,
+    mismatches,
+    one_line,
+)
+from reput_pipeline.source.stream_offsets import encode_offsets
+
+_STATISTICS = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "keys",
+    "tags",
+    "storeTimestamp",
+    "partition",
+    "offset",
+    "timestamp",
+)
+"""Columns whose bounds are kept for each file: those that queries select by."""
+
+
+class DeltaLake(LakeTable):
+    """A Delta table; created if it does not exist.
+
+    Raises:
+        TableUnreachable: it cannot be read or created.
+        SchemaMismatch: its columns are others.
+    """
+
+    def __init__(self, options: TableOptions) -> None:
+        self._options = options
+        self._storage = dict(options.settings) or None
+        self._table = self._opened()
+        self._check()
+
+    @property
+    def where(self) -> str:
+        """Directory or URL."""
+        return self._options.place
+
+    def _opened(self) -> DeltaTable:
+        options = self._options
+        try:
+            try:
+                return DeltaTable(options.place, storage_options=self._storage)
+            except TableNotFoundError:
+                self._create()
+                return DeltaTable(options.place, storage_options=self._storage)
+        except (DeltaError, OSError, ValueError) as error:
+            raise TableUnreachable(self.where, error) from error
+
+    def _create(self) -> None:
+        options = self._options
+        directory = Path(options.place)
+        if "://" not in options.place:
+            if directory.is_dir() and any(directory.iterdir()):
+                raise TableUnreachable(self.where, "the directory is not empty, and is not a Delta table")
+            directory.mkdir(parents=True, exist_ok=True)
+        kept = [name for name in _STATISTICS if name in options.schema.names]
+        try:
+            DeltaTable.create(
+                options.place,
+                Schema.from_arrow(options.schema),
+                partition_by=list(options.partition_by) or None,
+                configuration={"delta.dataSkippingStatsColumns": ",".join(kept)} if kept else None,
+                storage_options=self._storage,
+            )
+        except DeltaError:
+            # Another job may have created it meanwhile.
+            if not DeltaTable.is_deltatable(options.place, self._storage):
+                raise
+
+    def _check(self) -> None:
+        schema = self._table.schema()
+        reason = mismatches(
+            _types(Schema.from_arrow(self._options.schema)),
+            _types(schema),
+            needed={column.name for column in schema.fields if not column.nullable},
+            evolve=self._options.evolve,
+        )
+        if reason is not None:
+            raise SchemaMismatch(self.where, reason)
+
+    def load(self, queues: list[QueueKey], generations: Generations) -> Progress:
+        """Read what is new in the table's log."""
+        try:
+            self._table.update_incremental()
+            ends = {queue: self._table.transaction_version(_app_id(queue)) for queue in queues}
+            known = {}
+            for (topic, broker), generation in generations.items():
+                found = self._table.transaction_version(_generation_id(topic, broker))
+                if found is not None:
+                    known[topic, broker] = generation if found == _number(generation) else f"{found:x}"
+        except (DeltaError, OSError) as error:
+            raise TableUnreachable(self.where, error) from error
+        return Progress({queue: end for queue, end in ends.items() if end is not None}, known)
+
+    def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
+        """Write files and commit them; the library repeats a commit that no other one contradicts."""
+        self._check()
+        transactions = [Transaction(_app_id(queue), end) for queue, end in progress.ends.items()]
+        transactions += [
+            Transaction(_generation_id(topic, broker), _number(generation))
+            for (topic, broker), generation in progress.generations.items()
+        ]
+        try:
+            write_deltalake(
+                self._table,
+                rows,
+                mode="append",
+                # Columns are found by their names; those that the messages do not have are null.
+                schema_mode="merge",
+                writer_properties=WriterProperties(compression=_codec(self._options.compression)),
+                commit_properties=CommitProperties(
+                    app_transactions=transactions,
+                    custom_metadata={
+                        "reput": json.dumps(encode_offsets(progress.ends, progress.generations))
+                    },
+                ),
+            )
+        except CommitFailedError as error:
+            raise TableChanged(one_line(error)) from error
+
+    def figures(self) -> dict[str, Any]:
+        """Return the version of the table."""
+        return {"version": self._table.version()}
+
+    def tidy(self, keep_s: float) -> str:
+        """Merge small files, delete files that no version of the last `keep_s` has."""
+        merged = self._table.optimize.compact()
+        removed = self._table.vacuum(
+            int(timedelta(seconds=keep_s).total_seconds() // 3600),
+            dry_run=False,
+            enforce_retention_duration=False,
+        )
+        return f"merged {merged['numFilesRemoved']} files into {merged['numFilesAdded']}, deleted {len(removed)} files"
+
+
+def _types(schema: Schema) -> dict[str, str]:
+    return {column.name: _type_name(column.type) for column in schema.fields}
+
+
+def _type_name(kind: Any) -> str:
+    return str(getattr(kind, "type", kind))
+
+
+def _codec(compression: str) -> Any:
+    return {"none": "UNCOMPRESSED", "lz4": "LZ4_RAW"}.get(compression, compression.upper())
+
+
+def _app_id(queue: QueueKey) -> str:
+    return f"reput:{queue.topic}/{queue.broker}/{queue.queue_id}"
+
+
+def _generation_id(topic: str, broker: str) -> str:
+    return f"reput-generation:{topic}/{broker}"
+
+
+def _number(generation: str) -> int:
+    """Return a generation as the version of a transaction: 63 bits of its hash."""
+    return int.from_bytes(hashlib.sha256(generation.encode()).digest()[:8]) >> 1

@@ -1,0 +1,232 @@
+"""An Iceberg table, written with pyiceberg.
+
+Each snapshot of the job has the progress of all queues in its summary, as `reput.progress`; a job continues from the
+newest such snapshot among the ancestors of the current one, so that a table that was rolled back is filled again. For
+tables whose old snapshots have expired, the same commit writes it as a property of the table, too.
+
+The catalog is a SQLite file in the warehouse, unless the settings name another one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.table import Table
+
+from reput_client.arrow.queues import Generations, QueueKey
+from reput_pipeline.lake.table import (
+    LakeTable,
+    Progress,
+    SchemaMismatch,
+    TableChanged,
+    TableOptions,
+    TableUnreachable,
+    mismatches,
+    one_line,
+)
+from reput_pipeline.source.stream_offsets import decode_offsets, encode_offsets
+
+PROGRESS: Final = "reput.progress"
+CATALOG_FILE: Final = "catalog.db"
+_NEW_TABLE: Final = {
+    # Otherwise each commit leaves a manifest and a metadata file, which every later commit reads or keeps.
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # Of rows in memory, of which a file is made at once.
+    "write.target-file-size-bytes": str(128 << 20),
+}
+
+
+class IcebergTable(LakeTable):
+    """An Iceberg table; created, with its namespace, if it does not exist.
+
+    Raises:
+        TableUnreachable: the catalog or the table cannot be read or created.
+        SchemaMismatch: its columns are others.
+    """
+
+    def __init__(self, options: TableOptions) -> None:
+        self._options = options
+        try:
+            self._catalog = _catalog_of(options)
+            self._table = self._opened()
+        except (SchemaMismatch, TableUnreachable):
+            raise
+        except Exception as error:  # of the catalog's library, which may be any
+            raise TableUnreachable(self.where, error) from error
+        self._check()
+
+    @property
+    def where(self) -> str:
+        """Name and warehouse."""
+        return f"{self._options.name} in {self._options.place}"
+
+    def _opened(self) -> Table:
+        options = self._options
+        try:
+            return self._catalog.load_table(options.name)
+        except NoSuchTableError:
+            pass
+        self._catalog.create_namespace_if_not_exists(options.name.rpartition(".")[0])
+        codec = "uncompressed" if options.compression == "none" else options.compression
+        try:
+            return self._catalog.create_table(
+                options.name,
+                options.schema,
+                properties={**_NEW_TABLE, "write.parquet.compression-codec": codec},
+            )
+        except TableAlreadyExistsError:  # another job was faster
+            return self._catalog.load_table(options.name)
+
+    def _check(self) -> None:
+        schema = self._table.schema()
+        reason = mismatches(
+            _types(self._options.schema),
+            _types(schema.as_arrow()),
+            needed={column.name for column in schema.fields if column.required},
+            evolve=self._options.evolve,
+        )
+        if reason is not None:
+            raise SchemaMismatch(self.where, reason)
+
+    def load(self, queues: list[QueueKey], generations: Generations) -> Progress:  # noqa: ARG002
+        """Read the table's newest metadata."""
+        try:
+            self._table = self._catalog.load_table(self._options.name)
+        except Exception as error:
+            raise TableUnreachable(self.where, error) from error
+        ends, known = decode_offsets(json.loads(_progress_in(self._table) or _NO_PROGRESS))
+        return Progress({queue: end for queue, end in ends.items() if queue in set(queues)}, known)
+
+    def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
+        """Write files and commit them; the library repeats a commit that no other one contradicts."""
+        self._check()
+        before = _progress_in(self._table)
+        ends, known = decode_offsets(json.loads(before or _NO_PROGRESS))
+        offsets = encode_offsets({**ends, **progress.ends}, {**known, **progress.generations})
+        text = json.dumps({**offsets, "commit": uuid.uuid4().hex})
+        table = _Unmoved(self._table, before, text)
+        data: pa.RecordBatchReader | pa.Table = rows
+        if not table.spec().is_unpartitioned():
+            data = rows.read_all()  # the library does not divide a stream
+        try:
+            with table.transaction() as transaction:
+                if any(name not in table.schema().column_names for name in self._options.schema.names):
+                    with transaction.update_schema() as update:
+                        update.union_by_name(self._options.schema)
+                transaction.set_properties({PROGRESS: text})
+                transaction.append(data, snapshot_properties={PROGRESS: text})
+        except (CommitFailedException, ValidationException) as error:
+            raise TableChanged(one_line(error)) from error
+        self._table = table
+
+    def figures(self) -> dict[str, Any]:
+        """Return the id of the table's snapshot."""
+        snapshot = self._table.current_snapshot()
+        return {"snapshot": None if snapshot is None else snapshot.snapshot_id}
+
+    def tidy(self, keep_s: float) -> str:
+        """Remove snapshots older than `keep_s`, except the current one; the library merges no files."""
+        before = len(self._table.metadata.snapshots)
+        oldest = datetime.fromtimestamp(time.time(), UTC) - timedelta(seconds=keep_s)
+        try:
+            self._table.maintenance.expire_snapshots().older_than(oldest).commit()
+        except (CommitFailedException, ValidationException) as error:
+            return f"removed no snapshots: {one_line(error)}"
+        self._table.refresh()
+        return f"removed {before - len(self._table.metadata.snapshots)} snapshots"
+
+
+class _Moved(ValidationException):
+    """Another commit has changed the progress."""
+
+
+class _Unmoved(Table):
+    """A table whose commit fails if the progress is neither `before` nor, since a response was lost, its own, `after`.
+
+    After a conflict the library loads the table and repeats the commit, whatever the other commit was.
+    """
+
+    def __init__(self, table: Table, before: str | None, after: str) -> None:
+        super().__init__(
+            table.name(), table.metadata, table.metadata_location, table.io, table.catalog, table.config
+        )
+        self._texts = (before, after)
+
+    def refresh(self) -> Table:
+        """Load the newest metadata.
+
+        Raises:
+            _Moved: it has another progress.
+        """
+        super().refresh()
+        if _progress_in(self) not in self._texts:
+            raise _Moved("another commit has changed the progress")
+        return self
+
+
+_NO_PROGRESS: Final = json.dumps(encode_offsets({}, {}))
+
+
+def _progress_in(table: Table) -> str | None:
+    """Return the progress that belongs to the current snapshot; None for a table without rows of any job."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        if snapshot.summary is not None and (text := snapshot.summary.get(PROGRESS)) is not None:
+            return text
+        if snapshot.parent_snapshot_id is None:
+            return None
+        parent = table.metadata.snapshot_by_id(snapshot.parent_snapshot_id)
+        if parent is None:  # it has expired
+            return table.properties.get(PROGRESS)
+        snapshot = parent
+    return None
+
+
+def _catalog_of(options: TableOptions) -> Catalog:
+    settings: Mapping[str, str] = options.settings
+    if "uri" in settings or "type" in settings:
+        return load_catalog("reput", **{"warehouse": options.place, **settings})
+    if "://" in options.place:
+        raise TableUnreachable(
+            options.place,
+            "a catalog in SQLite is for a directory; name another one with --to-option uri=http://... (REST) or "
+            "--to-option type=...",
+        )
+    directory = Path(options.place).absolute()
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / CATALOG_FILE).exists():
+        raise TableUnreachable(options.place, f"the directory is not empty, and has no {CATALOG_FILE}")
+    directory.mkdir(parents=True, exist_ok=True)
+    return load_catalog(
+        "reput",
+        **{
+            "type": "sql",
+            "uri": f"sqlite:///{directory / CATALOG_FILE}",
+            "warehouse": directory.as_uri(),
+            **settings,
+        },
+    )
+
+
+def _types(schema: pa.Schema) -> dict[str, str]:
+    return {column.name: _type_name(column.type) for column in schema}
+
+
+def _type_name(kind: pa.DataType) -> str:
+    """Return an Arrow type without what Iceberg does not distinguish."""
+    return "map" if pa.types.is_map(kind) else str(kind).removeprefix("large_")

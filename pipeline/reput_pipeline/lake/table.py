@@ -1,0 +1,164 @@
+"""What the copying of topics needs of a table, whatever its format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from reput_client.arrow.queues import Generations, QueueKey
+from reput_protocol.errors import ReputError
+
+LIBRARIES: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
+"""The library of each format, which the extra of the format's name installs."""
+
+
+class TableError(ReputError):
+    """A table cannot be written as requested; what was committed stays."""
+
+
+class LibraryMissing(TableError):
+    """The library of a format is not installed."""
+
+    def __init__(self, table_format: str) -> None:
+        super().__init__(
+            f"--format {table_format} needs {LIBRARIES[table_format]}, which is not installed: "
+            f"pip install './client' '.[{table_format}]' in the directory of Reput's source"
+        )
+
+
+class TableUnreachable(TableError):
+    """A table or its catalog cannot be opened."""
+
+    def __init__(self, where: str, reason: object) -> None:
+        super().__init__(f"the table {where} cannot be opened: {one_line(reason)}")
+
+
+class SchemaMismatch(TableError):
+    """The columns of a table are not those of the messages."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"the table {where} cannot take the messages: {reason}")
+
+
+class ProgressMoved(TableError):
+    """Another job has committed messages of the same queues."""
+
+    def __init__(self, where: str, queue: QueueKey, expected: int | None, found: int | None) -> None:
+        super().__init__(
+            f"another job writes to the table {where}: queue {queue} was committed up to "
+            f"{'its start' if expected is None else expected}, and now is up to "
+            f"{'its start' if found is None else found}; no message is there twice or missing, but only one job may "
+            "continue: end this one or the other"
+        )
+
+
+class TableChanged(Exception):
+    """A commit was rejected because of another one; nothing was committed. Load the table and try again."""
+
+
+class Progress(NamedTuple):
+    """What a table holds."""
+
+    ends: Mapping[QueueKey, int]
+    """The next message of each queue."""
+    generations: Generations
+    """Of their topics, if known."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a table is found and, if it does not exist, created."""
+
+    place: str
+    """Directory or URL of the table, or of the warehouse (Iceberg)."""
+    schema: pa.Schema
+    """Of the messages."""
+    name: str = "reput.messages"
+    """Namespace and name in the catalog (Iceberg)."""
+    partition_by: tuple[str, ...] = ()
+    compression: str = "zstd"
+    evolve: bool = False
+    """Whether columns that the table lacks are added."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Options of the storage (Delta) or of the catalog (Iceberg)."""
+
+
+class LakeTable(ABC):
+    """A table. Not for several threads."""
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """The table's place, for texts."""
+
+    @abstractmethod
+    def load(self, queues: list[QueueKey], generations: Generations) -> Progress:
+        """Read the newest version of the table and return its progress in these queues.
+
+        Args:
+            queues: of the topics to read.
+            generations: of these topics now.
+
+        Raises:
+            TableUnreachable: it cannot be read.
+        """
+
+    @abstractmethod
+    def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
+        """Commit rows and progress, both or neither, to the version that was loaded.
+
+        Args:
+            rows: read once, in batches.
+            progress: the ends that have changed, and the generations of their topics.
+
+        Raises:
+            TableChanged: another commit has changed the progress or the columns; nothing is committed.
+            Exception: of `rows`, or of the library; after the latter only the next `load` shows whether the rows are
+                committed.
+        """
+
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """Return members of the job's last line: the version of the table."""
+
+    @abstractmethod
+    def tidy(self, keep_s: float) -> str:
+        """Merge small files where the library can, delete versions older than `keep_s`; return what was done."""
+
+
+def one_line(reason: object) -> str:
+    """Return an error's first sentences; the libraries draw trees of causes."""
+    text = " ".join(line.strip(" \t↳") for line in _plain(str(reason)).splitlines() if line.strip())
+    return text[:500] or type(reason).__name__
+
+
+def _plain(text: str) -> str:
+    parts = text.split("\x1b[")
+    return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])
+
+
+def mismatches(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any], *, needed: set[str], evolve: bool
+) -> str | None:
+    """Return why a table cannot take the messages, or None.
+
+    Args:
+        ours: types of the columns of the messages by name.
+        theirs: those of the table.
+        needed: columns of the table that have a value in each row.
+        evolve: whether missing columns are added.
+    """
+    missing = [name for name in ours if name not in theirs]
+    if missing and not evolve:
+        return f"it has no column {', '.join(missing)}; add them with --evolve, or leave them out with --option select"
+    for name, kind in ours.items():
+        if name in theirs and theirs[name] != kind:
+            return f"its column {name} is of type {theirs[name]}, and that of the messages is {kind}"
+    empty = [name for name in sorted(needed) if name not in ours]
+    if empty:
+        return f"its column {', '.join(empty)} needs a value in each row, and the messages do not have it"
+    return None
