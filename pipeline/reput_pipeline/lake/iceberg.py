@@ -189,13 +189,13 @@ def _progress_in(table: Table) -> str | None:
     while snapshot is not None:
         if snapshot.summary is not None and (text := snapshot.summary.get(PROGRESS)) is not None:
             return text
-        if snapshot.parent_snapshot_id is None:
-            return None
-        parent = table.metadata.snapshot_by_id(snapshot.parent_snapshot_id)
-        if parent is None:  # it has expired
-            return table.properties.get(PROGRESS)
-        snapshot = parent
-    return None
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)
+    newest = table.properties.get(PROGRESS)
+    for other in table.metadata.snapshots:
+        if other.summary is not None and other.summary.get(PROGRESS) == newest:
+            return None  # the table was rolled back to before the first batch
+    return newest  # the snapshot has expired
 
 
 def _catalog_of(options: TableOptions) -> Catalog:

@@ -26,7 +26,7 @@ class LibraryMissing(TableError):
     def __init__(self, table_format: str) -> None:
         super().__init__(
             f"--format {table_format} needs {LIBRARIES[table_format]}, which is not installed: "
-            f"pip install './client' '.[{table_format}]' in the directory of Reput's source"
+            f"pip install ./client '.[{table_format}]' in the directory of Reput's source"
         )
 
 

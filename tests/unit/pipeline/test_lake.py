@@ -1,0 +1,431 @@
+"""Topics in Delta and Iceberg tables: rows and progress are committed together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from reput_broker.background import BackgroundBroker
+from reput_client.arrow import read_arrow
+from reput_client.blocking import Admin, Message, Producer
+from reput_client.consume.arrow_columns import arrow_schema
+from reput_client.errors import DamagedStore
+from reput_pipeline.lake import copying as copying_module
+from reput_pipeline.lake.copying import Copying, open_table
+from reput_pipeline.lake.table import LakeTable, Progress, ProgressMoved, TableChanged, TableOptions
+from reput_pipeline.source.options import parse_source_options
+from reput_protocol.exit_codes import ExitCode
+from support.pipeline_jobs import Run, runner
+from support.store_samples import MESSAGES, fill
+from support.stores import flip_bit
+from support.waiting import wait_until
+
+for library in ("deltalake", "pyiceberg"):
+    pytest.importorskip(library)
+lake_tables = import_module("support.lake_tables")
+
+COLUMNS = ["topic", "queueId", "queueOffset", "tags", "body"]
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def table_format(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("store") / "s"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    return runner(capfd)
+
+
+def places(rows: pa.Table) -> list[tuple[str, int, int, bytes]]:
+    names = ["topic", "queueId", "queueOffset", "body"]
+    return sorted(tuple(row[name] for name in names) for row in rows.select(names).to_pylist())
+
+
+def stored(root: Path) -> list[tuple[str, int, int, bytes]]:
+    return places(read_arrow(root, "T", columns=COLUMNS).read_all())
+
+
+def archived(table_format: str, place: Path) -> list[tuple[str, int, int, bytes]]:
+    return places(lake_tables.read(table_format, place))
+
+
+class Job:
+    """One instance of the job, in this process."""
+
+    def __init__(self, table_format: str, root: Path, place: Path, **given: str) -> None:
+        schema = arrow_schema(COLUMNS)
+        self.table: LakeTable = open_table(table_format, TableOptions(str(place), schema))
+        options = {"subscribe": "T", **(given or {"path": str(root)})}
+        self.copying = Copying(self.table, parse_source_options(options, streaming=False), schema)
+
+    def next(self, most: int = 20) -> tuple[int, bool]:
+        return self.copying.next(most)
+
+    def before_commit(self, what: Callable[[], object]) -> None:
+        """Call something between the loading of the table and the next commit."""
+        append = self.table.append
+        waiting = [what]
+
+        def appending(rows: pa.RecordBatchReader, progress: Progress) -> None:
+            if waiting:
+                waiting.pop()()
+            append(rows, progress)
+
+        self.table.append = appending  # type: ignore[method-assign]
+
+
+def test_a_directory_becomes_a_table_batch_by_batch(
+    run: Run, table_format: str, root: Path, tmp_path: Path
+) -> None:
+    arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
+    first = run(*arguments, "--batch-messages", 20, "--batches", 1)
+    assert (first.code, first.result["batches"], first.result["rows"]) == (0, 1, 20), first.err
+    rest = run(*arguments, "--batch-messages", 20)
+    assert (rest.result["batches"], rest.result["rows"]) == (2, MESSAGES - 20)
+    assert archived(table_format, tmp_path / "t") == stored(root)
+    assert run(*arguments).result["rows"] == 0
+    assert archived(table_format, tmp_path / "t") == stored(root)
+
+
+def test_all_columns_are_as_they_are_read(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
+    run("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
+    order = [("queueId", "ascending"), ("queueOffset", "ascending")]
+    wanted = read_arrow(root, "T").read_all()
+    found = lake_tables.read(table_format, tmp_path / "t").select(wanted.schema.names)
+    assert found.sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
+
+
+def test_a_batch_that_fails_leaves_the_table_as_it_was(table_format: str, tmp_path: Path) -> None:
+    """The error is the reader's, not that of the library that called it."""
+    fill(tmp_path / "s")
+    log = max((tmp_path / "s" / "commitlog").iterdir())
+    position = log.read_bytes().index(b"body-0059")
+    flip_bit(log, position)
+    job = Job(table_format, tmp_path / "s", tmp_path / "t")
+    assert job.next(20) == (20, True)
+    with pytest.raises(DamagedStore, match=log.name):
+        job.next(100)
+    assert len(archived(table_format, tmp_path / "t")) == 20
+    flip_bit(log, position)
+    assert Job(table_format, tmp_path / "s", tmp_path / "t").next(100) == (40, False)
+    assert archived(table_format, tmp_path / "t") == stored(tmp_path / "s")
+
+
+def test_another_job_that_commits_first_is_noticed(table_format: str, root: Path, tmp_path: Path) -> None:
+    """Both loaded the same progress: the commit of the second one is rejected, and no message is there twice."""
+    job, other = (Job(table_format, root, tmp_path / "t") for _ in range(2))
+    job.before_commit(lambda: other.next(10))
+    with pytest.raises(
+        ProgressMoved, match=r"another job writes .* queue T/0 was committed up to its start, and now"
+    ):
+        job.next(20)
+    assert len(archived(table_format, tmp_path / "t")) == 10
+
+
+def test_another_job_that_takes_over_is_noticed(table_format: str, root: Path, tmp_path: Path) -> None:
+    job, other = (Job(table_format, root, tmp_path / "t") for _ in range(2))
+    job.next(10)
+    other.next(10)
+    with pytest.raises(ProgressMoved, match="committed up to 5, and now is up to 10"):
+        job.next(10)
+    while other.next(10)[1]:
+        pass
+    assert archived(table_format, tmp_path / "t") == stored(root)
+
+
+def test_commits_of_other_programs_are_no_reason_to_end(
+    table_format: str, root: Path, tmp_path: Path
+) -> None:
+    """Rows without messages of the topic are appended, while the job writes a batch."""
+    job = Job(table_format, root, tmp_path / "t")
+    job.next(20)
+
+    def append_others() -> None:
+        rows = pa.Table.from_pylist([{"topic": "other", "queueId": 9}], arrow_schema(["topic", "queueId"]))
+        if table_format == "delta":
+            from deltalake import write_deltalake
+
+            write_deltalake(tmp_path / "t", rows, mode="append", schema_mode="merge")
+        else:
+            lake_tables.iceberg(tmp_path / "t").append(rows)
+
+    job.before_commit(append_others)
+    while job.next(20)[1]:
+        pass
+    rows = lake_tables.read(table_format, tmp_path / "t").filter(pa.compute.field("topic") == "T")
+    assert places(rows) == stored(root)
+
+
+def test_two_jobs_of_different_topics_share_a_table(
+    table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
+) -> None:
+    """Each has its own progress, also where their commits meet."""
+    broker = new_reput_broker()
+    send(broker, "a", 30)
+    send(broker, "b", 30)
+    jobs = [
+        Job(table_format, tmp_path, tmp_path / "t", nameServer=broker.address, subscribe=topic)
+        for topic in "ab"
+    ]
+    jobs[0].next(10)
+    jobs[1].before_commit(lambda: jobs[0].next(10))
+    for job in jobs:
+        while job.next(10)[1]:
+            pass
+    assert lake_tables.sums(with_broker(lake_tables.read(table_format, tmp_path / "t")))[:2] == (60, 60)
+
+
+def send(broker: BackgroundBroker, topic: str, count: int, queues: int = 2) -> None:
+    with Admin(broker.address) as admin, Producer(broker.address, group="p") as producer:
+        admin.create_topic(topic, queues=queues)
+        for number in range(count):
+            producer.post(Message(topic, b"%d" % number), queue_id=number % queues)
+        producer.flush()
+
+
+def with_broker(rows: pa.Table) -> pa.Table:
+    return rows.append_column("brokerName", pa.nulls(len(rows), pa.string()))
+
+
+def test_progress_survives_the_expiry_of_snapshots_and_a_checkpoint(
+    table_format: str, root: Path, tmp_path: Path
+) -> None:
+    Job(table_format, root, tmp_path / "t").next(20)
+    if table_format == "delta":
+        from deltalake import DeltaTable
+
+        table = DeltaTable(tmp_path / "t")
+        table.optimize.compact()
+        table.create_checkpoint()
+        for path in (tmp_path / "t" / "_delta_log").glob("*.json"):
+            if int(path.stem) < table.version():
+                path.unlink()
+    else:
+        iceberg = lake_tables.iceberg(tmp_path / "t")
+        iceberg.append(pa.Table.from_pylist([{"topic": "other"}], arrow_schema(["topic"])))
+        first, last = iceberg.metadata.snapshots
+        iceberg.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
+        assert [snapshot.snapshot_id for snapshot in iceberg.refresh().metadata.snapshots] == [
+            last.snapshot_id
+        ]
+    job = Job(table_format, root, tmp_path / "t")
+    assert sum(job.next(10)[0] for _ in range(6)) == MESSAGES - 20
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_an_iceberg_table_that_was_rolled_back_is_filled_again(
+    root: Path, tmp_path: Path, batches: int
+) -> None:
+    """Also if that was to before the first batch."""
+    job = Job("iceberg", root, tmp_path / "t")
+    table = lake_tables.iceberg(tmp_path / "t")
+    table.append(pa.Table.from_pylist([], arrow_schema(COLUMNS)))
+    for _ in range(batches):
+        job.next(20)
+    first = table.refresh().current_snapshot()
+    job.next(20)
+    table.refresh().manage_snapshots().rollback_to_snapshot(first.snapshot_id).commit()
+    assert Job("iceberg", root, tmp_path / "t").next(100) == (MESSAGES - 20 * batches, False)
+    assert archived("iceberg", tmp_path / "t") == stored(root)
+
+
+def test_columns_that_a_table_lacks_are_added_on_request(
+    run: Run, table_format: str, root: Path, tmp_path: Path
+) -> None:
+    arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
+    run(*arguments, "-o", "select=topic,queueId,queueOffset,body", "--batch-messages", 20, "--batches", 1)
+    refused = run(*arguments, "-o", "select=topic,queueId,queueOffset,body,tags")
+    assert refused.code == ExitCode.FAILED
+    assert "it has no column tags; add them with --evolve" in refused.err
+    fewer = run(*arguments, "-o", "select=body,topic,queueOffset", "--batch-messages", 20, "--batches", 1)
+    assert (fewer.code, fewer.result["rows"]) == (0, 20), fewer.err
+    added = run(*arguments, "-o", "select=topic,queueId,queueOffset,body,tags", "--evolve")
+    assert (added.code, added.result["rows"]) == (0, 20), added.err
+    rows = lake_tables.read(table_format, tmp_path / "t")
+    assert rows.num_rows == MESSAGES
+    assert rows["tags"].null_count == 40
+    assert rows["queueId"].null_count == 20
+    assert sorted(rows["body"].to_pylist()) == sorted(body for *_, body in stored(root))
+
+
+def test_a_column_of_another_type_is_named(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
+    other = pa.schema([("topic", pa.string()), ("body", pa.string())])
+    open_table(table_format, TableOptions(str(tmp_path / "t"), other))
+    refused = run(
+        "archive", "--path", root, "--to", tmp_path / "t", "--format", table_format, "-o", "select=topic,body"
+    )
+    assert refused.code == ExitCode.FAILED
+    assert "its column body is of type string, and that of the messages is binary" in refused.err
+
+
+def test_a_topic_that_was_made_again_and_one_that_has_expired_are_named(
+    run: Run, table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
+) -> None:
+    broker = new_reput_broker()
+    send(broker, "orders", 10)
+    arguments = ("archive", "--server", broker.address, "--topic", "orders", "--format", table_format)
+    arguments += ("--to", str(tmp_path / "t"))
+    assert run(*arguments).result["rows"] == 10
+    with Admin(broker.address) as admin:
+        admin.delete_topic("orders")
+    send(broker, "orders", 30)
+    remade = run(*arguments)
+    assert remade.code == ExitCode.FAILED
+    assert "its topic was deleted and created again" in remade.err
+
+
+def test_messages_that_expired_before_they_were_read_are_named(
+    run: Run, table_format: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
+    run(*arguments, "--batch-messages", 20, "--batches", 1)
+    bounds = copying_module.OfflineStore.bounds
+
+    def expired(self: Any, queues: Any) -> Any:
+        return {queue: found._replace(low=17) for queue, found in bounds(self, queues).items()}
+
+    monkeypatch.setattr(copying_module.OfflineStore, "bounds", expired)
+    lost = run(*arguments)
+    assert lost.code == ExitCode.FAILED
+    assert "queue T/0: messages 10 to 16 are gone" in lost.err
+    assert "failOnDataLoss=false" in lost.err
+    went_on = run(*arguments, "-o", "failOnDataLoss=false")
+    assert (went_on.code, went_on.result["rows"]) == (0, 2 * 13), went_on.err
+
+
+def test_a_topic_is_followed_until_a_signal(
+    run: Run, table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
+) -> None:
+    broker = new_reput_broker()
+    send(broker, "orders", 10)
+
+    def continues() -> None:
+        wait_until(lambda: lake_tables.data_files(tmp_path / "t"))
+        send(broker, "orders", 15)
+        wait_until(lambda: committed() == 25)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def committed() -> int:
+        return int(lake_tables.read(table_format, tmp_path / "t").num_rows)
+
+    other = threading.Thread(target=continues)
+    other.start()
+    arguments = ("--topic", "orders", "--to", tmp_path / "t", "--format", table_format, "--follow")
+    ended = run("archive", "--server", broker.address, *arguments, "--every", "0.05")
+    other.join()
+    assert (ended.code, ended.result["rows"]) == (0, 25), ended.err
+    assert "the table is consistent" in ended.err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_old_versions_are_deleted(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
+    arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
+    tidied = run(*arguments, "--batch-messages", 10, "--keep", 1)
+    assert tidied.code == 0, tidied.err
+    assert ("merged 6 files into 1" if table_format == "delta" else "removed 0 snapshots") in tidied.err
+    assert archived(table_format, tmp_path / "t") == stored(root)
+    job = Job(table_format, root, tmp_path / "t")
+    if table_format == "iceberg":
+        assert job.table.tidy(-60) == "removed 5 snapshots"
+    assert Job(table_format, root, tmp_path / "t").next() == (0, False)
+
+
+@pytest.fixture
+def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("delta", "iceberg"):
+        monkeypatch.delitem(sys.modules, f"reput_pipeline.lake.{name}", raising=False)
+    for name in ("deltalake", "pyiceberg", "pyiceberg.catalog"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("without_libraries")
+def test_a_missing_library_names_its_extra(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
+    refused = run("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
+    assert refused.code == ExitCode.FAILED
+    assert f"pip install ./client '.[{table_format}]'" in refused.err
+    assert "spark" not in refused.err
+
+
+def test_a_table_that_cannot_be_opened_is_named(
+    run: Run, table_format: str, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file.txt").write_text("x")
+    used = run("archive", "--path", root, "--to", tmp_path, "--format", table_format)
+    assert used.code == ExitCode.FAILED
+    assert f"{tmp_path} cannot be opened: the directory is not empty" in used.err
+    if table_format == "delta":
+        away = ["--to", "s3://b/t", "--to-option", "AWS_ENDPOINT_URL=http://127.0.0.1:1"]
+        away += ["--to-option", "AWS_ACCESS_KEY_ID=a", "--to-option", "AWS_SECRET_ACCESS_KEY=b"]
+        away += ["--to-option", "AWS_REGION=x", "--to-option", "max_retries=0"]
+    else:
+        away = ["--to", "w", "--to-option", "uri=http://127.0.0.1:1"]
+    refused = run("archive", "--path", root, "--format", table_format, *away)
+    assert refused.code == ExitCode.FAILED
+    assert "cannot be opened" in refused.err
+    assert "127.0.0.1" in refused.err
+    assert "\x1b" not in refused.err
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--format", "delta", "--file-messages", "7"], "--file-messages"),
+        (["--format", "delta", "--table", "a.b"], "--table"),
+        (["--format", "delta", "--master", "local[2]"], "--master"),
+        (["--format", "delta", "--partition-by", "hour"], "--partition-by"),
+        (["--format", "iceberg", "--partition-by", "tags"], "--partition-by"),
+        (["--evolve"], "--evolve"),
+        (["--keep", "5"], "--keep"),
+    ],
+)
+def test_arguments_of_another_format_are_refused(
+    run: Run, root: Path, tmp_path: Path, given: list[str], named: str
+) -> None:
+    refused = run("archive", "--path", root, "--to", tmp_path / "t", *given)
+    assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, named)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_commit_that_is_always_rejected_ends(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job("delta", root, tmp_path / "t")
+
+    def rejected(*_given: object) -> None:
+        raise TableChanged("busy")
+
+    monkeypatch.setattr(job.table, "append", rejected)
+    with pytest.raises(Exception, match="prevented this one 10 times: busy"):
+        job.next()
+
+
+def test_a_delta_table_is_partitioned_on_request(run: Run, root: Path, tmp_path: Path) -> None:
+    arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", "delta")
+    assert run(*arguments, "--partition-by", "tags").code == 0
+    assert {path.name for path in (tmp_path / "t").glob("tags=*")} == {"tags=tag0", "tags=tag1", "tags=tag2"}
+    assert archived("delta", tmp_path / "t") == stored(root)
+
+
+def test_a_partitioned_iceberg_table_takes_the_messages(run: Run, root: Path, tmp_path: Path) -> None:
+    job = Job("iceberg", root, tmp_path / "t")
+    with lake_tables.iceberg(tmp_path / "t").update_spec() as spec:
+        spec.add_identity("tags")
+    assert sum(job.next(30)[0] for _ in range(2)) == MESSAGES
+    assert archived("iceberg", tmp_path / "t") == stored(root)
