@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline_faults import archive_kinds, replay_kinds, sink_kinds
+from pipeline_faults import archive_kinds, lake_kinds, replay_kinds, sink_kinds
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.scene import Trial
 
@@ -18,6 +18,8 @@ KINDS: dict[str, Callable[[Trial], Outcome]] = {
     "archive: driver killed": archive_kinds.driver_killed,
     "archive: task fails": archive_kinds.task_fails,
     "archive: broker killed": archive_kinds.broker_killed,
+    "lake: delta job killed": lake_kinds.delta_killed,
+    "lake: iceberg job killed": lake_kinds.iceberg_killed,
     "replay: driver killed": replay_kinds.driver_killed,
     "replay: broker killed": replay_kinds.broker_killed,
 }

@@ -1,0 +1,33 @@
+"""The job `archive` to a Delta or Iceberg table under kills: every message is in the table once."""
+
+from __future__ import annotations
+
+from pipeline_faults.outcomes import Outcome
+from pipeline_faults.scene import Trial, scene
+from support import lake_tables
+
+_KILLS = 40
+
+
+def delta_killed(trial: Trial) -> Outcome:
+    """The job to a Delta table is killed under a load."""
+    return _killed("delta", trial)
+
+
+def iceberg_killed(trial: Trial) -> Outcome:
+    """The job to an Iceberg table is killed under a load."""
+    return _killed("iceberg", trial)
+
+
+def _killed(table_format: str, trial: Trial) -> Outcome:
+    outcome = Outcome(rounds=_KILLS)
+    with scene(trial, lake_tables.TOPIC, lake_tables.QUEUES) as found:
+        job = lake_tables.Job(found.broker, table_format, found.directory / "t")
+        lake_tables.kill_and_restart(found.broker, job, _KILLS, trial.random)
+        wanted = lake_tables.read_by_consumer(found.broker.address)
+        there = lake_tables.sums(lake_tables.read(table_format, job.place))
+        outcome.expect(
+            wanted == there, f"rows, distinct, offsets, bytes: {there} in the table, {wanted} sent"
+        )
+        outcome.notes.append(f"{wanted[0]} rows")
+    return outcome
