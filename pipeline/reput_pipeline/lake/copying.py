@@ -40,6 +40,10 @@ from reput_pipeline.source.tasks import read_task
 
 _ATTEMPTS: Final = 10
 """Commits of a batch that other commits may reject, such as those that merge files."""
+BATCH_BYTES: Final = 512 << 20
+"""Bytes of a batch's columns, about: of what the libraries may hold in memory at once."""
+FIRST_BATCH: Final = 10_000
+"""Messages of the first batch, whose size is not known yet."""
 _WAIT_STEP_S: Final = 0.1
 
 
@@ -84,12 +88,15 @@ class Copying:
         self._options = options
         self._schema = schema
         self._expected: dict[QueueKey, int | None] = {}
+        self._message_bytes: float | None = None
+        """Of a message of the last batch."""
 
     def next(self, most: int) -> tuple[int, bool]:
         """Commit the next batch, if there is anything new.
 
         Args:
-            most: approximate number of messages.
+            most: approximate number of messages; fewer if they are larger than `BATCH_BYTES` together, as estimated by
+                the last batch.
 
         Returns:
             The number of its rows, and whether there are more messages already.
@@ -114,7 +121,7 @@ class Copying:
             done = self._table.load(queues, catalog.generations)
             self._check(queues, done.ends)
             start, available = open_ranges(catalog, self._options, done.ends, done.generations)
-            ends = limited(start, available, most)
+            ends = limited(start, available, min(most, self._affordable()))
             changed = {queue: end for queue, end in ends.items() if done.ends.get(queue) != end}
             if not changed:
                 return 0, False
@@ -136,9 +143,16 @@ class Copying:
                     raise rows.error from None  # the libraries pass on its text only
                 raise
         self._expected.update(changed)
+        if ranges:
+            self._message_bytes = rows.bytes / sum(part.size for part in ranges)
         self.rows += rows.count
         self.batches += 1
         return rows.count, ends != available
+
+    def _affordable(self) -> int:
+        if self._message_bytes is None:
+            return FIRST_BATCH
+        return max(1, int(BATCH_BYTES / max(self._message_bytes, 1.0)))
 
     def _check(self, queues: list[QueueKey], ends: Mapping[QueueKey, int]) -> None:
         for queue in queues:
@@ -149,17 +163,19 @@ class Copying:
 
 
 class _Rows:
-    """The batches of a reading: counts rows and keeps its error."""
+    """The batches of a reading: counts rows and bytes, and keeps its error."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
         self.count = 0
+        self.bytes = 0
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
             for batch in self._batches:
                 self.count += batch.num_rows
+                self.bytes += batch.nbytes
                 yield batch
         except Exception as error:
             self.error = error

@@ -12,7 +12,7 @@ import hashlib
 import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties, write_deltalake
@@ -31,7 +31,7 @@ from reput_pipeline.lake.table import (
 )
 from reput_pipeline.source.stream_offsets import encode_offsets
 
-_STATISTICS = (
+_STATISTICS: Final = (
     "topic",
     "queueId",
     "queueOffset",
@@ -43,6 +43,9 @@ _STATISTICS = (
     "timestamp",
 )
 """Columns whose bounds are kept for each file: those that queries select by."""
+
+_ROW_GROUP_ROWS: Final = 131_072
+"""The writer holds a row group in memory."""
 
 
 class DeltaLake(LakeTable):
@@ -136,7 +139,9 @@ class DeltaLake(LakeTable):
                 mode="append",
                 # Columns are found by their names; those that the messages do not have are null.
                 schema_mode="merge",
-                writer_properties=WriterProperties(compression=_codec(self._options.compression)),
+                writer_properties=WriterProperties(
+                    compression=_codec(self._options.compression), max_row_group_size=_ROW_GROUP_ROWS
+                ),
                 commit_properties=CommitProperties(
                     app_transactions=transactions,
                     custom_metadata={

@@ -128,6 +128,20 @@ def test_a_batch_that_fails_leaves_the_table_as_it_was(table_format: str, tmp_pa
     assert archived(table_format, tmp_path / "t") == stored(tmp_path / "s")
 
 
+def test_batches_are_smaller_if_messages_are_large(
+    table_format: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch is small; its bytes tell how many messages the next ones may have."""
+    monkeypatch.setattr(copying_module, "FIRST_BATCH", 10)
+    job = Job(table_format, root, tmp_path / "t")
+    assert job.next(1000) == (10, True)
+    size = read_arrow(root, "T", columns=COLUMNS, end={0: 5, 1: 5}).read_all().nbytes / 10
+    monkeypatch.setattr(copying_module, "BATCH_BYTES", 30.5 * size)
+    assert job.next(1000) == (30, True)
+    assert job.next(1000) == (20, False)
+    assert archived(table_format, tmp_path / "t") == stored(root)
+
+
 def test_another_job_that_commits_first_is_noticed(table_format: str, root: Path, tmp_path: Path) -> None:
     """Both loaded the same progress: the commit of the second one is rejected, and no message is there twice."""
     job, other = (Job(table_format, root, tmp_path / "t") for _ in range(2))
