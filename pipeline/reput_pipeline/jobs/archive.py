@@ -27,6 +27,8 @@ from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
 from reput_pipeline.jobs.table_copies import AWAY_S, copy_to_table, is_broker_away
+from reput_pipeline.lake.as_broker import AsBroker
+from reput_pipeline.lake.copying import open_table
 from reput_pipeline.lake.table import LIBRARIES, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
@@ -57,6 +59,11 @@ TABLE_PARTITIONS = ("topic", "queueId", "tags")
 )
 @click.option("--table", metavar="NAME", help="Iceberg: namespace and name.  [default: reput.messages]")
 @click.option("--evolve", is_flag=True, help="Delta, Iceberg: add columns that the table lacks.")
+@click.option(
+    "--as-broker",
+    metavar="NAME",
+    help="Delta, Iceberg, with --path: the broker of the directory; a job with its --server then continues.",
+)
 @click.option(
     "--to-option",
     "to_options",
@@ -112,6 +119,7 @@ def command(
     table_format: str,
     table: str | None,
     evolve: bool,
+    as_broker: str | None,
     to_options: tuple[str, ...],
     keep_hours: float | None,
     partition_by: str,
@@ -148,17 +156,20 @@ def command(
         )
         if table_format == "delta":
             _refuse("iceberg", ("table",))
+        if as_broker is not None and options.path is None:
+            raise ArgumentError("--as-broker", "is for --path; brokers have their names")
+        table_at = open_table(table_format, wanted)
         return copy_to_table(
             run,
-            table_format,
-            wanted,
+            table_at if as_broker is None else AsBroker(table_at, as_broker),
+            wanted.schema,
             options,
             follow_s=every if follow else None,
             batches=batches,
             most=batch_messages,
             keep_s=None if keep_hours is None else keep_hours * 3600,
         )
-    _refuse("delta or iceberg", ("table", "evolve", "to_options", "keep_hours"))
+    _refuse("delta or iceberg", ("table", "evolve", "as_broker", "to_options", "keep_hours"))
     columns = _partition_columns(partition_by)
     archive = ArchiveDirectory(Path(target).absolute())
     _check_kind(archive, columns if partition_by else None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any, Final
 
+import pyarrow as pa
+
 from reput_pipeline.jobs.outcomes import Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.lake.copying import Copying, Stopping, open_table
-from reput_pipeline.lake.table import TableOptions
+from reput_pipeline.lake.copying import Copying, Stopping
+from reput_pipeline.lake.table import LakeTable
 from reput_pipeline.source.options import SourceOptions
 from reput_protocol.errors import BrokerError
 from reput_protocol.exit_codes import ExitCode
@@ -21,8 +23,8 @@ _TIDY_EVERY_S: Final = 3600.0
 
 def copy_to_table(
     run: JobRun,
-    table_format: str,
-    wanted: TableOptions,
+    table: LakeTable,
+    schema: pa.Schema,
     options: SourceOptions,
     *,
     follow_s: float | None,
@@ -34,16 +36,15 @@ def copy_to_table(
 
     Args:
         run: of the job.
-        table_format: `delta` or `iceberg`.
-        wanted: the table.
+        table: the table.
+        schema: of the rows.
         options: of the source.
         follow_s: seconds to wait for new messages; None: end when there are none.
         batches: most batches.
         most: approximate number of messages of a batch.
         keep_s: age of versions that are deleted; None: none are.
     """
-    table = open_table(table_format, wanted)
-    copying = Copying(table, options, wanted.schema)
+    copying = Copying(table, options, schema)
     stopping = Stopping()
     is_away = False
     tidied_at = monotonic()
@@ -79,7 +80,6 @@ def copy_to_table(
         run.note(table.tidy(keep_s))
     figures: dict[str, Any] = {
         "table": table.where,
-        "format": table_format,
         "source": options.where,
         "batches": copying.batches,
         "rows": copying.rows,

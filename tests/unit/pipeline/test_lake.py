@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -200,7 +201,7 @@ def test_two_jobs_of_different_topics_share_a_table(
     ]
     jobs[0].next(10)
     jobs[1].before_commit(lambda: jobs[0].next(10))
-    for job in jobs:
+    for job in reversed(jobs):
         while job.next(10)[1]:
             pass
     assert lake_tables.sums(with_broker(lake_tables.read(table_format, tmp_path / "t")))[:2] == (60, 60)
@@ -347,6 +348,26 @@ def test_a_topic_is_followed_until_a_signal(
     assert (ended.code, ended.result["rows"]) == (0, 25), ended.err
     assert "the table is consistent" in ended.err
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_broker_continues_after_a_copy_of_its_directory(
+    run: Run, table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
+) -> None:
+    broker = new_reput_broker()
+    send(broker, "orders", 10)
+    wait_until(lambda: read_arrow(broker.data_dir, "orders").read_all().num_rows == 10)
+    shutil.copytree(broker.data_dir, tmp_path / "copy")
+    send(broker, "orders", 15)
+    common = ("archive", "--topic", "orders", "--to", tmp_path / "t", "--format", table_format)
+    copied = run(*common, "--path", tmp_path / "copy", "--as-broker", "broker-a")
+    assert (copied.code, copied.result["rows"]) == (0, 10), copied.err
+    live = run(*common, "--server", broker.address)
+    assert (live.code, live.result["rows"]) == (0, 15), live.err
+    rows = lake_tables.read(table_format, tmp_path / "t")
+    assert lake_tables.sums(rows)[:2] == (25, 25)
+    assert set(rows["brokerName"].to_pylist()) == {"broker-a"}
+    refused = run(*common, "--server", broker.address, "--as-broker", "broker-a")
+    assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--as-broker")
 
 
 def test_old_versions_are_deleted(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
