@@ -60,6 +60,9 @@ class DeltaLake(LakeTable):
         self._options = options
         self._storage = dict(options.settings) or None
         self._table = self._opened()
+        self._version = -1
+        self._found: dict[str, int | None] = {}
+        """Transactions of this version of the table."""
         self._check()
 
     @property
@@ -114,24 +117,30 @@ class DeltaLake(LakeTable):
         """Read what is new in the table's log."""
         try:
             self._table.update_incremental()
-            ends = {queue: self._table.transaction_version(_app_id(queue)) for queue in queues}
+            if self._table.version() != self._version:  # others have committed; a look-up takes about 0.5 ms
+                self._found.clear()
+            self._version = self._table.version()
+            ends = {queue: self._transaction(_app_id(queue)) for queue in queues}
             known = {}
             for (topic, broker), generation in generations.items():
-                found = self._table.transaction_version(_generation_id(topic, broker))
+                found = self._transaction(_generation_id(topic, broker))
                 if found is not None:
                     known[topic, broker] = generation if found == _number(generation) else f"{found:x}"
         except (DeltaError, OSError) as error:
             raise TableUnreachable(self.where, error) from error
         return Progress({queue: end for queue, end in ends.items() if end is not None}, known)
 
+    def _transaction(self, app_id: str) -> int | None:
+        if app_id not in self._found:
+            self._found[app_id] = self._table.transaction_version(app_id)
+        return self._found[app_id]
+
     def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
         """Write files and commit them; the library repeats a commit that no other one contradicts."""
         self._check()
-        transactions = [Transaction(_app_id(queue), end) for queue, end in progress.ends.items()]
-        transactions += [
-            Transaction(_generation_id(topic, broker), _number(generation))
-            for (topic, broker), generation in progress.generations.items()
-        ]
+        versions = {_app_id(queue): end for queue, end in progress.ends.items()}
+        for (topic, broker), generation in progress.generations.items():
+            versions[_generation_id(topic, broker)] = _number(generation)
         try:
             write_deltalake(
                 self._table,
@@ -143,7 +152,7 @@ class DeltaLake(LakeTable):
                     compression=_codec(self._options.compression), max_row_group_size=_ROW_GROUP_ROWS
                 ),
                 commit_properties=CommitProperties(
-                    app_transactions=transactions,
+                    app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],
                     custom_metadata={
                         "reput": json.dumps(encode_offsets(progress.ends, progress.generations))
                     },
@@ -151,6 +160,8 @@ class DeltaLake(LakeTable):
             )
         except CommitFailedError as error:
             raise TableChanged(one_line(error)) from error
+        self._version = self._table.version()
+        self._found.update(versions)
 
     def figures(self) -> dict[str, Any]:
         """Return the version of the table."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,30 @@ def test_a_job_that_needs_spark_says_so(run: Run, root: Path) -> None:
     refused = run("report", "--path", root, "--master", "none")
     assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--master")
     assert "the job report needs Spark" in refused.err
+
+
+_WITHOUT_SPARK = """
+import sys
+
+class NoSpark:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pyspark", "py4j"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[0])
+
+sys.meta_path.insert(0, NoSpark())
+from reput_pipeline.jobs.command_line import run_job
+
+root, target = sys.argv[1:]
+for name, *more in (["archive", "--to", target], ["audit"], ["find", "--text", "body-0007"], ["lag"]):
+    assert run_job(name, ["--path", root, "--master", "none", *more]) == 0, name
+"""
+
+
+def test_spark_need_not_be_installed(root: Path, tmp_path: Path) -> None:
+    arguments = [str(root), str(tmp_path / "a")]
+    ended = subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, *arguments], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert archived(tmp_path / "a") == stored(root)
 
 
 def archived(root: Path) -> list[tuple[int, int, bytes]]:

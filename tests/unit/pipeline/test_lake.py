@@ -23,6 +23,7 @@ from reput_client.errors import DamagedStore
 from reput_pipeline.lake import copying as copying_module
 from reput_pipeline.lake.copying import Copying, open_table
 from reput_pipeline.lake.table import LakeTable, Progress, ProgressMoved, TableChanged, TableOptions
+from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run, runner
@@ -295,8 +296,8 @@ def test_a_topic_that_was_made_again_and_one_that_has_expired_are_named(
 ) -> None:
     broker = new_reput_broker()
     send(broker, "orders", 10)
-    arguments = ("archive", "--server", broker.address, "--topic", "orders", "--format", table_format)
-    arguments += ("--to", str(tmp_path / "t"))
+    arguments = ["archive", "--server", broker.address, "--topic", "orders", "--format", table_format]
+    arguments += ["--to", str(tmp_path / "t")]
     assert run(*arguments).result["rows"] == 10
     with Admin(broker.address) as admin:
         admin.delete_topic("orders")
@@ -311,12 +312,12 @@ def test_messages_that_expired_before_they_were_read_are_named(
 ) -> None:
     arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
     run(*arguments, "--batch-messages", 20, "--batches", 1)
-    bounds = copying_module.OfflineStore.bounds
+    bounds = OfflineStore.bounds
 
     def expired(self: Any, queues: Any) -> Any:
         return {queue: found._replace(low=17) for queue, found in bounds(self, queues).items()}
 
-    monkeypatch.setattr(copying_module.OfflineStore, "bounds", expired)
+    monkeypatch.setattr(OfflineStore, "bounds", expired)
     lost = run(*arguments)
     assert lost.code == ExitCode.FAILED
     assert "queue T/0: messages 10 to 16 are gone" in lost.err
