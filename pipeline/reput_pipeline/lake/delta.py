@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,14 +167,17 @@ class DeltaLake(LakeTable):
         return {"version": self._table.version()}
 
     def tidy(self, keep_s: float) -> str:
-        """Merge small files, delete files that no version of the last `keep_s` has."""
-        merged = self._table.optimize.compact()
+        """Merge small files, delete files that no version of the last `keep_s` has, those of killed jobs included."""
+        try:
+            merged = self._table.optimize.compact()
+        except CommitFailedError as error:
+            return f"merged no files: {one_line(error)}"
         removed = self._table.vacuum(
-            int(timedelta(seconds=keep_s).total_seconds() // 3600),
-            dry_run=False,
-            enforce_retention_duration=False,
+            int(keep_s // 3600), dry_run=False, enforce_retention_duration=False, full=True
         )
-        return f"merged {merged['numFilesRemoved']} files into {merged['numFilesAdded']}, deleted {len(removed)} files"
+        return (
+            f"merged {merged['numFilesRemoved']} files into {merged['numFilesAdded']}, deleted {len(removed)}"
+        )
 
 
 def _types(schema: Schema) -> dict[str, str]:

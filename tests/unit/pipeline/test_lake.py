@@ -373,8 +373,13 @@ def test_a_broker_continues_after_a_copy_of_its_directory(
 
 def test_old_versions_are_deleted(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:
     arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", table_format)
-    tidied = run(*arguments, "--batch-messages", 10, "--keep", 1)
+    run(*arguments, "--batch-messages", 10, "--batches", 5)
+    left = tmp_path / "t" / "part-00000-left-by-a-killed-job.parquet"
+    left.write_bytes(b"")
+    os.utime(left, (1, 1))
+    tidied = run(*arguments, "--keep", 1)
     assert tidied.code == 0, tidied.err
+    assert left.exists() == (table_format == "iceberg")
     assert ("merged 6 files into 1" if table_format == "delta" else "removed 0 snapshots") in tidied.err
     assert archived(table_format, tmp_path / "t") == stored(root)
     job = Job(table_format, root, tmp_path / "t")
@@ -465,3 +470,23 @@ def test_a_partitioned_iceberg_table_takes_the_messages(run: Run, root: Path, tm
         spec.add_identity("tags")
     assert sum(job.next(30)[0] for _ in range(2)) == MESSAGES
     assert archived("iceberg", tmp_path / "t") == stored(root)
+
+
+def test_an_iceberg_table_of_a_rest_catalog(run: Run, root: Path, tmp_path: Path) -> None:
+    """Conflicts are noticed as with the catalog in SQLite."""
+    rest = import_module("support.rest_catalog")
+    with rest.rest_catalog(tmp_path) as (uri, catalog):
+        arguments = ("archive", "--path", root, "--format", "iceberg", "--table", "shop.orders")
+        arguments += ("--to", "here", "--to-option", f"uri={uri}")
+        ran = run(*arguments, "--batch-messages", 20, "--batches", 1)
+        assert (ran.code, ran.result["rows"]) == (0, 20), ran.err
+        schema = arrow_schema()
+        options = parse_source_options({"path": str(root), "subscribe": "T"}, streaming=False)
+        wanted = TableOptions("here", schema, name="shop.orders", settings={"uri": uri})
+        copies = [Copying(open_table("iceberg", wanted), options, schema) for _ in range(2)]
+        assert copies[0].next(10) == (10, True)
+        assert copies[1].next(10) == (10, True)
+        with pytest.raises(ProgressMoved):
+            copies[0].next(10)
+        assert run(*arguments).result["rows"] == 20
+        assert places(catalog.load_table("shop.orders").scan().to_arrow()) == stored(root)
