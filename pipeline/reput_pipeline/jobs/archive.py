@@ -83,7 +83,8 @@ TABLE_PARTITIONS = ("topic", "queueId", "tags")
     "--partition-by",
     default="",
     metavar="COLUMNS",
-    help=f"Columns for directories below the topic: {', '.join(PARTITION_COLUMNS)}, separated by commas.",
+    help=f"Columns for directories below the topic: {', '.join(PARTITION_COLUMNS)}, separated by commas; of a Delta "
+    f"table: {', '.join(TABLE_PARTITIONS)}.",
 )
 @click.option("--compression", type=click.Choice(_CODECS), default="zstd", show_default=True)
 @click.option(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from time import monotonic, sleep
 from types import FrameType
 from typing import Final
@@ -20,7 +19,6 @@ from reput_client.arrow.directory_plan import SEGMENT_SHARE, located, log_files,
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.plan import catalog_of, open_ranges
 from reput_pipeline.lake.table import (
-    LIBRARIES,
     LakeTable,
     LibraryMissing,
     Progress,
@@ -48,24 +46,27 @@ _WAIT_STEP_S: Final = 0.1
 
 
 def open_table(table_format: str, options: TableOptions) -> LakeTable:
-    """Open a table, or create it.
+    """Open a table, or create it; `table_format` is one of `LIBRARIES`.
 
     Raises:
         LibraryMissing: the library of its format is not installed.
         TableUnreachable, SchemaMismatch: as the formats.
     """
+    kind: Callable[[TableOptions], LakeTable]
     try:
-        module = import_module(f"reput_pipeline.lake.{table_format}")
+        if table_format == "delta":
+            from reput_pipeline.lake.delta import DeltaLake
+
+            kind = DeltaLake
+        else:
+            from reput_pipeline.lake.iceberg import IcebergTable
+
+            kind = IcebergTable
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] == "reput_pipeline":
             raise
         raise LibraryMissing(table_format) from missing
-    kinds: dict[str, Callable[[TableOptions], LakeTable]] = {
-        "delta": lambda given: module.DeltaLake(given),
-        "iceberg": lambda given: module.IcebergTable(given),
-    }
-    assert kinds.keys() == LIBRARIES.keys(), "each format has its library"
-    return kinds[table_format](options)
+    return kind(options)
 
 
 class Copying:
