@@ -146,6 +146,8 @@ def command(
         _refuse("parquet", ("same_source", "file_messages"))
         if run.master not in (None, IN_PROCESS):
             raise ArgumentError("--master", f"--format {table_format} needs no Spark; leave it out")
+        if table is not None and (len(parts := table.split(".")) < 2 or not all(parts)):
+            raise ArgumentError("--table", f"{table!r} is not of the form NAMESPACE.NAME")
         wanted = TableOptions(
             target,
             arrow_schema(options.select or options.all_columns),

@@ -432,6 +432,7 @@ def test_a_table_that_cannot_be_opened_is_named(
         (["--format", "delta", "--master", "local[2]"], "--master"),
         (["--format", "delta", "--partition-by", "hour"], "--partition-by"),
         (["--format", "iceberg", "--partition-by", "tags"], "--partition-by"),
+        (["--format", "iceberg", "--table", "orders"], "--table"),
         (["--evolve"], "--evolve"),
         (["--keep", "5"], "--keep"),
     ],
