@@ -26,6 +26,7 @@ from pyiceberg.exceptions import (
     ValidationException,
 )
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 
 from reput_client.arrow.queues import Generations, QueueKey
 from reput_pipeline.lake.table import (
@@ -142,13 +143,14 @@ class IcebergTable(LakeTable):
 
     def tidy(self, keep_s: float) -> str:
         """Remove snapshots older than `keep_s`, except the current one; the library merges no files."""
-        before = len(self._table.metadata.snapshots)
         oldest = datetime.fromtimestamp(time.time(), UTC) - timedelta(seconds=keep_s)
+        table = self._catalog.load_table(self._options.name)
+        before = len(table.metadata.snapshots)
         try:
-            self._table.maintenance.expire_snapshots().older_than(oldest).commit()
+            table.maintenance.expire_snapshots().older_than(oldest).commit()
         except (CommitFailedException, ValidationException) as error:
             return f"removed no snapshots: {one_line(error)}"
-        self._table.refresh()
+        self._table = self._catalog.load_table(self._options.name)
         return f"removed {before - len(self._table.metadata.snapshots)} snapshots"
 
 
@@ -159,12 +161,18 @@ class _Moved(ValidationException):
 class _Unmoved(Table):
     """A table whose commit fails if the progress is neither `before` nor, since a response was lost, its own, `after`.
 
-    After a conflict the library loads the table and repeats the commit, whatever the other commit was.
+    After a conflict the library loads the table and repeats the commit, whatever the other commit was. It copies the
+    metadata some twenty times, at 1 ms for each snapshot in all, so these are left out except the current ones.
     """
 
     def __init__(self, table: Table, before: str | None, after: str) -> None:
         super().__init__(
-            table.name(), table.metadata, table.metadata_location, table.io, table.catalog, table.config
+            table.name(),
+            _current(table.metadata),
+            table.metadata_location,
+            table.io,
+            table.catalog,
+            table.config,
         )
         self._texts = (before, after)
 
@@ -177,7 +185,15 @@ class _Unmoved(Table):
         super().refresh()
         if _progress_in(self) not in self._texts:
             raise _Moved("another commit has changed the progress")
+        self.metadata = _current(self.metadata)
         return self
+
+
+def _current(metadata: TableMetadata) -> TableMetadata:
+    """Return metadata with the snapshots of branches and tags only."""
+    kept = {reference.snapshot_id for reference in metadata.refs.values()}
+    snapshots = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in kept]
+    return metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": []})
 
 
 _NO_PROGRESS: Final = json.dumps(encode_offsets({}, {}))
