@@ -38,7 +38,7 @@ from reput_pipeline.source.tasks import read_task
 
 _ATTEMPTS: Final = 10
 """Commits of a batch that other commits may reject, such as those that merge files."""
-BATCH_BYTES: Final = 512 << 20
+BATCH_BYTES: Final = 256 << 20
 """Bytes of a batch's columns, about: of what the libraries may hold in memory at once."""
 FIRST_BATCH: Final = 10_000
 """Messages of the first batch, whose size is not known yet."""
