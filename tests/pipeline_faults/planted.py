@@ -104,12 +104,48 @@ def replay_without_key() -> None:
     replay._key = lambda manifest, *_: f"replay-{manifest['batch']}-{uuid.uuid4().hex}"
 
 
+def delta_progress_apart() -> None:
+    """the progress of a Delta table is committed after its rows"""
+    from deltalake import CommitProperties
+
+    from reput_pipeline.lake import delta
+
+    write = delta.write_deltalake
+
+    def apart(table: Any, rows: Any, *, commit_properties: CommitProperties, **given: Any) -> None:
+        write(table, rows, **given)
+        table.create_write_transaction([], "append", table.schema(), commit_properties=commit_properties)
+
+    delta.write_deltalake = apart  # type: ignore[assignment]
+
+
+def iceberg_progress_apart() -> None:
+    """the progress of an Iceberg table is committed after its rows"""
+    from pyiceberg.table import Transaction
+
+    from reput_pipeline.lake.iceberg import IcebergTable
+
+    commit, append, set_properties = IcebergTable.append, Transaction.append, Transaction.set_properties
+    kept: dict[str, str] = {}
+
+    def apart(self: IcebergTable, rows: Any, progress: Any) -> None:
+        commit(self, rows, progress)
+        with self._table.transaction() as transaction:
+            set_properties(transaction, kept)
+
+    IcebergTable.append = apart  # type: ignore[method-assign]
+    Transaction.append = lambda self, rows, **_: append(self, rows)  # type: ignore[method-assign,assignment]
+    Transaction.set_properties = lambda _, given: kept.update(given)  # type: ignore[method-assign,assignment,misc]
+
+
 BUGS = (
     Bug("commit_not_remembered", commit_not_remembered, "sink: driver killed", ("after-commit",)),
     Bug("recovery_publishes_all", recovery_publishes_all, "replay: broker killed", ("piece:1",)),
     Bug("decision_forgotten", decision_forgotten, "sink: master killed", ("marking",)),
     Bug("manifest_before_files", manifest_before_files, "archive: driver killed", ("after-manifest",)),
     Bug("names_made_anew", names_made_anew, "archive: driver killed", ("before-manifest",)),
+    Bug("delta_progress_apart", delta_progress_apart, "lake: delta job killed", ()),
+    Bug("iceberg_progress_apart", iceberg_progress_apart, "lake: iceberg job killed", ()),
     Bug("replay_without_key", replay_without_key, "replay: driver killed", ("after-commit",)),
 )
 _planted: list[str] = []

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from support.waiting import wait_until
 TOPIC = "orders"
 QUEUES = 4
 BATCH = 250
+_COMMIT_S = 0.2
 
 
 def read(table_format: str, place: Path, name: str = "reput.messages") -> pa.Table:
@@ -86,17 +87,39 @@ def load(broker: BrokerProcess) -> Iterator[None]:
 
 
 class Job:
-    """The job as a process."""
+    """The job as a process.
 
-    def __init__(self, broker: BrokerProcess, table_format: str, place: Path) -> None:
+    Args:
+        broker: has the topic.
+        table_format: of the table.
+        place: of the table.
+        command: what stands before the arguments of `archive`.
+        environment: of the process; None: this one's.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        table_format: str,
+        place: Path,
+        command: Sequence[str] = (sys.executable, "-m", "reput_cli", "pipeline", "archive"),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.place = place
         self._log = place.parent / "job.log"
-        self._command = [sys.executable, "-m", "reput_cli", "pipeline", "archive", "--server", broker.address]
+        self._command = [*command, "--server", broker.address]
         self._command += ["--topic", TOPIC, "--to", str(place), "--format", table_format]
+        self._environment = environment
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         with self._log.open("a") as log:
-            return subprocess.Popen([*self._command, *more], stdout=subprocess.PIPE, stderr=log, text=True)
+            return subprocess.Popen(
+                [*self._command, *more],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=self._environment,
+            )
 
     def follow(self) -> subprocess.Popen[str]:
         return self.start("--follow", "--every", "0.05", "--batch-messages", str(BATCH))
@@ -125,13 +148,15 @@ def read_by_consumer(address: str) -> tuple[int, int, int, int]:
 def kill_and_restart(broker: BrokerProcess, job: Job, kills: int, rng: random.Random) -> None:
     """Kill a job that follows the topic `kills` times, end it by SIGTERM, and let it read the rest.
 
-    It is killed when some files were written since its start. A file is there before its commit, so that the kill is
-    sometimes between the two.
+    It is killed when some files were written since its start, within the time of a commit, so that the kill is before,
+    within or after it.
     """
     with load(broker):
         for _ in range(kills):
             with job.follow() as process:
                 _wait_for_files(job, process, data_files(job.place) + rng.randrange(1, 6))
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(rng.uniform(0.0, _COMMIT_S))
                 process.kill()
                 assert process.wait() == -signal.SIGKILL
         with job.follow() as process:
