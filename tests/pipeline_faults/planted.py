@@ -106,17 +106,15 @@ def replay_without_key() -> None:
 
 def delta_progress_apart() -> None:
     """the progress of a Delta table is committed after its rows"""
-    from deltalake import CommitProperties
+    from deltalake import CommitProperties, write_deltalake
 
     from reput_pipeline.lake import delta
 
-    write = delta.write_deltalake
-
     def apart(table: Any, rows: Any, *, commit_properties: CommitProperties, **given: Any) -> None:
-        write(table, rows, **given)
+        write_deltalake(table, rows, **given)
         table.create_write_transaction([], "append", table.schema(), commit_properties=commit_properties)
 
-    delta.write_deltalake = apart  # type: ignore[assignment]
+    delta.write_deltalake = apart  # type: ignore[attr-defined,assignment]
 
 
 def iceberg_progress_apart() -> None:
@@ -134,7 +132,7 @@ def iceberg_progress_apart() -> None:
             set_properties(transaction, kept)
 
     IcebergTable.append = apart  # type: ignore[method-assign]
-    Transaction.append = lambda self, rows, **_: append(self, rows)  # type: ignore[method-assign,assignment]
+    Transaction.append = lambda self, rows, **_: append(self, rows)  # type: ignore[method-assign]
     Transaction.set_properties = lambda _, given: kept.update(given)  # type: ignore[method-assign,assignment,misc]
 
 

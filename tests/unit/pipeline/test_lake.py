@@ -477,8 +477,8 @@ def test_an_iceberg_table_of_a_rest_catalog(run: Run, root: Path, tmp_path: Path
     """Conflicts are noticed as with the catalog in SQLite."""
     rest = import_module("support.rest_catalog")
     with rest.rest_catalog(tmp_path) as (uri, catalog):
-        arguments = ("archive", "--path", root, "--format", "iceberg", "--table", "shop.orders")
-        arguments += ("--to", "here", "--to-option", f"uri={uri}")
+        arguments = ["archive", "--path", str(root), "--format", "iceberg", "--table", "shop.orders"]
+        arguments += ["--to", "here", "--to-option", f"uri={uri}"]
         ran = run(*arguments, "--batch-messages", 20, "--batches", 1)
         assert (ran.code, ran.result["rows"]) == (0, 20), ran.err
         schema = arrow_schema()
