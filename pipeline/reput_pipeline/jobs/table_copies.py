@@ -12,7 +12,7 @@ from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.lake.copying import Copying, Stopping
 from reput_pipeline.lake.table import LakeTable
 from reput_pipeline.source.options import SourceOptions
-from reput_protocol.errors import BrokerError
+from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
@@ -91,6 +91,6 @@ def copy_to_table(
 
 def is_broker_away(error: Exception) -> bool:
     """Return whether an error, of this process or a task, means that a broker is away or starting."""
-    if isinstance(error, BrokerError):
+    if isinstance(error, ReputError):
         return error.retryable
     return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)

@@ -112,7 +112,7 @@ class IcebergTable(LakeTable):
         except Exception as error:
             raise TableUnreachable(self.where, error) from error
         ends, known = decode_offsets(json.loads(_progress_in(self._table) or _NO_PROGRESS))
-        return Progress({queue: end for queue, end in ends.items() if queue in set(queues)}, known)
+        return Progress({queue: ends[queue] for queue in queues if queue in ends}, known)
 
     def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
         """Write files and commit them; the library repeats a commit that no other one contradicts."""
@@ -185,8 +185,7 @@ class _Unmoved(Table):
         super().refresh()
         if _progress_in(self) not in self._texts:
             raise _Moved("another commit has changed the progress")
-        self.metadata = _current(self.metadata)
-        return self
+        return self  # with all snapshots: the library looks whether its own is among them
 
 
 def _current(metadata: TableMetadata) -> TableMetadata:

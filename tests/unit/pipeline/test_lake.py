@@ -189,6 +189,29 @@ def test_commits_of_other_programs_are_no_reason_to_end(
     assert places(rows) == stored(root)
 
 
+def test_a_commit_whose_response_was_lost_is_not_repeated(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks like a conflict, and another program commits before the job looks at the table again."""
+    job = Job("iceberg", root, tmp_path / "t")
+    job.next(20)
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException
+
+    commit = SqlCatalog.commit_table
+
+    def losing(*given: Any) -> None:
+        monkeypatch.undo()
+        commit(*given)
+        lake_tables.iceberg(tmp_path / "t").append(pa.Table.from_pylist([], arrow_schema(COLUMNS)))
+        raise CommitFailedException("conflict")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", losing)
+    assert job.next(20) == (20, True)
+    assert job.next(20) == (20, False)
+    assert archived("iceberg", tmp_path / "t") == stored(root)
+
+
 def test_two_jobs_of_different_topics_share_a_table(
     table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
 ) -> None:
