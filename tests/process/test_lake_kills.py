@@ -46,7 +46,7 @@ def test_a_job_waits_for_a_broker_that_is_away(tmp_path: Path) -> None:
         with Admin(broker.address) as admin:
             admin.create_topic(lake_tables.TOPIC, queues=lake_tables.QUEUES)
         send(10)
-        with job.follow() as process:
+        with job.follow("-o", "pullTimeoutMs=1000") as process:
             wait_until(lambda: "batch 1: 10 messages" in job.tail(), what=job.tail)
             broker.kill()
             wait_until(lambda: "waits for the broker" in job.tail(), what=job.tail)

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+from typing_extensions import override
 
 from reput_client.blocking import Message, Producer, PullConsumer
 from support.broker_process import BrokerProcess
@@ -86,6 +88,18 @@ def load(broker: BrokerProcess) -> Iterator[None]:
         sender.join()
 
 
+class _Process(subprocess.Popen[str]):
+    """Is killed where a test fails in its context, which would otherwise wait for its end."""
+
+    @override
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.kill()
+        super().__exit__(kind, error, trace)
+
+
 class Job:
     """The job as a process.
 
@@ -113,7 +127,7 @@ class Job:
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         with self._log.open("a") as log:
-            return subprocess.Popen(
+            return _Process(
                 [*self._command, *more],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -121,8 +135,8 @@ class Job:
                 env=self._environment,
             )
 
-    def follow(self) -> subprocess.Popen[str]:
-        return self.start("--follow", "--every", "0.05", "--batch-messages", str(BATCH))
+    def follow(self, *more: str) -> subprocess.Popen[str]:
+        return self.start("--follow", "--every", "0.05", "--batch-messages", str(BATCH), *more)
 
     def tail(self) -> str:
         return "\n".join(self._log.read_text().splitlines()[-20:])
