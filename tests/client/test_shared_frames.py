@@ -265,7 +265,7 @@ async def test_a_oneway_send_waits_for_nobody_elses_answer(loop_face: Face) -> N
 
 @scenario
 async def test_a_batch_waits_for_nobody_elses_answer(loop_face: Face) -> None:
-    """Whoever drives the sends sleeps until an answer comes; a batch leaves meanwhile."""
+    """The caller that drives the sends sleeps until an answer comes; a batch leaves meanwhile."""
     with FakeBroker(queues=2) as broker:
 
         def withhold(header: Header, body: memoryview) -> Answer:

@@ -35,7 +35,7 @@ def _candidates() -> Iterator[int]:
     """Yield ports without end, below those of outgoing connections; each test worker has its own.
 
     One in sixteen, so that none is where a broker on another one listens as well (its port - 1035, - 2, + 1, + 2). A
-    port comes again only after all others: until a process has taken it, a probe cannot see whom it was given to.
+    port comes again only after all others: until a process has taken it, a probe cannot see that it was given away.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

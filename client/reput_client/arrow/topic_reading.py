@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -12,14 +12,12 @@ from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.batches import LOG_BATCH_ROWS, BatchMaker
 from reput_client.arrow.queues import Generations, QueueKey, QueueRange, Unreadable
 from reput_client.blocking.bulk import BulkReader
-from reput_client.consume.fetch_records import FetchedBlock
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.records import queue_records
 from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
 
-P = ParamSpec("P")
 T = TypeVar("T")
 _BATCH_BYTES: Final = 4 << 20
 """Bytes of blocks that are decoded together: larger batches cost less per message."""
@@ -84,7 +82,7 @@ class TopicReading:
                 # Fetch the first blocks of the next queues while this one is read: in a small micro-batch of many
                 # queues, waiting for one after the other would take most of the time.
                 for coming in ranges[number + _AHEAD - 1 :][:1] if number else ranges[:_AHEAD]:
-                    self._prefetch(coming)
+                    self._ask(self._reader.prefetch, *coming)
                 for block in self._blocks(part):
                     if waiting and (block.queue.broker != waiting[0].queue.broker or size >= _BATCH_BYTES):
                         yield from self._decoded(waiting)
@@ -95,22 +93,10 @@ class TopicReading:
         finally:
             self._reader.close()
 
-    def _prefetch(self, part: QueueRange) -> None:
-        queue, start, end = part
-        self._attempts(
-            self._reader.prefetch,
-            queue.topic,
-            queue.queue_id,
-            start,
-            end,
-            tags=self._tags,
-            generation=self._generations.get((queue.topic, queue.broker)),
-            broker_name=queue.broker,
-        )
-
-    def _fetch(self, queue: QueueKey, start: int, end: int) -> FetchedBlock:
+    def _ask(self, ask: Callable[..., T], queue: QueueKey, start: int, end: int) -> T:
+        """Call a method of the reader for messages of a queue."""
         return self._attempts(
-            self._reader.fetch,
+            ask,
             queue.topic,
             queue.queue_id,
             start,
@@ -125,7 +111,7 @@ class TopicReading:
         tags = self._tags
         while start < end:
             try:
-                found = self._fetch(queue, start, end)
+                found = self._ask(self._reader.fetch, queue, start, end)
             except TopicNotFound as error:
                 # The topic of that name may be another one now.
                 self._lost(
@@ -190,7 +176,7 @@ class TopicReading:
         tags = self._tags
         self._place = str(queue)
         for offset in range(block.start, block.end):
-            found = self._fetch(queue, offset, offset + 1)
+            found = self._ask(self._reader.fetch, queue, offset, offset + 1)
             if found.moved or not len(found.records):
                 if tags == "*" or found.moved:
                     self._lost(queue, f"message {offset} is gone")

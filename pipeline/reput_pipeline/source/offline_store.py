@@ -22,7 +22,7 @@ class OfflineStore(StoreDirectory):
         return found
 
     def committed(self, queue: QueueKey) -> int | None:
-        """Raise AssertionError: a directory is read without a group."""
+        """Raise NotImplementedError: a directory is read without a group, so the planning never asks."""
         raise NotImplementedError(
             f"a store directory is read without a group, and {queue} has no offset of one"
         )
