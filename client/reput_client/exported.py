@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from reput_client.credentials import Credentials as Credentials
     from reput_client.errors import *  # noqa: F403
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
-    from reput_client.produce.accumulator import OnDone as OnDone
+    from reput_client.produce.posted import OnDone as OnDone
     from reput_client.produce.posted import Posted as Posted
     from reput_client.produce.receipts import SendReceipt as SendReceipt
     from reput_client.produce.receipts import TransactionReceipt as TransactionReceipt
@@ -128,8 +128,7 @@ _SHARED: Final = {
     "reput_client.consume.pull": "FoundMessages PullResult PullStatus PulledMessages",
     "reput_client.credentials": "Credentials",
     "reput_client.offset_store": "ReadOffsetType",
-    "reput_client.produce.accumulator": "OnDone",
-    "reput_client.produce.posted": "Posted",
+    "reput_client.produce.posted": "OnDone Posted",
     "reput_client.produce.receipts": "SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
     "reput_client.serialize.avro": "Avro AvroSchema",

@@ -97,7 +97,7 @@ async def _send_delayed(call: Call, message: Message, key: str | None) -> pb.Sen
     producer, ack = call.upstream.producer, call.upstream.options.ack
     message = ordered(message, key)
     text = encode_properties_text(message, None)
-    place = producer._place(message.topic, None, key, call.timeout_s)
+    place = producer._place(message.topic, key, call.timeout_s)
 
     async def put(queue: MessageQueue) -> Answered:
         template = producer._putter.single_template(queue, len(message.body), text, ack, flag=message.flag)

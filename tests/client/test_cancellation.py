@@ -14,7 +14,8 @@ import anyio
 import pytest
 
 from reput_client import Consumer, Message, Producer, PullConsumer
-from reput_client.transport.aio import AnyioEvent, AnyioRuntime
+from reput_client.transport.aio import AnyioRuntime
+from reput_client.transport.runtime import Event
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
 from support.faces import Face, scenario
@@ -40,15 +41,18 @@ class CancellingRuntime(AnyioRuntime):
         if self.scope is not None and self.waits == self.cancel_at:
             self.scope.cancel()
 
-    def event(self) -> AnyioEvent:
-        runtime = self
+    def event(self) -> Event:
+        event, tick = super().event(), self.tick
 
-        class Event(AnyioEvent):
+        class Ticking(Event):
+            def set(self) -> None:
+                event.set()
+
             async def wait(self, timeout_s: float) -> None:
-                runtime.tick()
-                await super().wait(timeout_s)
+                tick()
+                await event.wait(timeout_s)
 
-        return Event()
+        return Ticking()
 
     async def pause(self) -> None:
         self.tick()
@@ -58,9 +62,11 @@ class CancellingRuntime(AnyioRuntime):
         self.tick()
         await super().sleep(seconds)
 
-    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
+    async def wait_readable(
+        self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
+    ) -> None:
         self.tick()
-        await super().wait_readable(sockets, timeout_s)
+        await super().wait_readable(sockets, timeout_s, read)
 
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
         self.tick()

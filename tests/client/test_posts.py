@@ -274,8 +274,8 @@ def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
     waits: Any = None
     terms = Terms(AckLevel.FLUSHED, 1.0)
     block = accumulator.begin(queue, terms, print, 0.0, waits, is_free=True, is_current=True)
-    accumulator.put(block, message, text, size, None)
-    assert accumulator.take(message, terms, None, None, None) is not None
+    accumulator.put(block, message, text, size)
+    assert accumulator.take(message, terms, None) is not None
     assert accumulator.held == 2 * size
 
 

@@ -282,7 +282,9 @@ class BlockingRuntime:
             self._waker = socket.socketpair()
             self._waker[0].setblocking(False)
 
-    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
+    async def wait_readable(
+        self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
+    ) -> None:
         """See `Runtime`."""
         poller = self._poller
         if poller is None or self._polled is not sockets:
@@ -298,6 +300,7 @@ class BlockingRuntime:
                     self._waker[0].recv(1)
             if self._closing:
                 self._close_waker()
+        read()
 
     def _new_poller(self, sockets: tuple[socket.socket, ...]) -> Any:
         self.prepare()

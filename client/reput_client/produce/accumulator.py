@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from reput_client.produce.block import Terms
-from reput_client.produce.posted import Posted
 from reput_client.produce.posted_block import PostedBlock, Waits
 from reput_client.produce.puts import too_large
-from reput_client.produce.queue_selector import named_queue
+from reput_client.produce.queue_selector import QueueChoice, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
 from reput_client.transport.routing import RouteTable
 from reput_protocol.properties import check_properties_size
@@ -26,8 +25,8 @@ BLOCK_MESSAGES: Final = 1024
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
 
-OnDone: TypeAlias = Callable[[Posted], object]
-"""Called with a posted message that has a receipt or an error."""
+InBlock: TypeAlias = tuple[PostedBlock, int]
+"""A message: its block, and its number there."""
 
 
 class Accumulator:
@@ -60,7 +59,7 @@ class Accumulator:
         """Callers that wait for room."""
         self.open: dict[MessageQueue, PostedBlock] = {}
         """In the order of opening."""
-        self._current: dict[str, PostedBlock] = {}
+        self.current: dict[str, PostedBlock] = {}
         """By topic: the open block of messages without a chosen queue."""
         self.last_serial = 0
         """Of the last block opened."""
@@ -69,23 +68,16 @@ class Accumulator:
         self._texts: dict[str | None, bytes] = {}
         """Encoded properties of messages that have only a tag, by tag."""
 
-    def take(
-        self,
-        message: Message,
-        terms: Terms,
-        queue_id: int | None,
-        ordering_key: str | None,
-        on_done: OnDone | None,
-    ) -> Posted | None:
+    def take(self, message: Message, terms: Terms, choice: QueueChoice) -> InBlock | None:
         """Put a message into its open block; None if there is none with room.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if queue_id is None and ordering_key is None:
-            block = self._current.get(message.topic)
+        if choice is None:
+            block = self.current.get(message.topic)
         else:
             route = self._routes.get(message.topic)
-            block = None if route is None else self.open.get(named_queue(route, queue_id, ordering_key))
+            block = None if route is None else self.open.get(named_queue(route, choice))
         if block is None:
             return None
         if (message.delay is not None or message.unique_id is not None) and self.is_alone(message):
@@ -95,12 +87,17 @@ class Accumulator:
         if type(body) is not bytes:
             body = bytes(body)  # the caller may change it
         size = block.fixed + len(body) + len(text)
-        if block.terms != terms or block.size + size > self._block_bytes or self.held + size > self._held_max:
+        if (
+            (block.terms is not terms and block.terms != terms)
+            or block.size + size > self._block_bytes
+            or self.held + size > self._held_max
+            or len(block.bodies) >= BLOCK_MESSAGES
+        ):
             return None
-        if len(block.bodies) >= BLOCK_MESSAGES:
-            return None
-        block.is_free &= queue_id is None and ordering_key is None
-        return self._put(block, message, body, text, size, on_done)
+        if choice is not None:
+            block.is_free = False
+        self.held += size
+        return block, block.put(message, body, text, size)
 
     def size_of(self, message: Message, text: bytes) -> int:
         """Return the size of a message's record, or raise `InvalidMessage`."""
@@ -144,10 +141,6 @@ class Accumulator:
         """Whether callers wait for room that only the open blocks can make."""
         return bool(self.wanting) and self.held == sum(block.size for block in self.open.values())
 
-    def current(self, topic: str) -> PostedBlock | None:
-        """Return the open block of messages without a chosen queue."""
-        return self._current.get(topic)
-
     def fits(self, block: PostedBlock, message: Message, size: int, terms: Terms) -> bool:
         """Whether a message may go into an open block."""
         return (
@@ -174,44 +167,26 @@ class Accumulator:
         block = PostedBlock(self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free)
         self.open[queue] = block
         if is_current:
-            self._current[queue.topic] = block
+            self.current[queue.topic] = block
         return block
 
-    def put(
-        self, block: PostedBlock, message: Message, text: bytes, size: int, on_done: OnDone | None
-    ) -> Posted:
-        """Put a message that fits into an open block."""
+    def put(self, block: PostedBlock, message: Message, text: bytes, size: int) -> int:
+        """Put a message that fits into an open block, and return its number there."""
         block.is_delayed = message.delay is not None
-        return self._put(block, message, bytes(message.body), text, size, on_done)
+        self.held += size
+        return block.put(message, bytes(message.body), text, size)
 
     def close(self, block: PostedBlock) -> None:
         """Stop adding messages to a block."""
         del self.open[block.queue]
-        if self._current.get(block.queue.topic) is block:
-            del self._current[block.queue.topic]
+        if self.current.get(block.queue.topic) is block:
+            del self.current[block.queue.topic]
 
     def withdraw(self, block: PostedBlock, number: int) -> None:
         """Remove a message from an open block."""
         self.held -= block.size
         block.withdraw(number)
         self.held += block.size
-
-    def _put(
-        self,
-        block: PostedBlock,
-        message: Message,
-        body: bytes,
-        text: bytes,
-        size: int,
-        on_done: OnDone | None,
-    ) -> Posted:
-        number = block.put(message, body, text, size)
-        posted = Posted(block, number)
-        if on_done is not None:
-            block.callbacks.append((posted, on_done))
-            block.asked.add(number)
-        self.held += size
-        return posted
 
     def is_alone(self, message: Message) -> bool:
         """Whether a message needs a block of its own."""

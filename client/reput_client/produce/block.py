@@ -6,7 +6,7 @@ an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -95,6 +95,7 @@ class OutgoingBlock(Waiter):
         "texts",
         "unique_ids",
         "unknown",
+        "withdrawn",
     )
 
     on_arrival: Callable[[], None]
@@ -146,6 +147,8 @@ class OutgoingBlock(Waiter):
         """Start of its time to be answered."""
         self.spared = False
         self.not_before = 0.0
+        self.withdrawn: Set[int] = frozenset()
+        """Messages that were removed before it was sealed, by number."""
         self.call: Call | None = None
         self.connection: BrokerConnection | None = None
         self.unknown: MaybeStored | None = None
@@ -269,35 +272,42 @@ class OutgoingBlock(Waiter):
             last = outcome_unknown(self.queue, self.unique_ids, str(error))
         self.finish(None, last)
 
+    def _place(self, number: int) -> int:
+        """Return the message's index among those not removed."""
+        return number - sum(other < number for other in self.withdrawn)
+
     def error_of(self, number: int) -> ReputError | None:
         """Return one message's error, an exception object of its own: tracebacks must not be shared."""
+        place = self._place(number)
         if self.parts:
-            return self.parts[number].error_of(0)
+            return self.parts[place].error_of(0)
         error = self.error
         if error is None:
             return None
         if isinstance(error, SendOutcomeUnknown):
-            unique_id = self.unique_ids[number] if number < len(self.unique_ids) else None
+            unique_id = self.unique_ids[place] if place < len(self.unique_ids) else None
             own: ReputError = outcome_unknown(self.queue, [unique_id], error.reason)
         else:
             own = copy(error)
             if isinstance(own, AckNotReached) and self.receipts is not None:
-                own.receipts = [self.receipts[number]]
+                own.receipts = [self.receipts[place]]
         own.__cause__ = error.__cause__
         return own
 
     def receipt_of(self, number: int) -> SendReceipt | None:
         """Return one message's receipt, or None if it is not stored."""
+        place = self._place(number)
         if self.parts:
-            return self.parts[number].receipt_of(0)
-        return None if self.receipts is None else self.receipts[number]
+            return self.parts[place].receipt_of(0)
+        return None if self.receipts is None else self.receipts[place]
 
     def outcome(self, number: int) -> SendReceipt:
         """Return one message's receipt, or raise its error; the block is decided."""
-        if self.error is not None or self.receipts is None:
-            error = self.error_of(number)
-            if error is not None:
-                raise error
+        if self.error is None and self.receipts is not None:
+            return self.receipts[self._place(number) if self.withdrawn else number]
+        error = self.error_of(number)
+        if error is not None:
+            raise error
         receipt = self.receipt_of(number)
         assert receipt is not None, "what is done without an error is stored"
         return receipt

@@ -17,8 +17,7 @@ from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.link import Link
 from reput_client.produce.posted_block import PostedBlock
 from reput_client.produce.puts import Putter, outcome_unknown
-from reput_client.produce.queue_selector import RoundRobin
-from reput_client.produce.receipts import SendReceipt
+from reput_client.produce.queue_selector import QueueChoice, RoundRobin
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import CallerRuns, Event
@@ -64,8 +63,10 @@ class BlockSender:
         """Of the caller that does the steps; the others sleep."""
         self._sleeps_until = -math.inf
         """When the driver does the next step even if nothing happens."""
-        self._asleep: dict[Event, Callable[[], bool] | None] = {}
-        """Callers that sleep, each with the condition that it waits for; without one, its block wakes it."""
+        self._asleep: dict[Event, None] = {}
+        """Callers that sleep."""
+        self._conditions: dict[Event, Callable[[], bool]] = {}
+        """What they wait for, if that is not a block, which wakes its callers itself."""
         self._have_woken = False
         """Whether sleepers were woken that have not run since, as far as is known."""
         self._heir: Event | None = None
@@ -102,13 +103,13 @@ class BlockSender:
             )
         return link
 
-    def choose(self, route: Route, queue_id: int | None, ordering_key: str | None) -> MessageQueue:
-        """Return the queue for a new block; without `queue_id` and `ordering_key`, past brokers that lag or are away.
+    def choose(self, route: Route, choice: QueueChoice) -> MessageQueue:
+        """Return the queue for a new block; if none is chosen, past brokers that lag or are away.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if len(route.brokers) == 1 or queue_id is not None or ordering_key is not None:
-            return self._selector.choose(route, queue_id, ordering_key)
+        if len(route.brokers) == 1 or choice is not None:
+            return self._selector.choose(route, choice)
         held_up = {name for name in route.brokers if self._is_held_up(name)}
         queue = self._selector.choose(route, left_out=held_up)
         self._faults.chosen(queue.broker_name)
@@ -274,8 +275,8 @@ class BlockSender:
                 event.set()
                 self._have_woken = True
         self.wake()
-        for event, condition in self._asleep.items():
-            if condition is not None and condition():
+        for event, condition in self._conditions.items():
+            if condition():
                 event.set()
 
     def take_answers(self) -> None:
@@ -308,6 +309,7 @@ class BlockSender:
         """In a forked child: drop what the parent sends, and use other ids."""
         self._driver = self._heir = None
         self._asleep.clear()
+        self._conditions.clear()
         self._links.clear()
         self._ids = ids
         for block in list(self._accumulator.open.values()):
@@ -331,15 +333,20 @@ class BlockSender:
 
         One of the callers that wait does the steps for all, and the next one when it leaves.
         """
-        now = self._session.runtime.now
+        runtime, goal = self._session.runtime, _Goal(condition)
         try:
-            while not condition():
-                if now() >= deadline:
+            while not goal.done:
+                if runtime.now() >= deadline:
                     return False
                 if self._driver is None:
-                    await self._drive(condition, deadline)
+                    await self._drive(goal, deadline)
                 else:
-                    await self._sleep(condition, deadline)
+                    event = runtime.event()
+                    self._conditions[event] = condition
+                    try:
+                        await self._sleep(event, deadline - runtime.now())
+                    finally:
+                        del self._conditions[event]
         finally:
             self._hand_over()
         return True
@@ -349,15 +356,16 @@ class BlockSender:
         try:
             while not block.done:
                 if self._driver is None:
-                    await self._drive(lambda: block.done, math.inf)
+                    await self._drive(block, math.inf)
                 else:
                     event = self._session.runtime.event()
                     block.sleepers.append(event)
-                    await self._sleep(None, math.inf, event)
+                    await self._sleep(event, math.inf)
         finally:
-            self._hand_over()
+            if self._asleep:
+                self._hand_over()
 
-    async def _drive(self, condition: Callable[[], bool], deadline: float) -> None:
+    async def _drive(self, goal: OutgoingBlock | _Goal, deadline: float) -> None:
         session = self._session
         waiter = self._driver = Waiter()
         try:
@@ -366,7 +374,7 @@ class BlockSender:
             while True:
                 self._have_woken = False
                 self.step()
-                if condition() or self._stepped_at >= deadline:
+                if goal.done or self._stepped_at >= deadline:
                     return
                 connecting = self._start_connecting(self._stepped_at)
                 if connecting is not None:
@@ -382,13 +390,10 @@ class BlockSender:
         self._hand_over()  # another caller drives meanwhile
         await connecting.connect()
 
-    async def _sleep(
-        self, condition: Callable[[], bool] | None, deadline: float, event: Event | None = None
-    ) -> None:
-        event = event or self._session.runtime.event()
-        self._asleep[event] = condition
+    async def _sleep(self, event: Event, timeout_s: float) -> None:
+        self._asleep[event] = None
         try:
-            await event.wait(deadline if deadline == math.inf else deadline - self._session.runtime.now())
+            await event.wait(timeout_s)
         finally:
             del self._asleep[event]
             if self._heir is event:
@@ -410,8 +415,8 @@ class BlockSender:
                 self._session.runtime.spawn(link.connect, link.connected)
         return None
 
-    async def deliver(self, block: OutgoingBlock) -> Sequence[SendReceipt]:
-        """Send a block and return its receipts, none for a oneway one, or raise its error."""
+    async def deliver(self, block: OutgoingBlock) -> None:
+        """Send a block, and return when it is stored, or the system has taken a oneway one; or raise its error."""
         self.add(block)
         if self._driver is not None:
             self.go_on()
@@ -424,10 +429,22 @@ class BlockSender:
                 self.withdraw([block])
         if block.error is not None:
             raise block.error
-        assert block.receipts is not None, "what is done without an error is stored"
-        return block.receipts
 
     @property
     def interruption(self) -> str | None:
         """Why an interrupt closed the client, or None."""
         return None if self.caller is None else self.caller.interruption
+
+
+class _Goal:
+    """A condition that a caller waits for, in the place of a block."""
+
+    __slots__ = ("_condition",)
+
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition = condition
+
+    @property
+    def done(self) -> bool:
+        """Whether the condition holds."""
+        return self._condition()

@@ -16,6 +16,7 @@ from reput_client.errors import (
 from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.puts import outcome_unknown, too_large
+from reput_client.produce.queue_selector import QueueChoice
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
@@ -71,7 +72,7 @@ class SendOfMany:
 
     Args:
         in_flight: maximum unanswered blocks.
-        queue_id, ordering_key: the queue of all blocks; without both each goes to the next.
+        choice: the queue of all blocks; None: each goes to the next.
     """
 
     def __init__(
@@ -80,15 +81,13 @@ class SendOfMany:
         sender: BlockSender,
         terms: Terms,
         in_flight: int,
-        queue_id: int | None,
-        ordering_key: str | None,
+        choice: QueueChoice,
     ) -> None:
         self._session = session
         self._sender = sender
         self._terms = terms
         self._in_flight = in_flight
-        self._queue_id = queue_id
-        self._ordering_key = ordering_key
+        self._choice = choice
         self._room_from = in_flight - max(1, in_flight // 2)
         """The next blocks are encoded at this many unanswered; the broker handles those meanwhile."""
         self._blocks: list[tuple[int, OutgoingBlock]] = []
@@ -145,9 +144,8 @@ class SendOfMany:
         session = self._session
         deadline = session.deadline(self._terms.timeout_s)
         route = await session.publish_route(group.topic, deadline)
-        queue = self._sender.choose(route, self._queue_id, self._ordering_key)
-        is_free = self._queue_id is None and self._ordering_key is None
-        block = block_of(group, queue, self._terms, is_free=is_free)
+        queue = self._sender.choose(route, self._choice)
+        block = block_of(group, queue, self._terms, is_free=self._choice is None)
         block.on_done = self._on_done
         self._blocks.append((self._begun, block))
         self._begun += len(group.bodies)

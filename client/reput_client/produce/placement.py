@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from reput_client.errors import BrokerNotFound, ConnectFailed, NotABroker
 from reput_client.produce.fault_isolation import FaultIsolation
-from reput_client.produce.queue_selector import RoundRobin
+from reput_client.produce.queue_selector import QueueChoice, RoundRobin
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.errors import (
@@ -65,17 +65,15 @@ class Placement:
         selector: RoundRobin,
         faults: FaultIsolation,
         topic: str,
-        queue_id: int | None,
-        ordering_key: str | None,
+        choice: QueueChoice,
         deadline: float,
     ) -> None:
-        """Place a message of `topic` in queue `queue_id`, or that of `ordering_key`, or without both in any."""
+        """Place a message of `topic`."""
         self._session = session
         self._selector = selector
         self._faults = faults
         self._topic = topic
-        self._queue_id = queue_id
-        self._ordering_key = ordering_key
+        self._choice = choice
         self.deadline = deadline
         self.is_only_broker = True
         self._chosen = False
@@ -96,8 +94,8 @@ class Placement:
         route = session.routes.fresh(topic, session.runtime.now()) or await session.publish_route(
             topic, self.deadline
         )
-        if len(route.brokers) == 1 or self._queue_id is not None or self._ordering_key is not None:
-            self.queue = self._selector.choose(route, self._queue_id, self._ordering_key)
+        if len(route.brokers) == 1 or self._choice is not None:
+            self.queue = self._selector.choose(route, self._choice)
         else:
             self.queue = self._selector.choose(route, left_out=self._left_out(route))
             self._faults.chosen(self.queue.broker_name)

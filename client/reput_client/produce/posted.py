@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.errors import ReputError
@@ -89,6 +89,10 @@ class Posted:
 
     def __hash__(self) -> int:
         return hash((id(self.block), self.number))
+
+
+OnDone: TypeAlias = Callable[[Posted], object]
+"""Called with a posted message that has a receipt or an error."""
 
 
 class _Asking:

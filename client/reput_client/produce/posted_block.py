@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from reput_client.produce.block import OutgoingBlock, Terms
+from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.buffers import Buffer
@@ -46,7 +47,6 @@ class PostedBlock(OutgoingBlock):
         "serial",
         "size",
         "waits",
-        "withdrawn",
     )
 
     def __init__(
@@ -75,9 +75,7 @@ class PostedBlock(OutgoingBlock):
         """Bytes of a record without body and properties, but with the unique id."""
         self.size = 0
         """Bytes of the records."""
-        self.withdrawn: Set[int] = frozenset()
-        """Removed messages, by number."""
-        self.callbacks: deque[tuple[Any, Callable[[Any], object]]] = deque()
+        self.callbacks: deque[tuple[Posted, OnDone]] = deque()
         """With their arguments."""
         self.asked: set[int] = set()
         """Messages whose outcome was reported or is waited for."""
@@ -95,6 +93,11 @@ class PostedBlock(OutgoingBlock):
         self.size += size
         return place + len(self.withdrawn)
 
+    def call_back(self, posted: Posted, on_done: OnDone) -> None:
+        """Have `on_done` called with one of its messages when it is done, which reports the outcome."""
+        self.callbacks.append((posted, on_done))
+        self.asked.add(posted.number)
+
     def withdraw(self, number: int) -> None:
         """Remove a message before the block is sealed."""
         place = self._place(number)
@@ -109,14 +112,6 @@ class PostedBlock(OutgoingBlock):
     def is_empty(self) -> bool:
         """Whether all its messages were removed."""
         return not self.bodies
-
-    def _place(self, number: int) -> int:
-        """Return the message's index among those not removed."""
-        return number - sum(other < number for other in self.withdrawn)
-
-    def receipt_of(self, number: int) -> SendReceipt | None:
-        """As in `OutgoingBlock`, by message number."""
-        return super().receipt_of(self._place(number) if self.withdrawn else number)
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
         """As in `OutgoingBlock`."""
@@ -139,9 +134,9 @@ class PostedBlock(OutgoingBlock):
 
     def error_of(self, number: int) -> ReputError | None:
         """Return one message's error, also after an interrupt."""
-        place = self._place(number)
         reason = None if self.done else self.waits.interruption
         if reason is None:
-            return super().error_of(place)
+            return super().error_of(number)
+        place = self._place(number)
         unique_id = self.unique_ids[place] if place < len(self.unique_ids) else None
         return outcome_unknown(self.queue, [unique_id], reason)

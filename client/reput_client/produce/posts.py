@@ -13,19 +13,19 @@ from functools import partial
 from typing import Final
 
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
-from reput_client.produce.accumulator import Accumulator, OnDone
+from reput_client.produce.accumulator import Accumulator, InBlock
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
-from reput_client.produce.posted import Posted
+from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.posted_block import PostedBlock
 from reput_client.produce.puts import outcome_unknown
+from reput_client.produce.queue_selector import QueueChoice
 from reput_client.produce.receipts import SendReceipt
-from reput_client.transport.routing import Route
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
-from reput_protocol.record.message import Message
+from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 
 log = logging.getLogger("reput_client")
@@ -75,51 +75,40 @@ class Posts:
     # -- taking messages -----------------------------------------------------------------------------------------------
 
     def take(
-        self,
-        message: Message,
-        terms: Terms,
-        queue_id: int | None,
-        ordering_key: str | None,
-        on_done: OnDone | None,
+        self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
     ) -> Posted | None:
         """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
         if self._sender.caller is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
-        return self._accumulator.take(message, terms, queue_id, ordering_key, on_done)
+        taken = self._accumulator.take(message, terms, choice)
+        if taken is None:
+            return None
+        posted = Posted(*taken)
+        if on_done is not None:
+            taken[0].call_back(posted, on_done)
+        return posted
 
     async def post(
-        self,
-        message: Message,
-        terms: Terms,
-        queue_id: int | None,
-        ordering_key: str | None,
-        on_done: OnDone | None,
+        self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
     ) -> Posted:
         """Do what is due, let other tasks run, and add a message as soon as there is room."""
         self._check_open()
         await self._attend()
         await self._session.runtime.pause()
-        posted = await self._take(message, terms, queue_id, ordering_key, on_done)
+        posted = Posted(*await self._take(message, terms, choice, on_done))
         self._ensure_task()
         return posted
 
-    async def send(
-        self, message: Message, terms: Terms, queue_id: int | None, ordering_key: str | None
-    ) -> SendReceipt:
+    async def send(self, message: Message, terms: Terms, choice: QueueChoice) -> SendReceipt:
         """Send a message in a block with others that come soon; return its receipt or raise like `Producer.send`.
 
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
-        accumulator, sender = self._accumulator, self._sender
-        posted = accumulator.take(message, terms, queue_id, ordering_key, None)
-        if posted is None:
-            self._check_open()
-            posted = await self._take(message, terms, queue_id, ordering_key, None)
-        block, number = posted.block, posted.number
-        assert isinstance(block, PostedBlock), "the accumulator has no others"
+        taken = self._accumulator.take(message, terms, choice)
+        block, number = taken or await self._take(message, terms, choice)
         block.asked.add(number)
         try:
-            await sender.wait_for(block)
+            await self._sender.wait_for(block)
         except ClientClosed as closed:  # from an interrupt
             raise outcome_unknown(block.queue, (), str(closed)) from closed
         finally:
@@ -143,15 +132,11 @@ class Posts:
         self._on_done(block)
 
     async def _take(
-        self,
-        message: Message,
-        terms: Terms,
-        queue_id: int | None,
-        ordering_key: str | None,
-        on_done: OnDone | None,
-    ) -> Posted:
+        self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None = None
+    ) -> InBlock:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
+        self._check_open()
         text = accumulator.text_of(message)
         size = accumulator.size_of(message, text)
         now = session.runtime.now()
@@ -160,71 +145,56 @@ class Posts:
             route = session.routes.fresh(message.topic, now)
             if route is None:
                 route = await session.publish_route(message.topic, deadline)
-            self._check_open()
+                self._check_open()
             if accumulator.has_room(size):
                 break
             await self._make_room(size, deadline)
-        # No wait from here on.
-        return self._put(message, text, size, terms, route, queue_id, ordering_key, on_done)
-
-    def _put(
-        self,
-        message: Message,
-        text: bytes,
-        size: int,
-        terms: Terms,
-        route: Route,
-        queue_id: int | None,
-        ordering_key: str | None,
-        on_done: OnDone | None,
-    ) -> Posted:
-        """Add a message to an open block, or to a new one; a block it replaces is sent. Never waits."""
-        accumulator, sender, left = self._accumulator, self._sender, False
+        # No wait from here on. A block that the message does not fit into is sent.
+        sender, left = self._sender, False
         alone = accumulator.is_alone(message)
-        is_free = queue_id is None and ordering_key is None
-        is_current = is_free and not alone
-        block = accumulator.current(message.topic) if is_current else None
+        block = accumulator.current.get(message.topic) if choice is None and not alone else None
         if block is not None and not accumulator.fits(block, message, size, terms):
             sender.seal(block)
             block, left = None, True
         if block is None:
-            queue = sender.choose(route, queue_id, ordering_key)
+            queue = sender.choose(route, choice)
             block = accumulator.open.get(queue)
             if block is not None and not accumulator.fits(block, message, size, terms):
                 sender.seal(block)
                 block, left = None, True
             if block is None:
-                now = self._session.runtime.now()
-                if terms.counts_silence_only:
-                    due_at, grows_until = now + (self._linger_s or POST_LINGER_S), now + terms.timeout_s
-                else:
-                    due_at = now + self._linger_s
-                    grows_until = due_at + _GROWS_S
-                block = accumulator.begin(
-                    queue,
-                    terms,
-                    self._on_done,
-                    due_at,
-                    self,
-                    is_free=is_free,
-                    is_current=is_current,
-                )
-                block.grows_until = grows_until
-                block.since = now
-                self._unfinished[block.serial] = block
-                if terms.counts_silence_only:
-                    _unfinished.add(self)
-                    sender.require_step(due_at)
-                elif sender.is_driven:
-                    sender.require_step(grows_until if sender.is_busy(queue) else due_at)
-        block.is_free &= is_free
-        posted = accumulator.put(block, message, text, size, on_done)
+                block = self._begin(queue, terms, is_free=choice is None, alone=alone)
+        if choice is not None:
+            block.is_free = False
+        number = accumulator.put(block, message, text, size)
+        if on_done is not None:
+            block.call_back(Posted(block, number), on_done)
         if alone:
             sender.seal(block)
             left = True
         if left:
             sender.go_on()
-        return posted
+        return block, number
+
+    def _begin(self, queue: MessageQueue, terms: Terms, *, is_free: bool, alone: bool) -> PostedBlock:
+        sender, now = self._sender, self._session.runtime.now()
+        if terms.counts_silence_only:
+            due_at, grows_until = now + (self._linger_s or POST_LINGER_S), now + terms.timeout_s
+        else:
+            due_at = now + self._linger_s
+            grows_until = due_at + _GROWS_S
+        block = self._accumulator.begin(
+            queue, terms, self._on_done, due_at, self, is_free=is_free, is_current=is_free and not alone
+        )
+        block.grows_until = grows_until
+        block.since = now
+        self._unfinished[block.serial] = block
+        if terms.counts_silence_only:
+            _unfinished.add(self)
+            sender.require_step(due_at)
+        elif sender.is_driven:
+            sender.require_step(grows_until if sender.is_busy(queue) else due_at)
+        return block
 
     async def _make_room(self, size: int, deadline: float) -> None:
         accumulator, started_at = self._accumulator, self._session.runtime.now()

@@ -19,8 +19,8 @@ from reput_client.errors import (
     RegistryUnavailable,
     SchemaNotFound,
 )
-from reput_client.produce.accumulator import Accumulator, OnDone
-from reput_client.produce.block import Terms
+from reput_client.produce.accumulator import Accumulator
+from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.fault_isolation import FaultIsolation
 from reput_client.produce.many import (
@@ -33,11 +33,11 @@ from reput_client.produce.many import (
     texts_of,
 )
 from reput_client.produce.placement import Placement
-from reput_client.produce.posted import Posted
+from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, check_single
-from reput_client.produce.queue_selector import RoundRobin, ordered
+from reput_client.produce.queue_selector import QueueChoice, RoundRobin, choice_of, ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
@@ -260,7 +260,7 @@ class Producer(Client):
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._send_terms.get((ack, timeout_s)) or self._terms_of_sends(ack, timeout_s)
-        return await self._posts.send(message, terms, queue_id, ordering_key)
+        return await self._posts.send(message, terms, choice_of(queue_id, ordering_key))
 
     @traced(of_copy)
     async def forward(
@@ -299,8 +299,9 @@ class Producer(Client):
         own_ids = {} if unique_id is None else {0: unique_id}
         sys_flag = message.sys_flag & MessageSysFlag.PUT_MASK
         copies = Group(topic, [body], [text], [message.flag], own_ids, sys_flag=sys_flag)
-        [receipt] = await self._deliver(copies, self._terms_of_sends(ack, timeout_s), queue_id, ordering_key)
-        return receipt
+        terms = self._terms_of_sends(ack, timeout_s)
+        block = await self._deliver(copies, terms, choice_of(queue_id, ordering_key))
+        return block.outcome(0)
 
     @traced(of_message)
     async def send_oneway(
@@ -324,7 +325,7 @@ class Producer(Client):
         message = ordered(self._serialized(message), ordering_key)
         [group] = groups_of([message], self._limits(1))
         terms = self._terms(AckLevel.PAGE_CACHE, timeout_s, counts_silence_only=False, is_oneway=True)
-        await self._deliver(group, terms, queue_id, ordering_key)
+        await self._deliver(group, terms, choice_of(queue_id, ordering_key))
 
     @traced(of_message)
     async def request(
@@ -356,7 +357,7 @@ class Producer(Client):
             timeout_s = self._session.timeout_s
         message = ordered(self._serialized(message), ordering_key)
         unique_id = self._id_of(message)
-        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
+        place = self._place(message.topic, choice_of(queue_id, ordering_key), timeout_s)
         return await place.until_taken(
             lambda queue: self._requests.ask(
                 queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_only_broker
@@ -433,16 +434,13 @@ class Producer(Client):
             )
         )
         terms = self._terms(ack, timeout_s, retries=self._options.retries, counts_silence_only=False)
-        route = await self._session.publish_route(topic, self._session.deadline(timeout_s))
-        queue = self._sender.choose(route, queue_id, ordering_key)
+        choice = choice_of(queue_id, ordering_key)
         receipts: list[SendReceipt] = []
         try:
             for group in groups:
-                # The first block may go to another broker; the others follow it.
-                is_free = not receipts and queue_id is None and ordering_key is None
-                block = block_of(group, queue, terms, is_free=is_free)
-                receipts += await self._sender.deliver(block)
-                queue = block.queue
+                block = await self._deliver(group, terms, choice)
+                receipts += block.receipts or ()
+                choice = block.queue  # the first block may have gone to any broker; the others follow it
         except AckNotReached as error:
             error.receipts[:0] = receipts
             raise
@@ -508,9 +506,8 @@ class Producer(Client):
         texts = texts_of(topic, count, id_text_bytes(self._ids), tag, tags, keys, properties, flag)
         serialize = None if values is None else self._serialize
         groups = groups_of_bodies(topic, items, texts, flag, self._limits(batch), serialize)
-        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, queue_id, ordering_key).run(
-            groups
-        )
+        choice = choice_of(queue_id, ordering_key)
+        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, choice).run(groups)
 
     async def post(
         self,
@@ -550,17 +547,17 @@ class Producer(Client):
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
-        posts = self._posts
+        posts, choice = self._posts, choice_of(queue_id, ordering_key)
         if self._tracing is not None:
             with self._tracing.sending(message) as sending:
                 message = sending.injected(message)
-                posted = posts.take(message, terms, queue_id, ordering_key, on_done) or await posts.post(
-                    message, terms, queue_id, ordering_key, on_done
+                posted = posts.take(message, terms, choice, on_done) or await posts.post(
+                    message, terms, choice, on_done
                 )
                 sending.of_posted(posted)
                 return posted
-        return posts.take(message, terms, queue_id, ordering_key, on_done) or await posts.post(
-            message, terms, queue_id, ordering_key, on_done
+        return posts.take(message, terms, choice, on_done) or await posts.post(
+            message, terms, choice, on_done
         )
 
     async def flush(self) -> None:
@@ -617,28 +614,21 @@ class Producer(Client):
             self._send_terms[ack, timeout_s] = terms
         return terms
 
-    async def _deliver(
-        self, group: Group, terms: Terms, queue_id: int | None, ordering_key: str | None
-    ) -> Sequence[SendReceipt]:
-        """Send a group as one block; see `BlockSender.deliver`."""
+    async def _deliver(self, group: Group, terms: Terms, choice: QueueChoice) -> OutgoingBlock:
+        """Send a group as one block, and return that; see `BlockSender.deliver`."""
         started_at = self._session.runtime.now()
         route = await self._session.publish_route(group.topic, started_at + terms.timeout_s)
-        queue = self._sender.choose(route, queue_id, ordering_key)
-        is_free = queue_id is None and ordering_key is None
-        block = block_of(group, queue, terms, is_free=is_free)
+        block = block_of(group, self._sender.choose(route, choice), terms, is_free=choice is None)
         block.since = started_at
-        return await self._sender.deliver(block)
+        await self._sender.deliver(block)
+        return block
 
-    def _send_of_many(
-        self, terms: Terms, in_flight: int, queue_id: int | None, ordering_key: str | None
-    ) -> SendOfMany:
-        return SendOfMany(self._session, self._sender, terms, in_flight, queue_id, ordering_key)
+    def _send_of_many(self, terms: Terms, in_flight: int, choice: QueueChoice) -> SendOfMany:
+        return SendOfMany(self._session, self._sender, terms, in_flight, choice)
 
-    def _place(
-        self, topic: str, queue_id: int | None, ordering_key: str | None, timeout_s: float | None
-    ) -> Placement:
+    def _place(self, topic: str, choice: QueueChoice, timeout_s: float | None) -> Placement:
         deadline = self._session.deadline(timeout_s)
-        return Placement(self._session, self._selector, self._faults, topic, queue_id, ordering_key, deadline)
+        return Placement(self._session, self._selector, self._faults, topic, choice, deadline)
 
     def _serialized(self, message: Message) -> Message:
         """Return the message with the body for its value, or itself if it has a body.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Container
 from copy import copy
+from typing import TypeAlias
 
 from reput_client.errors import NoQueue
 from reput_client.transport.routing import Route
@@ -15,6 +16,14 @@ from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.message import Message, MessageQueue
 
 _I32_MIN = -0x8000_0000
+
+QueueChoice: TypeAlias = int | str | MessageQueue | None
+"""The number of a queue, an ordering key, or the queue itself; None: the next one, or another if that is refused."""
+
+
+def choice_of(queue_id: int | None, ordering_key: str | None) -> QueueChoice:
+    """Return what the arguments of a send choose: the number comes before the key."""
+    return ordering_key if queue_id is None else queue_id
 
 
 def queue_by_key(route: Route, ordering_key: str) -> MessageQueue:
@@ -53,12 +62,11 @@ def ordered(message: Message, ordering_key: str | None) -> Message:
     return message
 
 
-def named_queue(route: Route, queue_id: int | None, ordering_key: str | None) -> MessageQueue:
-    """Return the queue of this number or ordering key, one of which is given; raises `InvalidMessage`, `NoQueue`."""
-    if queue_id is not None:
-        return queue_by_id(route, queue_id)
-    assert ordering_key is not None, "one of them is given"
-    return queue_by_key(route, ordering_key)
+def named_queue(route: Route, choice: int | str | MessageQueue) -> MessageQueue:
+    """Return the chosen queue; raises `InvalidMessage` or `NoQueue`."""
+    if isinstance(choice, int):
+        return queue_by_id(route, choice)
+    return queue_by_key(route, choice) if isinstance(choice, str) else choice
 
 
 class RoundRobin:
@@ -68,19 +76,13 @@ class RoundRobin:
         self._first = first
         self._next: dict[str, int] = {}
 
-    def choose(
-        self,
-        route: Route,
-        queue_id: int | None = None,
-        ordering_key: str | None = None,
-        left_out: Container[str] = (),
-    ) -> MessageQueue:
-        """Return the queue of this number or ordering key, or the next writable one, past the brokers in `left_out`.
+    def choose(self, route: Route, choice: QueueChoice = None, left_out: Container[str] = ()) -> MessageQueue:
+        """Return the chosen queue, or the next writable one, past the brokers in `left_out`.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if queue_id is not None or ordering_key is not None:
-            return named_queue(route, queue_id, ordering_key)
+        if choice is not None:
+            return named_queue(route, choice)
         queues = route.writable
         if not queues:
             raise NoQueue(route.topic, "writable queue")

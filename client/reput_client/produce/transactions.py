@@ -11,7 +11,7 @@ from typing import Final, Self, TypeAlias
 from reput_client.errors import AckNotReached
 from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.puts import check_ack, result_of, single_receipt
-from reput_client.produce.queue_selector import ordered
+from reput_client.produce.queue_selector import choice_of, ordered
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
 from reput_client.produce.transaction_checks import (
@@ -180,7 +180,7 @@ class TransactionProducer(Producer):
         text = encode_properties_text(message, unique_id) + encode_properties(added)
         # A local transaction must not have run for a half message that the loss of one machine takes away.
         level = AckLevel.REPLICATED if self._ack is AckLevel.REPLICATED else AckLevel.FLUSHED
-        place = self._place(message.topic, queue_id, ordering_key, timeout_s)
+        place = self._place(message.topic, choice_of(queue_id, ordering_key), timeout_s)
 
         async def put(queue: MessageQueue) -> tuple[Call, SendReceipt]:
             template = self._putter.single_template(

@@ -1,11 +1,12 @@
 """The runtime for trio and asyncio programs, built on anyio.
 
 A client needs no task to read, and owns no task group: the caller that waits for an answer reads the sockets (see
-`pump.py`). So
-clients may be closed in any order and from any task, and leaving an `async for` early leaves nothing running.
+`pump.py`). So clients may be closed in any order and from any task, and leaving an `async for` early leaves nothing
+running.
 
-Under trio, waits are anyio's. Under asyncio they are futures of the loop, because anyio's cost more there than the rest
-of a `send`: each registers the socket, removes it again, and opens a cancel scope for its timeout.
+Under trio, waits are anyio's, and events are trio's. Under asyncio they are futures of the loop, because anyio's cost
+more there than the rest of a `send`: each registers the socket, removes it again, and opens a cancel scope for its
+timeout. The loop's callback reads before it wakes the task, so that the loop does not report the same bytes once more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -72,7 +74,7 @@ class SocketWatch:
         self._registered: dict[socket.socket, int] = {}
         self._sockets: tuple[socket.socket, ...] = ()
         self._future: asyncio.Future[None] | None = None
-        self._has_woken = False
+        self._read: Callable[[], object] = _nothing
         self._timer: asyncio.TimerHandle | None = None
         self._ends_at = math.inf
 
@@ -81,9 +83,12 @@ class SocketWatch:
         """Whether it was made in the running loop; a client may be used in several, one after the other."""
         return self._loop is asyncio.get_running_loop()
 
-    async def wait(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
-        """Return when a socket is readable, after `interrupt` or after `timeout_s`; may return early."""
+    async def wait(
+        self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
+    ) -> None:
+        """See `Runtime.wait_readable`. Raises what `read` raises."""
         loop = self._loop
+        self._read = read
         if sockets is not self._sockets or len(self._registered) != len(sockets):
             self._register(sockets)
         self._future = loop.create_future()
@@ -121,15 +126,16 @@ class SocketWatch:
 
     def _on_readable(self) -> None:
         future = self._future
-        if self._has_woken:
-            # Reported again before the woken task could read. New data is reported once more.
-            self._has_woken = False
-        elif future is None:
+        if future is None:
             for descriptor in self._registered.values():
                 self._loop.remove_reader(descriptor)
             self._registered.clear()
-        else:
-            self._has_woken = True
+        elif not future.done():  # else the task has been woken, and its next wait hears of this once more
+            try:
+                self._read()
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
             _wake(future)
 
     def _set_timer(self) -> None:
@@ -154,18 +160,22 @@ def _watch() -> SocketWatch | None:
     return SocketWatch() if has_readers else None
 
 
+def _nothing() -> None: ...
+
+
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done() and not future.get_loop().is_closed():
         future.set_result(None)
 
 
-class AnyioEvent:
-    """An event of the running loop."""
+class TrioEvent:
+    """An event of trio's loop."""
 
     __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        # Not anyio's, which first finds out each time which loop runs. Not imported: other programs do not need it.
+        self._event = sys.modules["trio"].Event()
 
     def set(self) -> None:
         """See `Event`."""
@@ -185,6 +195,7 @@ class AnyioRuntime:
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
+        self._new_event: Callable[[], Event] = AsyncioEvent
         self._reading: anyio.CancelScope | None = None
         self._watch: SocketWatch | None = None  # under asyncio
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}
@@ -199,16 +210,18 @@ class AnyioRuntime:
     def _find_loop(self) -> Callable[[], float]:
         """Return the running loop's clock; finding the loop each time would cost more than the clock."""
         if _running_in_trio():
+            self._new_event = TrioEvent
             clock: Callable[[], float] = sys.modules["trio"].lowlevel.current_clock().current_time
             return clock
         self._watch = _watch()
-        return asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
 
     def event(self) -> Event:
         """See `Runtime`."""
         if self._clock is None:
             self._clock = self._find_loop()
-        return AnyioEvent() if self._watch is None else AsyncioEvent()
+        return self._new_event()
 
     async def pause(self) -> None:
         """See `Runtime`."""
@@ -221,14 +234,16 @@ class AnyioRuntime:
     def prepare(self) -> None:
         """See `Runtime`: the event loop has what it needs."""
 
-    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
+    async def wait_readable(
+        self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
+    ) -> None:
         """See `Runtime`."""
         if self._clock is None:
             self._clock = self._find_loop()
         if self._watch is not None and not self._watch.is_of_running_loop:
             self._watch = _watch()
         if self._watch is not None:
-            await self._watch.wait(sockets, timeout_s)
+            await self._watch.wait(sockets, timeout_s, read)
             return
         with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as scope:
             self._reading = scope
@@ -240,6 +255,7 @@ class AnyioRuntime:
                     await _wait_any_readable(sockets)
             finally:
                 self._reading = None
+        read()
 
     def interrupt(self) -> None:
         """See `Runtime`."""

@@ -120,11 +120,8 @@ class Pump:
                     self._unattended = False
                     self._reader = waiter
                     try:
-                        await runtime.wait_readable(self._sockets, remaining)
-                        if alone and len(connections) == 1:
-                            connections[0].read_ready()
-                        else:
-                            self._read_all()
+                        read = connections[0].read_ready if alone else self._read_all
+                        await runtime.wait_readable(self._sockets, remaining, read)
                     finally:
                         self._reader = None
                 else:
@@ -181,8 +178,7 @@ class Pump:
     async def _read(self, waiter: Waiter, timeout_s: float) -> None:
         self._reader = waiter
         try:
-            await self._runtime.wait_readable(self._sockets, timeout_s)
-            self._read_all()
+            await self._runtime.wait_readable(self._sockets, timeout_s, self._read_all)
         finally:
             self._reader = None
 

@@ -48,11 +48,14 @@ class Runtime(Protocol):
             OSError: the operating system refuses.
         """
 
-    async def wait_readable(self, sockets: tuple[socket.socket, ...], timeout_s: float) -> None:
-        """Return when a socket is readable, `interrupt` was called, or `timeout_s` has passed. One caller at a time.
+    async def wait_readable(
+        self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
+    ) -> None:
+        """Call `read` when a socket is readable, and return; also after `interrupt` or `timeout_s`.
 
-        May return early; the caller checks, and passes the same tuple object while the sockets are the same, so that
-        the runtime can recognise it.
+        One caller at a time. `read` takes what has arrived, without waiting; it may be called, and the wait may end,
+        with nothing to read. The caller passes the same tuple object while the sockets are the same, so that the
+        runtime can recognise it.
         """
 
     def interrupt(self) -> None:

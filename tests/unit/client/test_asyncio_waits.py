@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import socket
 import sys
@@ -22,6 +21,10 @@ if TYPE_CHECKING:
 Ts = TypeVarTuple("Ts")
 SOON_S = 10.0
 """Passes only on failure."""
+
+
+def unexpected() -> None:
+    raise AssertionError("there is nothing to read")
 
 
 @pytest.fixture
@@ -61,20 +64,23 @@ def run(work: Coroutine[Any, Any, None]) -> CountingLoop:
 
 def test_a_socket_is_registered_once_for_many_waits(ends: tuple[socket.socket, socket.socket]) -> None:
     near, far = ends
-    waits = 0
+    waits, got = 0, b""
+
+    def read() -> None:
+        nonlocal got
+        got += near.recv(10)
 
     async def work() -> None:
-        nonlocal waits
+        nonlocal waits, got
         watch = SocketWatch()
         sockets = (near,)
         for number in range(50):
             far.send(bytes([number]))
-            while True:
-                await watch.wait(sockets, SOON_S)
+            got = b""
+            while not got:
+                await watch.wait(sockets, SOON_S, read)
                 waits += 1
-                with contextlib.suppress(BlockingIOError):
-                    assert near.recv(10) == bytes([number])
-                    break
+            assert got == bytes([number])
         watch.forget(near)
 
     loop = run(work())
@@ -91,16 +97,16 @@ def test_data_without_a_waiter_does_not_keep_the_loop_busy(
         watch = SocketWatch()
         sockets = (near,)
         far.send(b"a")
-        await watch.wait(sockets, SOON_S)
-        near.recv(10)
+        await watch.wait(sockets, SOON_S, lambda: near.recv(10))
         far.send(b"b")
         loop = asyncio.get_running_loop()
         assert isinstance(loop, CountingLoop)
         before = loop.turns
         await asyncio.sleep(0.05)
         assert loop.turns - before < 10
-        await watch.wait(sockets, SOON_S)
-        assert near.recv(10) == b"b", "the next wait hears of it all the same"
+        got: list[bytes] = []
+        await watch.wait(sockets, SOON_S, lambda: got.append(near.recv(10)))
+        assert got == [b"b"], "the next wait hears of it all the same"
 
     run(work())
 
@@ -114,15 +120,14 @@ def test_time_limits_that_come_and_go_are_each_kept(ends: tuple[socket.socket, s
         sockets = (near,)
         for limit_s in (0.05, 0.01, 0.03, 0.0):
             started_at = loop.time()
-            await watch.wait(sockets, limit_s)
+            await watch.wait(sockets, limit_s, unexpected)
             assert limit_s <= loop.time() - started_at < SOON_S / 2
         for first_s, second_s in ((SOON_S, 0.02), (0.02, 0.06), (math.inf, 0.02)):
             far.send(b"x")
-            await watch.wait(sockets, first_s)
-            near.recv(10)
+            await watch.wait(sockets, first_s, lambda: near.recv(10))
             started_at = loop.time()
             while loop.time() - started_at < second_s:
-                await watch.wait(sockets, second_s - (loop.time() - started_at))
+                await watch.wait(sockets, second_s - (loop.time() - started_at), unexpected)
             assert loop.time() - started_at < SOON_S / 2
 
     run(work())
@@ -135,9 +140,9 @@ def test_an_interrupt_and_a_closed_socket_end_the_wait(ends: tuple[socket.socket
         watch = SocketWatch()
         loop = asyncio.get_running_loop()
         loop.call_later(0.01, watch.interrupt)
-        await watch.wait((near,), SOON_S)
+        await watch.wait((near,), SOON_S, unexpected)
         loop.call_later(0.01, watch.forget, near)
-        await watch.wait((near,), SOON_S)
+        await watch.wait((near,), SOON_S, unexpected)
         watch.interrupt()  # without a waiter
         assert loop.remove_reader(near.fileno()) is False, "it is registered no more"
 
@@ -147,16 +152,16 @@ def test_an_interrupt_and_a_closed_socket_end_the_wait(ends: tuple[socket.socket
 def test_several_sockets_are_watched_and_others_next_time(ends: tuple[socket.socket, socket.socket]) -> None:
     near, far = ends
     third, fourth = socket.socketpair()
+    got: list[bytes] = []
 
     async def work() -> None:
         watch = SocketWatch()
         third.setblocking(False)
         fourth.send(b"4")
-        await watch.wait((near, third), SOON_S)
-        assert third.recv(10) == b"4"
+        await watch.wait((near, third), SOON_S, lambda: got.append(third.recv(10)))
         far.send(b"1")
-        await watch.wait((near,), SOON_S)
-        assert near.recv(10) == b"1"
+        await watch.wait((near,), SOON_S, lambda: got.append(near.recv(10)))
+        assert got == [b"4", b"1"]
         assert asyncio.get_running_loop().remove_reader(third.fileno()) is False
 
     with third, fourth:
@@ -174,21 +179,63 @@ def test_a_cancelled_wait_leaves_the_watch_usable(
         sockets = (near,)
         if by_scope:
             with anyio.move_on_after(0.01) as scope:
-                await watch.wait(sockets, SOON_S)
+                await watch.wait(sockets, SOON_S, unexpected)
             assert scope.cancelled_caught
             with anyio.CancelScope() as dead:
                 dead.cancel()
-                await watch.wait(sockets, SOON_S)
+                await watch.wait(sockets, SOON_S, unexpected)
             assert dead.cancelled_caught
         else:
-            task = asyncio.create_task(watch.wait(sockets, SOON_S))
+            task = asyncio.create_task(watch.wait(sockets, SOON_S, unexpected))
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         far.send(b"x")
-        await watch.wait(sockets, SOON_S)
-        assert near.recv(10) == b"x"
+        got: list[bytes] = []
+        await watch.wait(sockets, SOON_S, lambda: got.append(near.recv(10)))
+        assert got == [b"x"]
+
+    run(work())
+
+
+def test_what_the_reading_raises_reaches_the_waiting_task(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = ends
+
+    def fail() -> None:
+        near.recv(10)
+        raise TimeoutError("from a signal handler")
+
+    async def work() -> None:
+        watch = SocketWatch()
+        sockets = (near,)
+        far.send(b"x")
+        with pytest.raises(TimeoutError, match="signal handler"):
+            await watch.wait(sockets, SOON_S, fail)
+        far.send(b"y")
+        got: list[bytes] = []
+        await watch.wait(sockets, SOON_S, lambda: got.append(near.recv(10)))
+        assert got == [b"y"]
+
+    run(work())
+
+
+def test_bytes_that_come_after_an_interrupt_are_left_to_the_next_wait(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = ends
+
+    async def work() -> None:
+        watch = SocketWatch()
+        sockets = (near,)
+        far.send(b"x")
+        asyncio.get_running_loop().call_soon(watch.interrupt)
+        await watch.wait(sockets, SOON_S, unexpected)
+        got: list[bytes] = []
+        await watch.wait(sockets, SOON_S, lambda: got.append(near.recv(10)))
+        assert got == [b"x"]
 
     run(work())
 

@@ -23,6 +23,9 @@ class Handled(Exception):
     """Raised by the signal handler."""
 
 
+def _nothing() -> None: ...
+
+
 def test_a_signal_that_another_thread_got_ends_a_wait_for_an_answer() -> None:
     """The system delivers it to any thread; the handler runs in the main one, which waits at a socket."""
     runtime = BlockingRuntime()
@@ -39,7 +42,7 @@ def test_a_signal_that_another_thread_got_ends_a_wait_for_an_answer() -> None:
 
     async def wait() -> None:
         waiting.set()
-        await runtime.wait_readable((here,), 30.0)
+        await runtime.wait_readable((here,), 30.0, _nothing)
 
     before = signal.signal(signal.SIGUSR1, handle)
     thread = threading.Thread(target=get_it)
@@ -63,7 +66,7 @@ def test_a_wait_lasts_as_long_as_it_was_given_and_no_longer_than_it_takes() -> N
 
     async def wait(timeout_s: float) -> float:
         began = time.monotonic()
-        await runtime.wait_readable((here,), timeout_s)
+        await runtime.wait_readable((here,), timeout_s, _nothing)
         return time.monotonic() - began
 
     try:
@@ -230,7 +233,7 @@ def test_threads_that_wait_notice_that_another_was_interrupted(
             here.send(bytes(65536))
     waits = {
         "event": lambda: runtime.event().wait(math.inf),
-        "readable": lambda: runtime.wait_readable((here,), math.inf),
+        "readable": lambda: runtime.wait_readable((here,), math.inf, _nothing),
         "writable": lambda: runtime.wait_writable(here, math.inf),
     }
     waiting = threading.Event()
