@@ -480,12 +480,15 @@ class InflatedTooLarge(ReputError):
 class UnsupportedCompression(ReputError):
     """A body's compression is not supported; the message's `raw_body` is readable."""
 
-    def __init__(self, method: str, queue_offset: int) -> None:
+    def __init__(self, topic: str, queue_id: int, queue_offset: int, method: str) -> None:
         super().__init__(
-            f"body at offset {queue_offset} is compressed with {method}, which is not supported here"
+            f"message {topic}/{queue_id} at offset {queue_offset} is compressed with {method}, which is not supported "
+            "here; decompress its raw_body, or have its producer use zlib"
         )
-        self.method = method
+        self.topic = topic
+        self.queue_id = queue_id
         self.queue_offset = queue_offset
+        self.method = method
 
 
 class InvalidHandle(ReputError):

@@ -439,7 +439,7 @@ class ReceivedMessage(Generic[V]):
     def _inflated(self, body: bytes) -> bytes:
         method = compression_method(self.sys_flag)
         if method != "zlib":
-            raise UnsupportedCompression(str(method), self.queue_offset)
+            raise UnsupportedCompression(self.topic, self.queue_id, self.queue_offset, str(method))
         try:
             return inflate(body)
         except ValueError as error:

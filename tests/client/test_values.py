@@ -24,6 +24,7 @@ from reput_client import (
     NotDeserialized,
     OnFailure,
     PartlySent,
+    ReceivedMessage,
     RegistryUnavailable,
     RetryHere,
     SchemaNotFound,
@@ -31,8 +32,10 @@ from reput_client import (
     StopRunning,
     TransactionState,
 )
+from reput_protocol.codes import MessageSysFlag
 from reput_protocol.names import dlq_topic
 from reput_protocol.properties import RETRY_REASON
+from reput_protocol.record.record import Record, encode_record
 from support.faces import FACES, Face, scenario
 from support.schema_registry import schema_registry
 
@@ -275,6 +278,37 @@ async def test_it_is_a_dead_letter_at_the_first_attempt(
     assert letter.body == POISON
     expected = "ExceptionGroup: as of a" if how == "concurrently" else "NotDeserialized: message "
     assert letter.get_property(RETRY_REASON).startswith(expected)
+
+
+@pytest.mark.parametrize("how", ["one by one", "orderly", "pop"])
+@scenario
+async def test_what_cannot_be_decompressed_is_a_dead_letter_at_the_first_attempt(
+    face: Face, address: str, topic: str, how: str
+) -> None:
+    await fill(face, address, topic, b"1")
+    lz4 = Record(topic, b"packed by LZ4", sys_flag=MessageSysFlag.COMPRESSED | 1 << 8)
+    async with face.Producer(address) as producer:
+        await producer.forward(ReceivedMessage.of_record(bytes(encode_record(lz4))), topic)
+        await producer.send(Message(topic, b"2"))
+    attempts: list[int] = []
+    bodies: list[bytes] = []
+
+    async def handle(message: Any) -> None:
+        attempts.append(message.queue_offset)
+        bodies.append(message.body)
+        if len(bodies) == 2:
+            consumer.stop()
+
+    kind = face.PopConsumer if how == "pop" else face.Consumer
+    async with kind(address, group=topic, topic=topic, orderly=how == "orderly") as consumer:
+        await consumer.run(handle)
+    assert bodies == [b"1", b"2"]
+    assert attempts == [0, 1, 2]
+    (letter,) = await dead_letters(face, address, topic)
+    assert letter.raw_body == b"packed by LZ4"
+    assert letter.get_property(RETRY_REASON).startswith(
+        f"UnsupportedCompression: message {topic}/0 at offset 1 "
+    )
 
 
 @scenario

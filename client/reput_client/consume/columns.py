@@ -142,7 +142,7 @@ class MessageColumns:
         offset = int(self.records.queue_offset[row])
         method = compression_method(int(self.records.sys_flag[row]))
         if method != "zlib":
-            raise UnsupportedCompression(str(method), offset)
+            raise UnsupportedCompression(self.topic, self.queue_id, offset, str(method))
         try:
             return inflate(self.records.body(row))
         except ValueError as error:

@@ -126,8 +126,14 @@ def test_zlib_bodies_are_inflated(sys_flag: int) -> None:
 )
 def test_other_compressions_are_named(sys_flag: int, name: str) -> None:
     message = received(record(sys_flag=sys_flag))
-    with pytest.raises(UnsupportedCompression, match=name):
+    with pytest.raises(UnsupportedCompression, match=name) as caught:
         _ = message.body
+    found = caught.value
+    assert (found.topic, found.queue_id, found.queue_offset) == (
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+    )
     assert message.raw_body == b"hello"
 
 

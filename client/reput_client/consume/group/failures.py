@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from reput_client.consume.send_back import DEAD_LETTER, is_unsupported, reason_of, send_back
-from reput_client.errors import DamagedMessage, NotDeserialized
+from reput_client.errors import DamagedMessage, NotDeserialized, UnsupportedCompression
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError, leaves
@@ -60,10 +60,10 @@ class Failure:
 
     @property
     def is_permanent(self) -> bool:
-        """Whether the message cannot be deserialized, so that every further attempt would fail in the same way."""
+        """Whether the message cannot be deserialized or decompressed: every further attempt would fail as this one."""
         message = self.message
         return any(
-            isinstance(error, NotDeserialized)
+            isinstance(error, NotDeserialized | UnsupportedCompression)
             and (error.queue_offset, error.queue_id, error.topic)
             == (message.queue_offset, message.queue_id, message.topic)
             for error in leaves(self.error)
@@ -119,8 +119,8 @@ class RetryHere(OnFailure):
     """Redeliver the message in this member until it is handled; after `attempts_max` failures end `run`.
 
     In order, its queue is suspended meanwhile (RocketMQ: SUSPEND_CURRENT_QUEUE_A_MOMENT, one second). Otherwise other
-    messages are delivered, but nothing from this one on is committed. A damaged message is skipped, and one that cannot
-    be deserialized ends `run` at once.
+    messages are delivered, but nothing from this one on is committed. A damaged message is skipped, and one of which no
+    attempt can succeed (`Failure.is_permanent`) ends `run` at once.
     """
 
     def __init__(self, after_s: float = 1.0, attempts_max: int | None = None) -> None:
@@ -161,8 +161,8 @@ class GiveBack(OnFailure):
     In order, it is redelivered here after `after_s` with its queue suspended, and becomes a dead letter only if
     `attempts_max` is given.
 
-    A message that cannot be deserialized (`NotDeserialized`) becomes a dead letter at the first attempt, also in order;
-    a broadcasting member skips it, as every member does a damaged one.
+    A message that cannot be deserialized or decompressed (`NotDeserialized`, `UnsupportedCompression`) becomes a dead
+    letter at the first attempt, also in order; a broadcasting member skips it, as every member does a damaged one.
     """
 
     def __init__(self, delay_level: int = 0, attempts_max: int | None = None, after_s: float = 1.0) -> None:
