@@ -125,6 +125,81 @@ async def test_a_pattern_has_one_filter(face: Face, broker: BackgroundBroker) ->
         assert message.body == b"paid"
 
 
-def test_a_pop_consumer_takes_names(face: Face) -> None:
-    with pytest.raises(ValueError, match="a Consumer takes a pattern"):
-        face.PopConsumer("127.0.0.1", group="g", topics=re.compile("t.*"))
+@scenario
+async def test_popped_topics_that_match_are_consumed_also_later_ones(
+    face: Face, broker: BackgroundBroker
+) -> None:
+    name = face.name
+    await send(face, broker, f"{name}-pops-eu", b"before the group, which begins at the end", tag="paid")
+    await send(face, broker, f"old-{name}-pops-eu", b"not the whole name", tag="paid")
+    pattern = re.compile(f"{name}-pops-.+")
+    async with face.PopConsumer(
+        broker.address, group=f"{name}-popping", topics=pattern, tags="paid", start="latest"
+    ) as consumer:
+        assert consumer.topics == (f"{name}-pops-eu",)
+        assert consumer.topic == f"{name}-pops-eu"
+        assert await consumer.receive(wait_s=0.0) == []
+        await send(face, broker, f"{name}-pops-us", b"us", tag="paid")
+        await send(face, broker, f"{name}-pops-us", b"another tag")
+        await send(face, broker, f"{name}-pops-eu", b"eu", tag="paid")
+        seen: dict[str, bytes] = {}
+        while len(seen) < 2:
+            for message in await consumer.receive(wait_s=10.0):
+                assert message.topic not in seen
+                seen[message.topic] = message.body
+                await message.ack()
+        assert seen == {f"{name}-pops-eu": b"eu", f"{name}-pops-us": b"us"}, (
+            "a new topic is read from its beginning"
+        )
+        assert sorted(consumer.topics) == [f"{name}-pops-eu", f"{name}-pops-us"]
+
+
+@scenario
+async def test_a_popped_topic_that_is_deleted_is_forgotten(face: Face, broker: BackgroundBroker) -> None:
+    name = face.name
+    for topic in (f"{name}-popkept", f"{name}-popgone"):
+        await send(face, broker, topic, b"1")
+    pattern = re.compile(f"{name}-pop(kept|gone)")
+    async with face.PopConsumer(
+        broker.address, group=f"{name}-pops", topics=pattern, wait_for_topic=False
+    ) as consumer:
+        seen: list[Any] = []
+        while len(seen) < 2:
+            seen += await consumer.receive(wait_s=10.0)
+        for message in seen:
+            await message.ack()
+        async with face.Admin(broker.address) as admin:
+            await admin.delete_topic(f"{name}-popgone")
+        await send(face, broker, f"{name}-popkept", b"2")
+        (message,) = await consumer.receive(wait_s=10.0)
+        assert message.body == b"2"
+        await message.ack()
+        assert await consumer.receive(wait_s=0.0) == [], "which asks for both topics"
+        assert consumer.topics == (f"{name}-popkept",)
+        await send(face, broker, f"{name}-popgone", b"3")
+        (message,) = await consumer.receive(wait_s=10.0)
+        assert (message.topic, message.body) == (f"{name}-popgone", b"3")
+
+
+@scenario
+async def test_a_handler_gets_popped_messages_of_a_topic_that_is_created_meanwhile(
+    face: Face, broker: BackgroundBroker
+) -> None:
+    name = face.name
+    seen: list[bytes] = []
+
+    async def handle(message: Any) -> None:
+        seen.append(message.body)
+        consumer.stop()
+
+    async with face.PopConsumer(
+        broker.address, group=f"{name}-handling", topics=re.compile(f"{name}-handled-.*")
+    ) as consumer:
+        assert consumer.topics == ()
+        assert consumer.topic == ""
+
+        async def create() -> None:
+            await send(face, broker, f"{name}-handled-a", b"a")
+
+        await face.together(lambda: consumer.run(handle), create)
+    assert seen == [b"a"]

@@ -57,12 +57,12 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer[V]], Generic[V]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The consumed topics."""
+        """The consumed topics; with a pattern, those found so far."""
         return self._client.topics
 
     @property
     def topic(self) -> str:
-        """The topic, or the first of several."""
+        """The topic, or the first of several; "" while a pattern has found none."""
         return self._client.topic
 
     @property

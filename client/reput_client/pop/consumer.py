@@ -32,7 +32,7 @@ class PopConsumerOptions(ClientOptions, Generic[V]):
 
     group: str
     topic: str | None = None
-    topics: Iterable[str] | Mapping[str, str] | None = None
+    topics: Iterable[str] | Mapping[str, str] | re.Pattern[str] | None = None
     tags: str = "*"
     sql: str | None = None
     start: Start = "earliest"
@@ -45,8 +45,6 @@ class PopConsumerOptions(ClientOptions, Generic[V]):
         super().__post_init__()
         check_client_group(self.group)
         check_start(self.start)
-        if isinstance(self.topics, re.Pattern):
-            raise ValueError("a PopConsumer takes the names of its topics; a Consumer takes a pattern, too")
 
     @cached_property
     def subscriptions(self) -> Subscriptions:
@@ -74,7 +72,8 @@ class PopConsumer(Client, Generic[V]):
         address: `host:port` of a broker, several separated by commas, or a list of them.
         group: the consumer group. All members must consume the same topics and tags. It is created on first use, where
             brokers permit that.
-        topic, topics: one topic, several names, or a mapping from names to tags.
+        topic, topics: one topic, several names, a mapping from names to tags, or a compiled pattern, which consumes all
+            topics whose whole name matches, also ones that are created later, from their beginning.
         tags: `*`, or tags joined by `||`, for every topic without its own.
         sql: instead of tags, a SQL92 expression over message properties, evaluated by the broker.
         start: where to begin in a queue for which the group has no offset, as of `Consumer`.
@@ -109,14 +108,16 @@ class PopConsumer(Client, Generic[V]):
     # -- life --------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect, and read whether the group consumes in order, unless `orderly` says so.
+        """Connect, find the topics of a pattern, and read whether the group consumes in order unless `orderly` says it.
 
         Raises:
             ConnectFailed: no broker answers at the given addresses.
-            PermissionDenied: the user may not read the group's settings; give `orderly`.
+            PermissionDenied: the user may not list the topics for a pattern, or not read the group's settings; for
+                these, give `orderly`.
         """
         await super().__aenter__()
         try:
+            await self._popping.begin()
             orderly = self._options.orderly
             self._popping.orderly = await self._is_group_orderly() if orderly is None else orderly
         except BaseException:
@@ -189,13 +190,13 @@ class PopConsumer(Client, Generic[V]):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The consumed topics."""
+        """The consumed topics; with a pattern, those found so far."""
         return self._options.subscriptions.topics
 
     @property
     def topic(self) -> str:
-        """The topic, or the first of several."""
-        return self.topics[0]
+        """The topic, or the first of several; "" while a pattern has found none."""
+        return next(iter(self.topics), "")
 
     @property
     def orderly(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions
+from reput_client.consume.group.topic_search import TopicSearch
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue
@@ -119,9 +120,20 @@ class Popping:
         self._starting = None if start == "earliest" else StartingPoints(self._offsets, start, None)
         self._wait_for_topic = wait_for_topic
         self._sources: dict[MessageQueue, _Source] = {}
+        self._search = TopicSearch(session, subscriptions, self._found)
+        self._has_begun = False
         self._missing: dict[str, float] = {}  # when to look the topic up again
         self._waits: dict[Wait, None] = {}  # in the order in which they began
         self._turn = 0
+
+    async def begin(self) -> None:
+        """Find the topics that match a pattern; raises `ReputError` if their list cannot be had."""
+        await self._search.look()
+        self._has_begun = True
+
+    def _found(self, topic: str) -> None:
+        if self._has_begun and self._starting is not None:
+            self._starting.late_topics.add(topic)
 
     async def receive(
         self, kind: type[M], max_messages: int, invisible_s: float, until: float, wait: Wait
@@ -172,13 +184,15 @@ class Popping:
         """Return the sources by the topics' routes, each time beginning with the next one."""
         session = self._session
         found: dict[MessageQueue, _Source] = {}
+        if session.runtime.now() >= self._search.next_due():
+            await self._search.do()
         for topic in self._subscriptions.topics:
             if self._missing.get(topic, -math.inf) > session.runtime.now():
                 continue
             try:
                 route = await session.route(topic, session.deadline(None))
             except TopicNotFound as error:
-                self._is_missing(topic, error)
+                await self._is_missing(topic, error)
                 continue
             self._missing.pop(topic, None)
             if not route.readable:
@@ -194,17 +208,23 @@ class Popping:
         sources = [*found.values()]
         return sources[self._turn :] + sources[: self._turn]
 
-    def _is_missing(self, topic: str, error: TopicNotFound) -> None:
-        """Wait for a topic, or raise `error`, as the application wants."""
-        if not self._wait_for_topic:
+    async def _is_missing(self, topic: str, error: TopicNotFound) -> None:
+        """Wait for a topic, or raise `error`, as the application wants; forget one of a pattern that is gone."""
+        is_named = self._subscriptions.pattern is None
+        if is_named and not self._wait_for_topic:
             raise error
-        if topic not in self._missing:
+        if not is_named and await self._session.is_gone(topic, self._session.deadline(None)):
+            log.info("topic %s, which matched the pattern, does not exist any more", topic)
+            self._subscriptions.discard(topic)
+            self._missing.pop(topic, None)
+            return
+        if is_named and topic not in self._missing:
             log.warning(
                 "topic %s does not exist: group %s waits for it to be created (wait_for_topic=False raises)",
                 topic,
                 self._settling.group,
             )
-        if self._starting is not None:
+        if is_named and self._starting is not None:
             self._starting.late_topics.add(topic)
         self._missing[topic] = self._session.runtime.now() + _MISSING_S
 
@@ -251,7 +271,7 @@ class Popping:
                 raise error_from_response(call.answer.code, call.answer.remark, call.answer.ext)
         except TopicNotFound as error:
             session.routes.forget(queue.topic)
-            self._is_missing(queue.topic, error)
+            await self._is_missing(queue.topic, error)
             return []
         except BrokerError as error:
             if not error.retryable:
@@ -315,7 +335,8 @@ class Popping:
             if idle:
                 continue
             wakes = [source.call_until if source.call else source.ask_at for source in sources]
-            await session.pump.wait(wait, min(until, *wakes, *self._missing.values()))
+            wakes += (*self._missing.values(), self._search.next_due())
+            await session.pump.wait(wait, min(until, *wakes))
 
     def _is_due(self, source: _Source) -> bool:
         """Whether the source's notification has ended, in whatever way."""

@@ -1,4 +1,4 @@
-"""Topics by pattern: the member subscribes to those that match, also to ones that are created later."""
+"""Topics by pattern: a consumer subscribes to those that match, also to ones that are created later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("reput_client")
 
 
 class TopicSearch:
-    """Asks for the cluster's topics every 20 s, and when the group changes; a background chore.
+    """Asks for the cluster's topics every 20 s; of a member also when the group changes. A background chore.
 
     Without a pattern it is never due.
 
