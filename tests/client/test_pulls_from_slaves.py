@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from reput_client import Backoff
 from reput_client.errors import ConnectFailed
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import NotFound
@@ -126,6 +127,35 @@ async def test_while_the_master_is_away_a_slave_is_read(face: Face, cluster: Fak
         before = slave.count(PULL)
         assert await bodies(consumer, 2) == [b"2"]
         assert slave.count(PULL) == before
+
+
+@pytest.mark.parametrize("address", ["of a name server", "of the master"])
+@scenario
+async def test_a_master_that_is_stuck_does_not_cost_the_timeout_of_a_read(
+    face: Face, cluster: FakeCluster, address: str
+) -> None:
+    """Its system accepts connections for it, as for a process that is suspended."""
+    master, slave = cluster.members["broker-a"]
+    home = master if address == "of the master" else cluster.names
+    async with face.PullConsumer(
+        home.address, group="g", timeout_s=8.0, new_backoff=lambda: Backoff(2.0, 2.0)
+    ) as consumer:
+        assert await bodies(consumer, 0) == [b"0"]
+        master.is_stuck = True
+        assert await bodies(consumer, 1) == [b"1"]
+        asked = len(master.requests)
+        assert await bodies(consumer, 2) == [b"2"]
+        assert len(master.requests) == asked, "it is not asked at each read"
+        master.is_stuck = False
+        before = slave.count(PULL)
+
+        async def is_back() -> bool:
+            await bodies(consumer, 3)
+            return slave.count(PULL) == before
+
+        while not await is_back():
+            before = slave.count(PULL)
+            await face.sleep(0.1)
 
 
 @scenario

@@ -75,6 +75,7 @@ class FakeBroker:
         accepted: how many connections were made.
         is_rocketmq: whether it behaves as RocketMQ's: it reads JSON headers only, and knows no native request.
         is_slave, serves_reads: whether it refuses what only a master does; and whether a slave answers pulls.
+        is_stuck: whether it answers nothing, on connections that its system accepts.
         suggests: the id of the broker's member that its answers to pulls suggest.
         committed, commits: the offsets of groups by topic and queue; every commit that came, also ignored ones.
         groups: who is a member of which group, and who has which lock.
@@ -99,6 +100,7 @@ class FakeBroker:
         self.broker_name = "fake"
         self.is_rocketmq = False
         self.is_slave = False
+        self.is_stuck = False
         self.serves_reads = False
         self.suggests = 0
         self.flush_disk_type = "ASYNC_FLUSH"
@@ -266,7 +268,9 @@ class FakeBroker:
         body: memoryview,
     ) -> bool:
         behaviour = self._behaviours.get(header.code)
-        if self.is_slave and (
+        if self.is_stuck:
+            answer = SILENCE
+        elif self.is_slave and (
             header.code in _OF_MASTERS or (header.code in _READS and not self.serves_reads)
         ):
             answer = Answer(ResponseCode.SYSTEM_BUSY, remark="NOT_MASTER: this fake is a slave")

@@ -64,6 +64,7 @@ class BrokerConnection:
 
     Attributes:
         epoch: counts the sockets. What the broker knows of this client by its connection is valid for one epoch.
+        has_slaves: whether a slave may be asked instead of the broker at this address.
         broker: the broker's identity, if it was asked and answered.
         is_master: whether it was a master then, or was not asked; a broker closes its connections when that changes.
     """
@@ -97,6 +98,7 @@ class BrokerConnection:
         self._credentials = options.credentials
         self._places = deque(address.each)  # next to try first
         self._expected: BrokerIdentity | None = None
+        self.has_slaves = False
         self.broker: BrokerIdentity | None = None
         self.is_master = True
         self._in_doubt = False  # whether the broker must identify itself before use
@@ -163,7 +165,26 @@ class BrokerConnection:
             else:
                 await self._attempt(began_at, deadline, patient)
             if not self.is_open and self._runtime.now() >= deadline:
-                raise self._failure()
+                raise self.failure()
+
+    async def check(self, deadline: float) -> None:
+        """Make a broker in doubt identify itself; if it does not in a short time, the connection is lost."""
+        if self._connecting is not None:
+            await self._connecting.wait(deadline - self._runtime.now())
+            return
+        self._connecting = event = self._runtime.event()
+        try:
+            began_at = self._runtime.now()
+            if self._socket is not None and not await self._still_answers(began_at, deadline):
+                self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
+        finally:
+            self._connecting = None
+            event.set()
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether there is no connection, and the last attempt failed so recently that the next one is not due."""
+        return self._socket is None and self._runtime.now() < self._next_attempt_at
 
     async def _attempt(self, began_at: float, deadline: float, patient: bool) -> None:
         self._connecting = event = self._runtime.event()
@@ -201,7 +222,7 @@ class BrokerConnection:
             if len(refused) == len(failures):
                 raise refused[0]  # which no repetition changes
             if not patient:
-                raise self._failure()
+                raise self.failure()
         finally:
             self._connecting = None
             event.set()
@@ -213,7 +234,8 @@ class BrokerConnection:
             self._last_failure = reason
             self._failed_at = now
 
-    def _failure(self) -> ConnectFailed:
+    def failure(self) -> ConnectFailed:
+        """Return the error of the last attempt."""
         expected = self._expected
         return ConnectFailed(
             str(self.address), self._last_failure, None if expected is None else expected.name
@@ -251,7 +273,7 @@ class BrokerConnection:
     @property
     def has_alternative(self) -> bool:
         """Whether a silent or wrong broker must be noticed, because there is another address to use."""
-        return bool(self.address.others) or self._expected is not None
+        return self.has_slaves or bool(self.address.others) or self._expected is not None
 
     def expect(self, broker: BrokerIdentity) -> None:
         """Accept only `broker` here: another broker has announced this address for it."""

@@ -372,6 +372,8 @@ class Session:
                 raise call.error
             if self.runtime.now() >= deadline:
                 raise RequestTimeout(what, deadline - started_at, call.error) from call.error
+            if not patient and connection.is_resting:
+                raise connection.failure() from call.error
             if ext_repeated is not None:
                 ext = ext_repeated
 
@@ -391,8 +393,7 @@ class Session:
             if self.runtime.now() >= deadline:
                 return False
             if doubtful:
-                with suppress(ConnectFailed):
-                    await connection.open(deadline, patient=False)
+                await connection.check(deadline)
 
     async def ask_ok(
         self,
@@ -614,9 +615,11 @@ class Session:
         is_alone = own_id == MASTER_ID and {data.broker_name for data in brokers} == {answered_by}
         for data in brokers:
             name = data.broker_name
-            for broker_id, address in self.brokers.learn(data, asked_at if is_alone else None).items():
+            addresses = self.brokers.learn(data, asked_at if is_alone else None)
+            for broker_id, address in addresses.items():
                 if broker_id == MASTER_ID:
                     self.connection_to(address).expect_master()
+                    self.connection_to(address).has_slaves = len(addresses) > 1
                 if address != self.home:
                     is_own = name == answered_by and broker_id == own_id and "startId" in ext
                     expected = BrokerIdentity(name, str(ext["startId"]) if is_own else None)

@@ -42,6 +42,8 @@ async def standbys(session: Session, queue: MessageQueue, deadline: float) -> li
 
 
 async def _reaches_master(session: Session, master: Address, name: str, deadline: float) -> bool:
+    if session.connection_to(master).is_resting and session.brokers.slaves(name):
+        return False  # it may be stuck, and each attempt would take a second
     try:
         connection = await session.try_to_open(master, deadline, name)
     except ConnectFailed as error:
