@@ -1,4 +1,4 @@
-"""A broker in a thread of this process, for the tests that do not bring one of their own."""
+"""The APIs of the client, a fake broker, and a real one in a thread, for tests that do not bring their own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,26 @@ import pytest
 
 from reput_broker import BrokerConfig
 from reput_broker.background import BackgroundBroker
+from support.faces import FACES, Face
+from support.fakes import FakeBroker
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> Face:
+    """The client's three APIs, one after the other."""
+    return Face(request.param)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    """A fake one of the test's own."""
+    with FakeBroker() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
-    """One with small files, for all tests of a module."""
+def real_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroker]:
+    """A real one with small files, for all tests of a module."""
     store = {"commit_log_file_size": 16 << 20, "index_slots": 5_000, "index_entries": 20_000}
     config = BrokerConfig.model_validate(
         {"data_dir": tmp_path_factory.mktemp("broker"), "port": 0, "http_port": None, "store": store}
@@ -22,6 +37,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroke
 
 
 @pytest.fixture
-def address(broker: BackgroundBroker) -> str:
+def address(real_broker: BackgroundBroker) -> str:
     """Its address."""
-    return broker.address
+    return real_broker.address

@@ -12,16 +12,11 @@ from reput_client import Admin, Consumer, Message, Producer, PullConsumer
 from reput_client.errors import ConnectFailed
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 
 WHO = RequestCode.GET_BROKER_CLUSTER_INFO
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

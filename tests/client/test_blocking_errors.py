@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import pytest
@@ -32,12 +32,6 @@ class Rows(Sequence[Any]):
         if index:
             raise RowUnreadable
         return self._first
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 def no_descriptors() -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import anyio
@@ -18,12 +18,6 @@ from reput_protocol.wire.header import Header
 from support.fakes import SILENCE, Answer, FakeBroker
 
 BACKENDS = ("trio", "asyncio")
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 def puts_answered_by(

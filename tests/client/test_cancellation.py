@@ -7,7 +7,7 @@ until it ends before the cancellation.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import anyio
@@ -143,12 +143,6 @@ CASES: dict[str, tuple[Callable[[str, CancellingRuntime], Any], Operation]] = {
     "receive": (lambda address, runtime: on(runtime, Consumer)(address, group="g", topic="t"), _receive),
     "run": (lambda address, runtime: on(runtime, Consumer)(address, group="g", topic="t"), _run),
 }
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 @pytest.fixture(params=["trio", "asyncio"])

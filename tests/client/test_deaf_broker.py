@@ -13,15 +13,10 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.errors import ReputError
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 
 TIMEOUT_S = 2.0
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,23 +13,12 @@ from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import HeaderFieldError, InvalidMessage, MessageRefused
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2
 WHEN = datetime(2030, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 def kinds(broker: FakeBroker) -> str:

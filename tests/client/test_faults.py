@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -29,22 +29,11 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.errors import BrokerBusy, MessageRefused, TopicNotFound
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, open_sockets, scenario
+from support.faces import Face, open_sockets, scenario
 from support.fakes import HANG_UP, SILENCE, Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 def once(

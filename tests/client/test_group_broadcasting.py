@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from reput_client.errors import OffsetStoreInUse
 from reput_protocol.codes import RequestCode
 from support.faces import FACES, Face, scenario
 from support.fakes import FakeBroker
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 @pytest.fixture(params=FACES)

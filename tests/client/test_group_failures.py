@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,22 +15,11 @@ from reput_client.consume.group.failures import Decision, Failure, OnFailure, Ve
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.properties import decode_properties
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import SILENCE, Answer, FakeBroker
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 RESEND = RequestCode.SEND_MESSAGE_V2
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 class TakesBack:

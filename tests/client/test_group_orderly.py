@@ -13,7 +13,7 @@ from reput_client.consume.group import queue_locks
 from reput_client.consume.group.failures import RetryHere
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.message import MessageQueue
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 
 LOCK = RequestCode.LOCK_BATCH_MQ
@@ -24,11 +24,6 @@ FIRST = "0.0.0.0@0#0"
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker(queues=4) as broker:
         yield broker
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 async def fill(face: Face, broker: FakeBroker, count: int) -> None:

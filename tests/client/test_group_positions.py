@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,21 +11,10 @@ from reput_client import Message, MessageQueue, RetryHere
 from reput_client.errors import QueueNotAssigned
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, finish, scenario
+from support.faces import Face, finish, scenario
 from support.fakes import Answer, FakeBroker
 
 Q0, Q1 = MessageQueue("t", "fake", 0), MessageQueue("t", "fake", 1)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 async def fill(face: Face, broker: FakeBroker, *counts: int) -> None:

@@ -17,7 +17,7 @@ from reput_client.consume.group.handover import LEAVE_AFTER_S
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.record.message import MessageQueue
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 
 HEART_BEAT = RequestCode.HEART_BEAT
@@ -33,11 +33,6 @@ FIRST, LAST = "0.0.0.0@0#0", "zzz@0#0"
 def broker() -> Iterator[FakeBroker]:
     with FakeBroker(queues=4) as broker:
         yield broker
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 async def fill(face: Face, broker: FakeBroker, count: int, topic: str = "t") -> None:

@@ -12,17 +12,12 @@ from reput_client.consume.group import fetcher, membership, rebalance
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
 from support.fakes import Answer, FakeBroker
 
 PULL = RequestCode.PULL_MESSAGE
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture(autouse=True)

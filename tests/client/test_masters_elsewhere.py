@@ -13,16 +13,11 @@ from reput_client.transport import routing
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
 from support.fakes import Answer, FakeBroker
 
 FailOver = Callable[[FakeCluster], FakeBroker]
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture(autouse=True)

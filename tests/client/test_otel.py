@@ -20,7 +20,7 @@ from reput_client import Message, PostsFailed, TransactionState, otel
 from reput_client.errors import BrokerError, InvalidMessage
 from reput_client.transport.client import Client
 from reput_protocol.codes import RequestCode, ResponseCode
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_pops import Pops
 from support.fakes import Answer, FakeBroker
 
@@ -66,17 +66,6 @@ class Recorded:
 def recorded() -> Iterator[Recorded]:
     yield Recorded()
     otel.uninstrument()
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as fake:
-        yield fake
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 def traceparent(span: ReadableSpan) -> str:

@@ -22,18 +22,13 @@ from reput_client import (
 )
 from reput_client.errors import ClientClosed
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 
 LONG_S = 60.0
 SHORT_S = 1.5
 EXTENDED_S = 2.5
 ONCE = pytest.mark.parametrize("face", ["blocking"], indirect=True)
 """For what takes long, and is the same code for every API."""
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

@@ -16,18 +16,13 @@ from reput_protocol.commands.pop import (
     PopHandle,
 )
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_pops import ACK, BATCH_ACK, CHANGE, NOTIFICATION, POP, POP_TIME, RESEND, SEND_BACK, Pops
 from support.fakes import HANG_UP, Answer, FakeBroker
 
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: not now")
 UNKNOWN = Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="UNSUPPORTED_REQUEST: not here")
 INVISIBLE_S = 30.0
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

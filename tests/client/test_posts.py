@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +21,7 @@ from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.errors import InvalidMessage, TopicNotFound
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.record import decode_record
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 from support.stored_messages import sent_part, stored
 
@@ -30,20 +29,9 @@ PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
 
 
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
-
-
 @pytest.fixture(params=["trio", "asyncio"])
 def loop(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 async def outcome(face: Face, posted: Any) -> SendReceipt:

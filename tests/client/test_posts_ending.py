@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import anyio
@@ -20,27 +20,16 @@ from reput_client.errors import ClientClosed, ConnectFailed, SendOutcomeUnknown
 from reput_client.produce.block_sender import BlockSender
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import decode_record
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import SILENCE, Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
 
 
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
-
-
 @pytest.fixture(params=["trio", "asyncio"])
 def loop(request: pytest.FixtureRequest) -> Face:
     return Face(request.param)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 @scenario

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,22 +15,11 @@ from reput_client.transport.backoff import Backoff
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.record.record import decode_record
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import HANG_UP, SILENCE, Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 async def outcome(face: Face, posted: Any) -> Any:

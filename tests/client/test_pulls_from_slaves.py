@@ -10,16 +10,11 @@ from reput_client import Backoff
 from reput_client.errors import ConnectFailed
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import NotFound
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
 from support.fakes import Answer
 
 PULL = RequestCode.PULL_MESSAGE
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

@@ -21,16 +21,11 @@ from reput_protocol.names import reply_topic
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.header import Header, HeaderType
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import SILENCE, Answer, FakeBroker
 
 SEND, BEAT, LEAVE = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
 PUSH, REPLY = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, RequestCode.SEND_REPLY_MESSAGE_V2
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 class Broker(FakeBroker):

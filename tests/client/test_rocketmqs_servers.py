@@ -12,7 +12,7 @@ from reput_client.errors import RequestNotSupported
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.topic import BrokerData, ClusterInfo, QueueData, TopicRoute
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 
 REPUT, ROCKETMQ = "broker-reput", "broker-rocketmq"
@@ -22,11 +22,6 @@ class Cluster(NamedTuple):
     names: FakeBroker
     reput: FakeBroker
     rocketmq: FakeBroker
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

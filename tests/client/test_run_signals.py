@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from reput_client import Message
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import FakeBroker
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 async def fill(face: Face, broker: FakeBroker, count: int) -> None:

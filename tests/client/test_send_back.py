@@ -17,17 +17,12 @@ from reput_protocol.errors import BrokerError
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.record import Record, encode_record
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import HANG_UP, SILENCE, Answer, FakeBroker
 
 T = TypeVar("T")
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 QUEUE = MessageQueue("orders", "fake", 0)
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

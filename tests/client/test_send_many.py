@@ -12,13 +12,8 @@ from reput_client import Message, SendReceipt
 from reput_client.errors import ClientClosed, PartlySent, SendOutcomeUnknown
 from reput_protocol.errors import InvalidMessage, InvalidName
 from reput_protocol.record.record import decode_record
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.stored_messages import sent_part, stored
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @scenario

@@ -17,17 +17,12 @@ from reput_client.errors import (
     StoreUnavailable,
 )
 from reput_protocol.codes import RequestCode, ResponseCode
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
 from support.fakes import HANG_UP, Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too many requests")
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture(autouse=True)

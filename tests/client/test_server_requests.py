@@ -14,7 +14,7 @@ from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import SILENCE, FakeBroker
 
 T = TypeVar("T")
@@ -23,11 +23,6 @@ CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
 LOCK = RequestCode.LOCK_BATCH_MQ
 MAX_OFFSET = RequestCode.GET_MAX_OFFSET
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,22 +13,11 @@ from reput_client import Message, MessageQueue
 from reput_client.errors import BrokerError, NotDelivered
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
 
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 QUEUE = MessageQueue("t", "fake", 0)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture

@@ -15,16 +15,11 @@ from reput_client.errors import BrokerNotFound, ConnectFailed, SendOutcomeUnknow
 from reput_client.transport import connecting
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import SILENCE, Answer, FakeBroker
 
 WHO = RequestCode.GET_BROKER_CLUSTER_INFO
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture(autouse=True)

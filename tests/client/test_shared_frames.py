@@ -16,15 +16,10 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError, HeaderFieldError, MessageRefused
 from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import SILENCE, Answer, FakeBroker
 
 TASKS = 40
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

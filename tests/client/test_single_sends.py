@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from reput_client import Message, ReceivedMessage
@@ -19,23 +17,12 @@ from reput_protocol.properties import (
 )
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.header import Header
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
 from support.fakes import HANG_UP, Answer, FakeBroker
 
 PUT = RequestCode.PUT_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 def received(**properties: str) -> ReceivedMessage:

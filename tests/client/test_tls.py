@@ -31,7 +31,7 @@ from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.spark.option_reader import OptionReader, read_tls
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.rights import rule_of
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.tls_files import TlsFiles, make_tls_files
 
 SMALL = {"commit_log_file_size": "16MiB", "index": False}
@@ -53,11 +53,6 @@ def address(files: TlsFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     )
     with BackgroundBroker(config) as broker:
         yield broker.address
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @scenario

@@ -9,12 +9,7 @@ import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client import Message
-from support.faces import FACES, Face, scenario
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
+from support.faces import Face, scenario
 
 
 @pytest.fixture(autouse=True)
@@ -24,22 +19,26 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def send(
-    face: Face, broker: BackgroundBroker, topic: str, *bodies: bytes, tag: str | None = None
+    face: Face, real_broker: BackgroundBroker, topic: str, *bodies: bytes, tag: str | None = None
 ) -> None:
-    async with face.Producer(broker.address) as producer:
+    async with face.Producer(real_broker.address) as producer:
         await producer.send_batch([Message(topic, body, tag) for body in bodies], queue_id=0)
 
 
 @scenario
-async def test_topics_that_match_are_consumed_also_later_ones(face: Face, broker: BackgroundBroker) -> None:
+async def test_topics_that_match_are_consumed_also_later_ones(
+    face: Face, real_broker: BackgroundBroker
+) -> None:
     name = face.name
-    await send(face, broker, f"{name}-orders-eu", b"eu")
-    await send(face, broker, f"{name}-orders", b"not the whole name")
-    await send(face, broker, f"old-{name}-orders-eu", b"nor this")
+    await send(face, real_broker, f"{name}-orders-eu", b"eu")
+    await send(face, real_broker, f"{name}-orders", b"not the whole name")
+    await send(face, real_broker, f"old-{name}-orders-eu", b"nor this")
     pattern = re.compile(f"{name}-orders-.+")
-    async with face.Consumer(broker.address, group=f"{name}-all", topics=pattern, start="latest") as consumer:
+    async with face.Consumer(
+        real_broker.address, group=f"{name}-all", topics=pattern, start="latest"
+    ) as consumer:
         assert consumer.topics == (f"{name}-orders-eu",)
-        await send(face, broker, f"{name}-orders-us", b"us 0", b"us 1")
+        await send(face, real_broker, f"{name}-orders-us", b"us 0", b"us 1")
         seen: list[Any] = []
         while len(seen) < 2:
             seen += await consumer.receive_many(10, 10.0)
@@ -51,31 +50,33 @@ async def test_topics_that_match_are_consumed_also_later_ones(face: Face, broker
 
 
 @scenario
-async def test_a_deleted_topic_ends_nothing(face: Face, broker: BackgroundBroker) -> None:
+async def test_a_deleted_topic_ends_nothing(face: Face, real_broker: BackgroundBroker) -> None:
     name = face.name
     for topic in (f"{name}-kept", f"{name}-gone"):
-        await send(face, broker, topic, b"1")
+        await send(face, real_broker, topic, b"1")
     pattern = re.compile(f"{name}-(kept|gone)")
-    async with face.Consumer(broker.address, group=f"{name}-some", topics=pattern) as consumer:
+    async with face.Consumer(real_broker.address, group=f"{name}-some", topics=pattern) as consumer:
         seen: list[Any] = []
         while len(seen) < 2:
             seen += await consumer.receive_many(10, 10.0)
-        async with face.Admin(broker.address) as admin:
+        async with face.Admin(real_broker.address) as admin:
             await admin.delete_topic(f"{name}-gone")
         await face.until(lambda: consumer.topics == (f"{name}-kept",))
-        await send(face, broker, f"{name}-kept", b"2")
+        await send(face, real_broker, f"{name}-kept", b"2")
         (message,) = await consumer.receive_many(1, 10.0)
         assert message.body == b"2"
-        await send(face, broker, f"{name}-gone", b"3")
+        await send(face, real_broker, f"{name}-gone", b"3")
         (message,) = await consumer.receive_many(1, 10.0)
         assert (message.topic, message.body) == (f"{name}-gone", b"3")
 
 
 @scenario
-async def test_topics_of_the_system_do_not_match(face: Face, broker: BackgroundBroker) -> None:
+async def test_topics_of_the_system_do_not_match(face: Face, real_broker: BackgroundBroker) -> None:
     group, topic = f"{face.name}-every", f"{face.name}-one"
-    await send(face, broker, topic, b"0")
-    async with face.Consumer(broker.address, group=group, topics=re.compile(".*"), tags="none") as consumer:
+    await send(face, real_broker, topic, b"0")
+    async with face.Consumer(
+        real_broker.address, group=group, topics=re.compile(".*"), tags="none"
+    ) as consumer:
         assert topic in consumer.topics
         assert not [
             name for name in consumer.topics if name.startswith(("%", "rmq_sys_", "TBW102", "SCHEDULE"))
@@ -85,17 +86,17 @@ async def test_topics_of_the_system_do_not_match(face: Face, broker: BackgroundB
 
 @scenario
 async def test_members_divide_the_topics_and_what_fails_comes_back(
-    face: Face, broker: BackgroundBroker
+    face: Face, real_broker: BackgroundBroker
 ) -> None:
     name = face.name
     options = {"group": f"{name}-two", "topics": re.compile(f"{name}-shared-.*")}
     async with (
-        face.Consumer(broker.address, **options) as first,
-        face.Consumer(broker.address, **options) as other,
+        face.Consumer(real_broker.address, **options) as first,
+        face.Consumer(real_broker.address, **options) as other,
     ):
         assert first.topics == ()
         assert first.topic == ""
-        await send(face, broker, f"{name}-shared-a", b"a")
+        await send(face, real_broker, f"{name}-shared-a", b"a")
         wanted = {(f"{name}-shared-a", queue_id) for queue_id in range(4)}
 
         def assigned(consumer: Any) -> set[tuple[str, int]]:
@@ -115,33 +116,35 @@ async def test_members_divide_the_topics_and_what_fails_comes_back(
 
 
 @scenario
-async def test_a_pattern_has_one_filter(face: Face, broker: BackgroundBroker) -> None:
+async def test_a_pattern_has_one_filter(face: Face, real_broker: BackgroundBroker) -> None:
     name = face.name
-    await send(face, broker, f"{name}-tagged-1", b"paid", tag="paid")
-    await send(face, broker, f"{name}-tagged-2", b"new", tag="new")
+    await send(face, real_broker, f"{name}-tagged-1", b"paid", tag="paid")
+    await send(face, real_broker, f"{name}-tagged-2", b"new", tag="new")
     pattern = re.compile(f"{name}-tagged-.")
-    async with face.Consumer(broker.address, group=f"{name}-paid", topics=pattern, tags="paid") as consumer:
+    async with face.Consumer(
+        real_broker.address, group=f"{name}-paid", topics=pattern, tags="paid"
+    ) as consumer:
         (message,) = await consumer.receive_many(1, 10.0)
         assert message.body == b"paid"
 
 
 @scenario
 async def test_popped_topics_that_match_are_consumed_also_later_ones(
-    face: Face, broker: BackgroundBroker
+    face: Face, real_broker: BackgroundBroker
 ) -> None:
     name = face.name
-    await send(face, broker, f"{name}-pops-eu", b"before the group, which begins at the end", tag="paid")
-    await send(face, broker, f"old-{name}-pops-eu", b"not the whole name", tag="paid")
+    await send(face, real_broker, f"{name}-pops-eu", b"before the group, which begins at the end", tag="paid")
+    await send(face, real_broker, f"old-{name}-pops-eu", b"not the whole name", tag="paid")
     pattern = re.compile(f"{name}-pops-.+")
     async with face.PopConsumer(
-        broker.address, group=f"{name}-popping", topics=pattern, tags="paid", start="latest"
+        real_broker.address, group=f"{name}-popping", topics=pattern, tags="paid", start="latest"
     ) as consumer:
         assert consumer.topics == (f"{name}-pops-eu",)
         assert consumer.topic == f"{name}-pops-eu"
         assert await consumer.receive(wait_s=0.0) == []
-        await send(face, broker, f"{name}-pops-us", b"us", tag="paid")
-        await send(face, broker, f"{name}-pops-us", b"another tag")
-        await send(face, broker, f"{name}-pops-eu", b"eu", tag="paid")
+        await send(face, real_broker, f"{name}-pops-us", b"us", tag="paid")
+        await send(face, real_broker, f"{name}-pops-us", b"another tag")
+        await send(face, real_broker, f"{name}-pops-eu", b"eu", tag="paid")
         seen: dict[str, bytes] = {}
         while len(seen) < 2:
             for message in await consumer.receive(wait_s=10.0):
@@ -155,35 +158,35 @@ async def test_popped_topics_that_match_are_consumed_also_later_ones(
 
 
 @scenario
-async def test_a_popped_topic_that_is_deleted_is_forgotten(face: Face, broker: BackgroundBroker) -> None:
+async def test_a_popped_topic_that_is_deleted_is_forgotten(face: Face, real_broker: BackgroundBroker) -> None:
     name = face.name
     for topic in (f"{name}-popkept", f"{name}-popgone"):
-        await send(face, broker, topic, b"1")
+        await send(face, real_broker, topic, b"1")
     pattern = re.compile(f"{name}-pop(kept|gone)")
     async with face.PopConsumer(
-        broker.address, group=f"{name}-pops", topics=pattern, wait_for_topic=False
+        real_broker.address, group=f"{name}-pops", topics=pattern, wait_for_topic=False
     ) as consumer:
         seen: list[Any] = []
         while len(seen) < 2:
             seen += await consumer.receive(wait_s=10.0)
         for message in seen:
             await message.ack()
-        async with face.Admin(broker.address) as admin:
+        async with face.Admin(real_broker.address) as admin:
             await admin.delete_topic(f"{name}-popgone")
-        await send(face, broker, f"{name}-popkept", b"2")
+        await send(face, real_broker, f"{name}-popkept", b"2")
         (message,) = await consumer.receive(wait_s=10.0)
         assert message.body == b"2"
         await message.ack()
         assert await consumer.receive(wait_s=0.0) == [], "which asks for both topics"
         assert consumer.topics == (f"{name}-popkept",)
-        await send(face, broker, f"{name}-popgone", b"3")
+        await send(face, real_broker, f"{name}-popgone", b"3")
         (message,) = await consumer.receive(wait_s=10.0)
         assert (message.topic, message.body) == (f"{name}-popgone", b"3")
 
 
 @scenario
 async def test_a_handler_gets_popped_messages_of_a_topic_that_is_created_meanwhile(
-    face: Face, broker: BackgroundBroker
+    face: Face, real_broker: BackgroundBroker
 ) -> None:
     name = face.name
     seen: list[bytes] = []
@@ -193,13 +196,13 @@ async def test_a_handler_gets_popped_messages_of_a_topic_that_is_created_meanwhi
         consumer.stop()
 
     async with face.PopConsumer(
-        broker.address, group=f"{name}-handling", topics=re.compile(f"{name}-handled-.*")
+        real_broker.address, group=f"{name}-handling", topics=re.compile(f"{name}-handled-.*")
     ) as consumer:
         assert consumer.topics == ()
         assert consumer.topic == ""
 
         async def create() -> None:
-            await send(face, broker, f"{name}-handled-a", b"a")
+            await send(face, real_broker, f"{name}-handled-a", b"a")
 
         await face.together(lambda: consumer.run(handle), create)
     assert seen == [b"a"]

@@ -19,18 +19,13 @@ from reput_protocol.errors import TransactionEnded
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.record import Record, encode_record
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
 from support.fakes import Answer, FakeBroker
 
 END, CHECK = RequestCode.END_TRANSACTION, RequestCode.CHECK_TRANSACTION_STATE
 SEND, BEAT, LEAVE = RequestCode.SEND_MESSAGE_V2, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT
 COMMIT, ROLLBACK, UNKNOWN = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 class Broker(FakeBroker):

@@ -14,7 +14,7 @@ from reput_client.errors import AmbiguousQueue
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from reput_protocol.record.message import MessageQueue
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.fakes import HANG_UP, Answer, FakeBroker
 
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
@@ -27,11 +27,6 @@ def name_service(fake: FakeBroker, addresses: dict[str, str], *, queues: int = 1
         broker_datas=[BrokerData("c", name, {0: address}) for name, address in addresses.items()],
     )
     fake.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=route.to_json()))
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture(autouse=True)

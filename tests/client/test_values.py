@@ -36,7 +36,7 @@ from reput_protocol.codes import MessageSysFlag
 from reput_protocol.names import dlq_topic
 from reput_protocol.properties import RETRY_REASON
 from reput_protocol.record.record import Record, encode_record
-from support.faces import FACES, Face, scenario
+from support.faces import Face, scenario
 from support.schema_registry import schema_registry
 
 POISON = b"{not json"
@@ -53,11 +53,6 @@ class Data:
 
 class Model(BaseModel):
     number: int
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> Face:
-    return Face(request.param)
 
 
 @pytest.fixture
