@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Generic, Self
 
-from reput_client.blocking.client import BlockingClient, blocking, locked, on_blocking_runtime
+from reput_client.blocking.client import blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import OffsetStore
+from reput_client.blocking.subscriber import BlockingSubscriber
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.stop_signals import StopSignals
@@ -30,7 +31,7 @@ class BlockingConsumerOptions(ConsumerOptions[V]):
     offset_store: OffsetStore | None = None  # type: ignore[assignment]
 
 
-class Consumer(BlockingClient[asynchronous.Consumer[V]], Generic[V]):
+class Consumer(BlockingSubscriber[asynchronous.Consumer[V]], Generic[V]):
     """A member of a consumer group; a context manager and an iterator. See `reput_client.Consumer`.
 
     One thread iterates; any thread may close the consumer, which ends the iteration. A daemon thread keeps the
@@ -45,21 +46,6 @@ class Consumer(BlockingClient[asynchronous.Consumer[V]], Generic[V]):
         super().__init__(_Consumer(**{**vars(options), "offset_store": own}))
 
     @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._client.group
-
-    @property
-    def topic(self) -> str:
-        """The topic, or the first of several."""
-        return self._client.topic
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The consumed topics."""
-        return self._client.topics
-
-    @property
     def client_id(self) -> str:
         """The id of this member in the group; empty before it has joined."""
         return self._client.client_id
@@ -68,21 +54,6 @@ class Consumer(BlockingClient[asynchronous.Consumer[V]], Generic[V]):
     def assignment(self) -> list[MessageQueue]:
         """This member's queues now, including those of the retry topic."""
         return self._runtime.call(lambda: self._client.assignment)
-
-    @property
-    def connected(self) -> bool:
-        """Whether any connection is open."""
-        return self._client.connected
-
-    @property
-    def closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self._client.closed
-
-    @property
-    def stopped(self) -> bool:
-        """Whether delivery has ended because the consumer was stopped or closed."""
-        return self._client.stopped
 
     @property
     def paused(self) -> list[MessageQueue]:

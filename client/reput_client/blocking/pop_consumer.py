@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Generic
 
-from reput_client.blocking.client import BlockingClient, blocking, constructor
+from reput_client.blocking.client import blocking, constructor
 from reput_client.blocking.consumer import run_in_threads
 from reput_client.blocking.runtime import BlockingRuntime
+from reput_client.blocking.subscriber import BlockingSubscriber
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.errors import ClientClosed
 from reput_client.pop import consumer as asynchronous
@@ -39,7 +40,7 @@ class PoppedMessage(popped.Popped[V]):
     reject = blocking(popped.PoppedMessage.reject)  # type: ignore[arg-type]
 
 
-class PopConsumer(BlockingClient[asynchronous.PopConsumer[V]], Generic[V]):
+class PopConsumer(BlockingSubscriber[asynchronous.PopConsumer[V]], Generic[V]):
     """Receives messages that no other member of the group has meanwhile; a context manager.
 
     Arguments and errors are those of `reput_client.PopConsumer`. Threads may share one. While `run` is active, a daemon
@@ -51,39 +52,9 @@ class PopConsumer(BlockingClient[asynchronous.PopConsumer[V]], Generic[V]):
         super().__init__(client)
 
     @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._client.group
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The consumed topics; with a pattern, those found so far."""
-        return self._client.topics
-
-    @property
-    def topic(self) -> str:
-        """The topic, or the first of several; "" while a pattern has found none."""
-        return self._client.topic
-
-    @property
     def orderly(self) -> bool:
         """Whether messages are received in order; known once the consumer is entered."""
         return self._client.orderly
-
-    @property
-    def connected(self) -> bool:
-        """Whether any connection is open."""
-        return self._client.connected
-
-    @property
-    def closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self._client.closed
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it receives no more messages, because it was stopped or closed."""
-        return self._client.stopped
 
     def receive(
         self, max_messages: int = POP_MESSAGES_MAX, *, invisible_s: float = 60.0, wait_s: float = 15.0

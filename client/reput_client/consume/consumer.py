@@ -91,6 +91,7 @@ class Consumer(GroupPositions, Generic[V]):
             self._own_file = FileOwner(path)
             in_thread = self._session.runtime.in_thread
             options = replace(options, offset_store=LocalFileOffsetStore(path, in_thread=in_thread))
+        self._subscriptions = options.subscriptions
         self._member = GroupMember(self._session, options)
         self._taking = Taking(self._session, self._member, self._join)
         self._iteration = self._taking.iteration
@@ -166,36 +167,16 @@ class Consumer(GroupPositions, Generic[V]):
             self._own_file.release()
 
     @property
-    def closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self._session.closed
-
-    @property
     def stopped(self) -> bool:
-        """Whether delivery has ended because the consumer was stopped or closed."""
+        """Whether no more messages are delivered, because the consumer was stopped or closed."""
         return self._taking.over
 
     # -- the group ---------------------------------------------------------------------------------------------
 
     @property
-    def topics(self) -> tuple[str, ...]:
-        """The consumed topics; with a pattern, those found so far."""
-        return self._member.options.subscriptions.topics
-
-    @property
-    def topic(self) -> str:
-        """The topic, or the first of several; "" while a pattern has found none."""
-        return next(iter(self.topics), "")
-
-    @property
     def client_id(self) -> str:
         """The id of this member in the group; empty before it has joined."""
         return self._member.client_id
-
-    @property
-    def connected(self) -> bool:
-        """Whether any connection is open."""
-        return self._session.connected
 
     async def members(self) -> list[str]:
         """Return the client ids of the group's members, sorted.

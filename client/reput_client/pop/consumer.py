@@ -10,13 +10,13 @@ from typing import Any, Generic, Self
 
 from reput_client.consume.group.failures import GiveBack, OnFailure
 from reput_client.consume.group.stop_signals import StopSignals
+from reput_client.consume.group.subscriber import Subscriber
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
 from reput_client.pop.handling import Run, check_invisible
 from reput_client.pop.popped import M, PoppedMessage
 from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
 from reput_client.received import V
-from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, SubscriptionGroupHeader
@@ -54,7 +54,7 @@ class PopConsumerOptions(ClientOptions, Generic[V]):
         )
 
 
-class PopConsumer(Client, Generic[V]):
+class PopConsumer(Subscriber, Generic[V]):
     """Receives messages that no other member of the group has meanwhile; an async context manager.
 
         async with PopConsumer(address, group="billing", topic="orders") as consumer:
@@ -91,6 +91,7 @@ class PopConsumer(Client, Generic[V]):
     @takes(PopConsumerOptions)
     def __init__(self, options: PopConsumerOptions[V]) -> None:
         self.group = options.group
+        self._subscriptions = options.subscriptions
         super().__init__(options)
         self._options = options
         self._settling = Settling(self._session, options.group)
@@ -174,29 +175,9 @@ class PopConsumer(Client, Generic[V]):
         await self._session.runtime.shielded(2 * self._session.timeout_s, run.finish)
 
     @property
-    def closed(self) -> bool:
-        """Whether the consumer was closed."""
-        return self._session.closed
-
-    @property
     def stopped(self) -> bool:
-        """Whether it receives no more messages, because it was stopped or closed."""
+        """Whether no more messages are delivered, because the consumer was stopped or closed."""
         return self._stopped
-
-    @property
-    def connected(self) -> bool:
-        """Whether any connection is open."""
-        return self._session.connected
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The consumed topics; with a pattern, those found so far."""
-        return self._options.subscriptions.topics
-
-    @property
-    def topic(self) -> str:
-        """The topic, or the first of several; "" while a pattern has found none."""
-        return next(iter(self.topics), "")
 
     @property
     def orderly(self) -> bool:

@@ -8,14 +8,14 @@ from functools import cached_property
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.subscriber import Subscriber
 from reput_client.consume.group.taking import Taking
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import QueueNotAssigned
-from reput_client.transport.client import Client
 from reput_protocol.record.message import MessageQueue
 
 
-class GroupPositions(Client):
+class GroupPositions(Subscriber):
     """The methods of a consumer for its assigned queues."""
 
     _member: GroupMember
