@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -68,7 +70,16 @@ def test_a_loop_ends_by_the_handler_of_the_program(tmp_path: Path, number: int) 
     _check(tmp_path, number, "--loop", "--face", "blocking")
 
 
-def _check(tmp_path: Path, number: int, *options: str) -> None:
+@pytest.mark.parametrize("kind", ["group", "pop"])
+@pytest.mark.parametrize("face", FACES)
+def test_the_first_process_of_a_container_ends_at_sigterm(tmp_path: Path, face: str, kind: str) -> None:
+    """Without a handler of its own the kernel would drop the signal, and the container be killed 10 s later."""
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--pid", "--fork", "true"]).returncode:
+        pytest.skip("it takes root and Linux to make a namespace of processes")
+    _check(tmp_path, signal.SIGTERM, *(["--pop"] if kind == "pop" else []), "--face", face, init=True)
+
+
+def _check(tmp_path: Path, number: int, *options: str, init: bool = False) -> None:
     """A signal ends a member under load; the rest of the group gets what it has not handled, and nothing else."""
     with BrokerProcess(tmp_path / "store") as broker:
         with Admin(broker.address, timeout_s=30.0) as admin:
@@ -80,6 +91,7 @@ def _check(tmp_path: Path, number: int, *options: str) -> None:
                 "t",
                 tmp_path / "report",
                 *options,
+                init=init,
             )
             wait_until(lambda: len(member.handled()) >= 100 or member.process.poll() is not None)
             member.signal(number)

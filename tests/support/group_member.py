@@ -47,16 +47,24 @@ class Event:
 
 
 class MemberProcess:
-    """A running member; `report` is what it has written so far."""
+    """A running member; `report` is what it has written so far.
 
-    def __init__(self, address: str, group: str, topic: str, report: Path, *options: str) -> None:
+    As `init` it is process 1 of a process namespace of its own, as in a container (Linux, root): the kernel drops every
+    signal to it that it has no handler for.
+    """
+
+    def __init__(
+        self, address: str, group: str, topic: str, report: Path, *options: str, init: bool = False
+    ) -> None:
         self.path = report
         self._events: list[Event] = []
         self._read_to = 0
         self._log = report.with_suffix(".log").open("ab")
         arguments = [address, group, topic, str(report), *options]
+        self._init = init
+        namespace = ["unshare", "--pid", "--fork", "--kill-child"] if init else []
         self.process = subprocess.Popen(
-            [sys.executable, __file__, *arguments],
+            [*namespace, sys.executable, __file__, *arguments],
             stdout=self._log,
             stderr=self._log,
             env={**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -86,7 +94,12 @@ class MemberProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal to the process."""
-        self.process.send_signal(number)
+        if self._init:
+            pid = self.process.pid
+            (member,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            os.kill(int(member), number)
+        else:
+            self.process.send_signal(number)
 
     def end(self, deadline_s: float = 20.0) -> int:
         """Ask it to leave the group; return its exit code."""
