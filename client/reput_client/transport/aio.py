@@ -136,7 +136,8 @@ class SocketWatch:
             except Exception as error:
                 if not future.done():
                     future.set_exception(error)
-            _wake(future)
+            if not future.done():
+                future.set_result(None)
 
     def _set_timer(self) -> None:
         """Keep one timer for all waits: nearly all end before it fires, and the next ends later still."""

@@ -135,17 +135,14 @@ class UniqueIdGenerator:
         now_ms = self._clock_ms()
         prefix_ms, prefix = self._prefix
         if now_ms != prefix_ms:
-            prefix = self._prefix_for(now_ms)
+            since_month_start = now_ms - self._month_start_ms
+            if now_ms >= self._month_end_ms or since_month_start <= -_CLOCK_STEP_MAX_MS:
+                self._start_month(now_ms)
+                since_month_start = now_ms - self._month_start_ms
+            # A clock set back slightly across the start of the month counts as that start.
+            prefix = f"{self._identity}{max(since_month_start, 0) & 0xFFFF_FFFF:08X}"
             self._prefix = (now_ms, prefix)
         return prefix
-
-    def _prefix_for(self, now_ms: int) -> str:
-        since_month_start = now_ms - self._month_start_ms
-        if now_ms >= self._month_end_ms or since_month_start <= -_CLOCK_STEP_MAX_MS:
-            self._start_month(now_ms)
-            since_month_start = now_ms - self._month_start_ms
-        # A clock set back slightly across the start of the month counts as that start.
-        return f"{self._identity}{max(since_month_start, 0) & 0xFFFF_FFFF:08X}"
 
     def _start_month(self, now_ms: int) -> None:
         start = datetime.fromtimestamp(now_ms / 1000).replace(
