@@ -215,8 +215,9 @@ class AnyioRuntime:
             clock: Callable[[], float] = sys.modules["trio"].lowlevel.current_clock().current_time
             return clock
         self._watch = _watch()
-        loop = asyncio.get_running_loop()
-        return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
+        clock = asyncio.get_running_loop().time
+        is_usual = getattr(clock, "__func__", None) is asyncio.BaseEventLoop.time
+        return time.monotonic if is_usual else clock  # which is the same, but for a call
 
     def event(self) -> Event:
         """See `Runtime`."""
