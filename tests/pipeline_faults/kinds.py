@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline_faults import archive_kinds, lake_kinds, replay_kinds, sink_kinds
+from pipeline_faults import archive_kinds, lake_kinds, replay_kinds, sink_kinds, stream_kinds
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.scene import Trial
 
@@ -22,4 +22,5 @@ KINDS: dict[str, Callable[[Trial], Outcome]] = {
     "lake: iceberg job killed": lake_kinds.iceberg_killed,
     "replay: driver killed": replay_kinds.driver_killed,
     "replay: broker killed": replay_kinds.broker_killed,
+    "stream: masters killed": stream_kinds.masters_killed,
 }

@@ -28,7 +28,7 @@ def _killed(table_format: str, trial: Trial) -> Outcome:
     with scene(trial, lake_tables.TOPIC, lake_tables.QUEUES) as found:
         command = [sys.executable, str(HERE / "lake_driver.py")]
         environment = {**os.environ, BUG: trial.bug}
-        job = lake_tables.Job(found.broker, table_format, found.directory / "t", command, environment)
+        job = lake_tables.Job(found.broker.address, table_format, found.directory / "t", command, environment)
         lake_tables.kill_and_restart(found.broker, job, _KILLS, trial.random)
         wanted = lake_tables.read_by_consumer(found.broker.address)
         there = lake_tables.sums(lake_tables.read(table_format, job.place))

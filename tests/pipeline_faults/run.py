@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--kind", default="", help="only kinds with this text in their name")
     parser.add_argument("--point", action="append", default=[], help="only this point; repeatable")
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of a kind that runs for a time")
     parser.add_argument(
         "--bug",
         choices=["all", "none", "only"],
@@ -46,7 +47,11 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     failed, said = False, []
     if arguments.bug != "only":
-        kept = [_report_kind(name, seed, tuple(arguments.point)) for name in kinds]
+        trials = {
+            name: Trial(random.Random(f"{seed} {name}"), tuple(arguments.point), minutes=arguments.minutes)
+            for name in kinds
+        }
+        kept = [_report_kind(name, trial) for name, trial in trials.items()]
         failed |= not all(kept)
         said.append("all promises kept")
     if arguments.bug != "none":
@@ -58,9 +63,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _report_kind(name: str, seed: int, points: tuple[str, ...]) -> bool:
+def _report_kind(name: str, trial: Trial) -> bool:
     started_at = time.monotonic()
-    outcome = KINDS[name](Trial(random.Random(f"{seed} {name}"), points))
+    outcome = KINDS[name](trial)
     took = time.monotonic() - started_at
     print(f"{name}: {outcome.rounds} rounds, {len(outcome.violations)} violations, {took:.0f} s", flush=True)
     for text in outcome.notes:

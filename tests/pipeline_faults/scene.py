@@ -38,11 +38,13 @@ class Trial:
         random: its choices.
         points: where something dies; all points of the kind if there are none.
         bug: the planted bug.
+        minutes: how long a kind takes that runs for a time.
     """
 
     random: random.Random
     points: tuple[str, ...] = ()
     bug: str = ""
+    minutes: float = 5.0
 
     def chosen(self, points: Sequence[str]) -> list[str]:
         """Return those of the points that are to be tried, in a random order."""
@@ -114,6 +116,14 @@ class Scene:
 
     def drive(self, script: str, *arguments: str, point: str = "none:0") -> int:
         """Run a driver to its end, and return how it ended."""
+        with self.driving(script, *arguments, point=point) as driver:
+            return driver.wait(PATIENCE_S)
+
+    @contextmanager
+    def driving(
+        self, script: str, *arguments: str, point: str = "none:0"
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Start a driver, and kill what is left of it at the end."""
         path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, POINT: point, MARKS: str(self.marks)}
         environment[BUG] = self._trial.bug
@@ -126,7 +136,7 @@ class Scene:
                 start_new_session=True,
             )
             try:
-                return driver.wait(PATIENCE_S)
+                yield driver
             finally:
                 if driver.poll() is None:
                     os.killpg(driver.pid, signal.SIGKILL)
@@ -197,6 +207,14 @@ class GroupScene(Scene):
     @property
     def master_address(self) -> str:
         return self._cluster.brokers[self._cluster.wait_master()].address
+
+    def lose_master(self, outcome: Outcome) -> None:
+        """Kill the master, wait for another one, and have the old one return as a slave."""
+        cluster = self._cluster
+        old = cluster.wait_in_sync(0, 1, 2)
+        cluster.brokers[old].kill()
+        outcome.expect(cluster.wait_master() != old, "a killed broker is still the master")
+        cluster.brokers[old].start()
 
     @contextmanager
     def losing_its_master(self, step: str, outcome: Outcome) -> Iterator[None]:

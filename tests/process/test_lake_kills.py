@@ -28,7 +28,7 @@ def test_a_job_that_is_killed_leaves_every_message_once(table_format: str, tmp_p
     with BrokerProcess(tmp_path / "store", environment={"REPUT_STORE__FLUSH": "sync"}) as broker:
         with Admin(broker.address) as admin:
             admin.create_topic(lake_tables.TOPIC, queues=lake_tables.QUEUES)
-        job = lake_tables.Job(broker, table_format, tmp_path / "t")
+        job = lake_tables.Job(broker.address, table_format, tmp_path / "t")
         lake_tables.kill_and_restart(broker, job, KILLS, random.Random(seed))
         sums = lake_tables.read_by_consumer(broker.address)
     assert lake_tables.sums(lake_tables.read(table_format, job.place)) == sums
@@ -37,7 +37,7 @@ def test_a_job_that_is_killed_leaves_every_message_once(table_format: str, tmp_p
 
 def test_a_job_waits_for_a_broker_that_is_away(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "store", environment={"REPUT_STORE__FLUSH": "sync"}) as broker:
-        job = lake_tables.Job(broker, "delta", tmp_path / "t")
+        job = lake_tables.Job(broker.address, "delta", tmp_path / "t")
 
         def send(count: int) -> None:
             with Producer(broker.address, group="p") as producer:

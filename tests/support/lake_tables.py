@@ -37,6 +37,11 @@ def read(table_format: str, place: Path, name: str = "reput.messages") -> pa.Tab
     return iceberg(place, name).scan().to_arrow()
 
 
+def bodies(table_format: str, place: Path) -> list[str]:
+    """Return the bodies of a table's rows, as text."""
+    return [body.decode() for body in read(table_format, place)["body"].to_pylist()]
+
+
 def iceberg(place: Path, name: str = "reput.messages") -> Any:
     """Load an Iceberg table from the catalog in its warehouse."""
     from pyiceberg.catalog import load_catalog
@@ -104,25 +109,27 @@ class Job:
     """The job as a process.
 
     Args:
-        broker: has the topic.
+        server: the broker with the topic, or several of a group.
         table_format: of the table.
         place: of the table.
+        topic: what it copies.
         command: what stands before the arguments of `archive`.
         environment: of the process; None: this one's.
     """
 
     def __init__(
         self,
-        broker: BrokerProcess,
+        server: str,
         table_format: str,
         place: Path,
         command: Sequence[str] = (sys.executable, "-m", "reput_cli", "pipeline", "archive"),
         environment: Mapping[str, str] | None = None,
+        topic: str = TOPIC,
     ) -> None:
         self.place = place
         self._log = place.parent / "job.log"
-        self._command = [*command, "--server", broker.address]
-        self._command += ["--topic", TOPIC, "--to", str(place), "--format", table_format]
+        self._command = [*command, "--server", server]
+        self._command += ["--topic", topic, "--to", str(place), "--format", table_format]
         self._environment = environment
 
     def start(self, *more: str) -> subprocess.Popen[str]:

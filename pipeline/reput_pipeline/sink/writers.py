@@ -18,11 +18,11 @@ from pyspark.sql.datasource import (
 
 from reput_pipeline.sink.options import SinkOptions, parse_sink_options
 from reput_pipeline.sink.schema import SinkColumns, sink_columns
-from reput_pipeline.spark.errors import SinkError
+from reput_pipeline.spark.errors import SinkError, StagedRowsGone
 from reput_pipeline.spark.notes import note
 from reput_pipeline.spark.option_reader import naming_tls_options
 from reput_protocol.commands.stage import StagedPart
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import NotFound, ReputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +103,10 @@ def _commit(options: SinkOptions, done: Sequence[TaskDone], query_id: str, batch
             f"{' and '.join(brokers)}; nothing was published, run the batch again"
         )
     with connect(options, brokers[0]) as writer:
-        result = writer.commit(query_id, batch_id, parts, options.commit_timeout_s)
+        try:
+            result = writer.commit(query_id, batch_id, parts, options.commit_timeout_s)
+        except NotFound as error:
+            raise StagedRowsGone(batch_id, brokers[0], error) from error
     if result.repeated:
         note(f"batch {batch_id} of query {query_id} was already committed; nothing was published again")
 

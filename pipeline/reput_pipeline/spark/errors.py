@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reput_client import errors
-from reput_protocol.errors import ReputError
+from reput_protocol.codes import ResponseCode
+from reput_protocol.errors import BrokerError, ReputError, error_from_response
 
 if TYPE_CHECKING:
     from reput_client.arrow.queues import QueueKey, QueueRange
@@ -99,7 +101,19 @@ class SinkError(ReputError):
     """A DataFrame cannot be written as it is; what is staged is dropped."""
 
 
-_CAUSE: Final = re.compile(r"\breput_\w+(?:\.\w+)*\.(\w+): (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
+class StagedRowsGone(SinkError):
+    """The rows of a batch that its tasks have staged are not at the broker when the batch is committed."""
+
+    retryable = True
+
+    def __init__(self, batch_id: int, broker: str, reason: Exception) -> None:
+        super().__init__(
+            f"batch {batch_id} is not published, because {broker} lacks rows that were staged, as after a failover "
+            f"between the end of a task and the commit; run the batch again: start the query again ({reason})"
+        )
+
+
+_CAUSE: Final = re.compile(r"\b(reput_\w+(?:\.\w+)*)\.(\w+): (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
 
 
 class Cause(NamedTuple):
@@ -108,6 +122,8 @@ class Cause(NamedTuple):
     name: str
     """Its class."""
     text: str
+    retryable: bool
+    """Whether the same may succeed later, without a change."""
 
 
 def cause_in(error: BaseException) -> Cause | None:
@@ -116,4 +132,10 @@ def cause_in(error: BaseException) -> Cause | None:
     Spark has it as text, before a plan, or between tracebacks of Java and Python.
     """
     found = _CAUSE.findall(str(error))
-    return Cause(*found[-1]) if found else None
+    if not found:
+        return None
+    module, name, text = found[-1]
+    kind = getattr(sys.modules.get(module), name, ReputError)
+    # What a broker has refused is told by the symbol in its text, not by the class.
+    told = error_from_response(ResponseCode.SYSTEM_ERROR, text, {}) if issubclass(kind, BrokerError) else kind
+    return Cause(name, text, told.retryable)

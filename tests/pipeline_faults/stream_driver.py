@@ -1,0 +1,69 @@
+"""A Spark driver with two streams over a topic of a group: to another topic of it, and to Parquet files.
+
+Usage: `python stream_driver.py --broker ADDRESSES --topic T --copies T --directory DIR --ended FILE`; once FILE is
+there, the queries process what the topic has and end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.remove(str(Path(__file__).resolve().parent))
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from reput_pipeline.spark.keep_running import keep_running
+from reput_pipeline.spark.session import make_session
+
+
+def main() -> int:
+    """Run both queries until they are to end."""
+    parser = argparse.ArgumentParser()
+    for name in ("broker", "topic", "copies", "directory", "ended"):
+        parser.add_argument(f"--{name}", required=True)
+    arguments = parser.parse_args()
+    directory = Path(arguments.directory)
+    conf = {"spark.driver.memory": "512m", "spark.log.level": "ERROR"}
+    spark = make_session("failovers", master="local[2]", conf=conf)
+
+    def rows(checkpoint: str, sink: str, **options: str) -> StreamingQuery:
+        source = spark.readStream.format("reput").options(
+            nameServer=arguments.broker, subscribe=arguments.topic, startingOffsets="earliest"
+        )
+        place = str(directory / checkpoint)
+        frame = source.load().select("body")
+        writer = frame.writeStream.format(sink).options(checkpointLocation=place, **options)
+        return writer.trigger(processingTime="1 second").start()
+
+    started: list[StreamingQuery] = []
+
+    def copy() -> StreamingQuery:
+        make_session("failovers")
+        started.append(rows("cp-copies", "reput", nameServer=arguments.broker, topic=arguments.copies))
+        return started[-1]
+
+    files = rows("cp-parquet", "parquet", path=str(directory / "parquet"))
+    copier = threading.Thread(target=keep_running, args=(copy,))
+    copier.start()
+    while files.isActive and copier.is_alive() and not Path(arguments.ended).exists():
+        time.sleep(0.2)
+    failed = not (files.isActive and copier.is_alive())
+    if not failed:
+        files.processAllAvailable()
+        started[-1].processAllAvailable()
+    files.stop()
+    started[-1].stop()
+    copier.join()
+    if failed:
+        print(f"a query has ended: {files.exception() or started[-1].exception()}", flush=True)
+    spark.stop()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
