@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
+import re
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from support.waiting import wait_until
 
 TOPIC = "orders"
 
@@ -99,10 +101,11 @@ class Query:
 
     def run(self) -> list[int]:
         """Run to the end of what is there; return the rows of each batch that had any."""
+        from reput_pipeline.source.query_metrics import observed
+
+        source = self.spark.readStream.format("reput").options(**self.options)
         query = (
-            self.spark.readStream.format("reput")
-            .options(**self.options)
-            .load()
+            observed(source.load())
             .writeStream.format("parquet")
             .option("path", str(self.directory / "out"))
             .option("checkpointLocation", str(self.directory / "checkpoint"))
@@ -200,10 +203,15 @@ def test_the_last_batch_is_committed_and_listeners_tell_how_far_a_query_is(
     spark: Any, broker: BackgroundBroker, tmp_path: Path
 ) -> None:
     from reput_pipeline.source.progress import GroupProgress, Lag, QueryLag
+    from reput_pipeline.source.query_metrics import QueryMetrics
 
     def committed(group: str) -> int:
         with PullConsumer(broker.address, group=group) as consumer:
             return sum(consumer.committed(TOPIC, queue) or 0 for queue in range(4))
+
+    def page() -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as response:
+            return str(response.read(), "utf-8")
 
     send(broker, 20)
     query = Query(
@@ -212,23 +220,25 @@ def test_the_last_batch_is_committed_and_listeners_tell_how_far_a_query_is(
         options(broker, startingOffsets="earliest", groupId="own", maxOffsetsPerTrigger="8"),
     )
     lags: list[Lag] = []
-    listeners = [GroupProgress(broker.address, "watched"), QueryLag(broker.address, lags.append)]
+    listeners = [
+        GroupProgress(broker.address, "watched"),
+        QueryLag(broker.address, lambda _query, _batch, lag: lags.append(lag)),
+        metrics := QueryMetrics(broker.address, 0, "127.0.0.1"),
+    ]
     for listener in listeners:
         spark.streams.addListener(listener)
     try:
         query.run()
         assert committed("own") == 20, "the source does so itself"
-        until = time.monotonic() + 60
-        while (not lags or lags[-1].messages_most or committed("watched") < 20) and time.monotonic() < until:
-            time.sleep(0.1)
+        wait_until(lambda: bool(lags) and lags[-1].messages == 0 and committed("watched") == 20)
+        wait_until(lambda: re.search(r"reput_query_messages_total\{.*\} 20\.0", page()) is not None)
+        assert re.search(rf"reput_query_body_bytes_total\{{.*\}} {20 * 6}\.0", page())
+        assert re.search(r"reput_query_batch_seconds_count\{.*\} 3\.0", page())
     finally:
         for listener in listeners:
             spark.streams.removeListener(listener)
+        metrics.close()
     assert committed("watched") == 20
-    assert [(lag.queues, lag.messages_average, lag.messages_most) for lag in lags[:3]] == [
-        (4, 3.0, 3),
-        (4, 1.0, 1),
-        (4, 0.0, 0),
-    ]
-    assert lags[0].seconds_most >= lags[0].seconds_average > 0
-    assert (lags[2].seconds_average, lags[2].seconds_most) == (0, 0)
+    assert [(lag.queues, lag.messages) for lag in lags[:3]] == [(4, 12), (4, 4), (4, 0)]
+    assert min(lag.seconds for lag in lags[:2]) > 0
+    assert lags[2].seconds == 0

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -22,11 +21,29 @@ from reput_client.tls import TLS
 from reput_pipeline.source.stream_offsets import OffsetsUnreadable, decode_offsets
 from reput_pipeline.spark.notes import note
 from reput_protocol.errors import ReputError
+from reput_protocol.printable import counted
 from reput_protocol.record.view import record_views
 
 
-class _BatchListener(StreamingQueryListener):
-    """Is called with the ends of each batch of a query.
+@dataclass(frozen=True)
+class Batch:
+    """A batch of a query, as far as it read from this source."""
+
+    query: str
+    """The query's name, or its id."""
+    batch_id: int
+    ends: dict[QueueKey, int]
+    """Where it ended."""
+    messages: int
+    """What it read."""
+    seconds: float
+    """How long its trigger took."""
+    observed: Mapping[str, Any]
+    """What the program observes in it (`DataFrame.observe`), by the name of the observation."""
+
+
+class BatchListener(StreamingQueryListener):
+    """Is called with each batch of a query.
 
     Args:
         name_server: address of the broker.
@@ -39,38 +56,46 @@ class _BatchListener(StreamingQueryListener):
         self._tls = tls
         self._query = query
 
+    def reader(self, timeout_s: float = 60.0) -> BulkReader:
+        """Connect to the broker; a context manager."""
+        return BulkReader(self._name_server, timeout_s=timeout_s, tls=self._tls)
+
     @abstractmethod
-    def ended(self, reader: BulkReader, query: str, batch_id: int, ends: dict[QueueKey, int], /) -> None:
-        """Handle a batch."""
+    def ended(self, batch: Batch, /) -> None:
+        """Handle a batch. An error of the client is logged."""
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's name)
         """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Handle the batch."""
+        """Handle the batch; what it read from other sources is left out."""
         progress = event.progress
         if self._query is not None and progress.name != self._query:
             return
+        ends: dict[QueueKey, int] = {}
+        messages = 0
         for source in progress.sources:
-            self.batch(source.endOffset, progress.name or str(progress.id), progress.batchId)
+            try:
+                offsets = decode_offsets(json.loads(source.endOffset or "null") or {}).queues
+            except (ValueError, AttributeError, OffsetsUnreadable):
+                continue
+            ends |= offsets
+            messages += source.numInputRows
+        if not ends:
+            return
+        seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+        query = progress.name or str(progress.id)
+        batch = Batch(query, progress.batchId, ends, messages, seconds, progress.observedMetrics)
+        try:
+            self.ended(batch)
+        except ReputError as error:
+            note(f"{type(self).__name__} of {self._name_server}: {error}")
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Do nothing: the last batch has been handled."""
 
-    def batch(self, end_offset: str | None, query: str = "", batch_id: int = 0) -> None:
-        """Handle a batch by its end as JSON of a checkpoint or progress event; other sources' are ignored."""
-        try:
-            ends = decode_offsets(json.loads(end_offset or "null") or {}).queues
-        except (ValueError, AttributeError, OffsetsUnreadable):
-            return
-        try:
-            with BulkReader(self._name_server, tls=self._tls) as reader:
-                self.ended(reader, query, batch_id, ends)
-        except ReputError as error:
-            note(f"{type(self).__name__} of {self._name_server}: {error}")
 
-
-class GroupProgress(_BatchListener):
+class GroupProgress(BatchListener):
     """Commits offsets after each batch: `spark.streams.addListener(GroupProgress(...))`.
 
     A failure is logged; the next batch commits again.
@@ -88,85 +113,42 @@ class GroupProgress(_BatchListener):
         super().__init__(name_server, query, tls)
         self._group = group
 
-    def ended(self, reader: BulkReader, _query: str, _batch_id: int, ends: dict[QueueKey, int]) -> None:
+    def ended(self, batch: Batch) -> None:
         """Commit the ends."""
-        for queue, offset in ends.items():
-            reader.commit(self._group, queue.topic, queue.queue_id, offset, queue.broker)
+        with self.reader() as reader:
+            for queue, offset in batch.ends.items():
+                reader.commit(self._group, queue.topic, queue.queue_id, offset, queue.broker)
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How far a query was behind the ends of its queues after a batch."""
+    """How far a query is behind the ends of a topic's queues, as `reput pipeline lag` has it for a group."""
 
-    query: str
-    """The query's name, or its id."""
-    batch_id: int
+    topic: str
     queues: int
-    messages_average: float
-    """Unread messages of a queue."""
-    messages_most: int
-    seconds_average: float
-    """Age of a queue's oldest unread message; 0 without one."""
-    seconds_most: float
-
-    def __str__(self) -> str:
-        return (
-            f"query {self.query}, batch {self.batch_id}: behind in {self.queues} queues by "
-            f"{self.messages_average:.1f} messages on average and {self.messages_most} at most, "
-            f"{self.seconds_average:.1f} s on average and {self.seconds_most:.1f} s at most"
-        )
+    messages: int
+    """Unread messages of all queues."""
+    seconds: float
+    """Age of the oldest unread message; 0 without one."""
 
 
-def _write(lag: Lag) -> None:
-    note(str(lag))
+def lags(reader: BulkReader, ends: dict[QueueKey, int]) -> list[Lag]:
+    """Ask the brokers how far they are ahead of offsets; by topic.
 
-
-class QueryLag(_BatchListener):
-    """Measures how far a query is behind after each batch: `spark.streams.addListener(QueryLag(...))`.
-
-    A failure to ask the broker is logged.
-
-    Args:
-        name_server: address of the broker.
-        on_lag: called with each measurement; writes a line to stderr by default.
-        query: name of the query; None: every query over this source.
-        tls: how to encrypt; None: not at all.
+    Raises:
+        ReputError: a broker cannot be reached.
     """
-
-    def __init__(
-        self,
-        name_server: str,
-        on_lag: Callable[[Lag], None] = _write,
-        query: str | None = None,
-        tls: TLS | None = None,
-    ) -> None:
-        super().__init__(name_server, query, tls)
-        self._on_lag = on_lag
-
-    def ended(self, reader: BulkReader, query: str, batch_id: int, ends: dict[QueueKey, int]) -> None:
-        """Measure."""
-        messages: list[int] = []
-        seconds: list[float] = []
-        for broker in sorted({queue.broker for queue in ends}):
-            topics = sorted({queue.topic for queue in ends if queue.broker == broker})
-            table = reader.queue_bounds(topics, broker)
-            for topic, queues in table.topics.items():
-                for queue_id, low, high in queues:
-                    first = max(low, ends.get(QueueKey(topic, broker, queue_id), low))
-                    messages.append(max(0, high - first))
-                    seconds.append(_age_s(reader, topic, queue_id, first, broker) if first < high else 0.0)
-        if messages:
-            self._on_lag(
-                Lag(
-                    query,
-                    batch_id,
-                    len(messages),
-                    fmean(messages),
-                    max(messages),
-                    fmean(seconds),
-                    max(seconds),
-                )
-            )
+    found: dict[str, Lag] = {}
+    for broker in sorted({queue.broker for queue in ends}):
+        topics = sorted({queue.topic for queue in ends if queue.broker == broker})
+        for topic, queues in reader.queue_bounds(topics, broker).topics.items():
+            for queue_id, low, high in queues:
+                first = max(low, ends.get(QueueKey(topic, broker, queue_id), low))
+                age_s = _age_s(reader, topic, queue_id, first, broker) if first < high else 0.0
+                lag = found.get(topic, Lag(topic, 0, 0, 0.0))
+                messages = lag.messages + max(0, high - first)
+                found[topic] = Lag(topic, lag.queues + 1, messages, max(lag.seconds, age_s))
+    return list(found.values())
 
 
 def _age_s(reader: BulkReader, topic: str, queue_id: int, offset: int, broker: str) -> float:
@@ -175,3 +157,38 @@ def _age_s(reader: BulkReader, topic: str, queue_id: int, offset: int, broker: s
     for view in record_views(block.records):
         return max(0.0, time.time() - view.store_timestamp_ms / 1000)
     return 0.0
+
+
+def _write(query: str, batch_id: int, lag: Lag) -> None:
+    behind = f"{counted(lag.messages, 'message')} and {lag.seconds:.1f} s"
+    note(f"query {query}, batch {batch_id}: {behind} behind in {counted(lag.queues, 'queue')} of {lag.topic}")
+
+
+class QueryLag(BatchListener):
+    """Measures how far a query is behind after each batch: `spark.streams.addListener(QueryLag(...))`.
+
+    A failure to ask the broker is logged.
+
+    Args:
+        name_server: address of the broker.
+        on_lag: called with the query's name, or its id, the batch and the lag, for each topic; writes a line to stderr
+            by default.
+        query: name of the query; None: every query over this source.
+        tls: how to encrypt; None: not at all.
+    """
+
+    def __init__(
+        self,
+        name_server: str,
+        on_lag: Callable[[str, int, Lag], None] = _write,
+        query: str | None = None,
+        tls: TLS | None = None,
+    ) -> None:
+        super().__init__(name_server, query, tls)
+        self._on_lag = on_lag
+
+    def ended(self, batch: Batch) -> None:
+        """Measure."""
+        with self.reader() as reader:
+            for lag in lags(reader, batch.ends):
+                self._on_lag(batch.query, batch.batch_id, lag)

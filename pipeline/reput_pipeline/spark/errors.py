@@ -138,4 +138,4 @@ def cause_in(error: BaseException) -> Cause | None:
     kind = getattr(sys.modules.get(module), name, ReputError)
     # What a broker has refused is told by the symbol in its text, not by the class.
     told = error_from_response(ResponseCode.SYSTEM_ERROR, text, {}) if issubclass(kind, BrokerError) else kind
-    return Cause(name, text, told.retryable)
+    return Cause(name, text, getattr(told, "retryable", False))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +18,7 @@ from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.progress import GroupProgress, Lag, QueryLag
+from reput_pipeline.source.query_metrics import QueryMetrics
 from reput_pipeline.source.readers import FilteringReader
 from support.pipeline_schemas import spark_schema_of
 
@@ -32,26 +36,100 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
     return found
 
 
-def progress(name: str | None, *ends: str | None) -> Any:
-    sources = [SimpleNamespace(endOffset=end) for end in ends]
-    return SimpleNamespace(progress=SimpleNamespace(name=name, id="i-d", batchId=7, sources=sources))
+def progress(name: str | None, *ends: str | None, **observed: Any) -> Any:
+    sources = [SimpleNamespace(endOffset=end, numInputRows=12) for end in ends]
+    return SimpleNamespace(
+        progress=SimpleNamespace(
+            name=name,
+            id="i-d",
+            batchId=7,
+            sources=sources,
+            durationMs={"triggerExecution": 250},
+            observedMetrics=observed,
+        )
+    )
 
 
 def test_lag_is_that_of_all_queues(broker: BackgroundBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    lags: list[Lag] = []
-    listener = QueryLag(broker.address, lags.append)
+    found: list[tuple[str, int, Lag]] = []
+    listener = QueryLag(broker.address, lambda *lag: found.append(lag))
     listener.onQueryProgress(progress(None, json.dumps(ENDS), '{"another": "source"}', "[3]", None))
-    (lag,) = lags
-    assert (lag.query, lag.batch_id, lag.queues) == ("i-d", 7, 2)
-    assert (lag.messages_average, lag.messages_most) == (4.0, 6)
-    assert 0 < lag.seconds_average <= lag.seconds_most < 600
+    ((query, batch_id, lag),) = found
+    assert (query, batch_id) == ("i-d", 7)
+    assert (lag.topic, lag.queues, lag.messages) == ("t", 2, 8)
+    assert 0 < lag.seconds < 600
     QueryLag(broker.address, query="other").onQueryProgress(progress("mine", json.dumps(ENDS)))
     assert capsys.readouterr().err == ""
     QueryLag(broker.address).onQueryProgress(progress("mine", json.dumps(ENDS)))
+    told = capsys.readouterr().err
+    assert "query mine, batch 7: 8 messages and " in told
+    assert " s behind in 2 queues of t" in told
+
+
+@pytest.fixture
+def metrics(broker: BackgroundBroker) -> Iterator[QueryMetrics]:
+    found = QueryMetrics(broker.address, 0, "127.0.0.1")
+    yield found
+    found.close()
+
+
+def page(metrics: QueryMetrics) -> dict[str, float]:
+    """Return the samples of the driver's page."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#") and "_created" not in line)
+    return {name: float(value) for name, value in samples}
+
+
+def test_queries_are_series_of_the_driver(
+    broker: BackgroundBroker, metrics: QueryMetrics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics.onQueryStarted(SimpleNamespace(id="i-d", name="mine"))
+    metrics.onQueryProgress(progress("mine", json.dumps(ENDS), reput={"rows": 12, "bytes": 345}))
+    found = page(metrics)
+    age_s = found.pop('reput_query_lag_seconds{query="mine",topic="t"}')
+    assert 0 < age_s < 600
+    assert found == {
+        'reput_query_running{query="mine"}': 1,
+        'reput_query_failures_total{query="mine"}': 0,
+        'reput_query_messages_total{query="mine"}': 12,
+        'reput_query_body_bytes_total{query="mine"}': 345,
+        'reput_query_batch_seconds_count{query="mine"}': 1,
+        'reput_query_batch_seconds_sum{query="mine"}': 0.25,
+        'reput_query_lag_messages{query="mine",topic="t"}': 8,
+    }
+    with Producer(broker.address, group="p") as producer:
+        producer.send(Message("t", b"one more"))
+    assert page(metrics)['reput_query_lag_messages{query="mine",topic="t"}'] == 9  # no batch has ended since
+    metrics.onQueryTerminated(SimpleNamespace(id="i-d", exception="it failed"))
+    broker.stop()
+    found = page(metrics)
     assert (
-        "query mine, batch 7: behind in 2 queues by 4.0 messages on average and 6 at most"
-        in capsys.readouterr().err
-    )
+        found['reput_query_running{query="mine"}'],
+        found['reput_query_failures_total{query="mine"}'],
+    ) == (0, 1)
+    assert not [name for name in found if "lag" in name]
+    assert "QueryMetrics of 127.0.0.1" in capsys.readouterr().err
+
+
+def test_the_dashboard_names_series_of_the_page(metrics: QueryMetrics) -> None:
+    metrics.onQueryStarted(SimpleNamespace(id="i-d", name="mine"))
+    metrics.onQueryProgress(progress("mine", json.dumps(ENDS), reput={"rows": 12, "bytes": 345}))
+    dashboard = Path(__file__).parents[3] / "conf" / "grafana" / "dashboards" / "reput.json"
+    named = set(re.findall(r"reput_query_[a-z_]+", dashboard.read_text()))
+    assert len(named) == 7
+    assert named == {name.partition("{")[0] for name in page(metrics)} - {"reput_query_running"}
+
+
+def test_series_are_of_the_wanted_query(broker: BackgroundBroker) -> None:
+    metrics = QueryMetrics(broker.address, 0, "127.0.0.1", query="mine")
+    try:
+        metrics.onQueryStarted(SimpleNamespace(id="an", name="other"))
+        metrics.onQueryProgress(progress("other", json.dumps(ENDS)))
+        metrics.onQueryTerminated(SimpleNamespace(id="an", exception="it failed"))
+        assert page(metrics) == {}
+    finally:
+        metrics.close()
 
 
 def test_a_group_is_committed_and_a_broker_that_is_away_is_logged(
