@@ -204,7 +204,7 @@ def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], ht
     page.heading("Three totals")
     page.table(["counted from", *_ROWS], [[name, *total[:4]] for name, total in totals.items()])
     page.heading("Most frequent identifiers", 3)
-    page.bars("identifiers", [(name, float(times)) for name, times in totals["stream"].most])
+    page.bars([(name, float(times)) for name, times in totals["stream"].most])
     html.parent.mkdir(parents=True, exist_ok=True)
     html.write_text(page.html(), encoding="utf-8")
     return modules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from reput_client.errors import BrokerNotFound, NotAStore
 from reput_pipeline.jobs import JOBS, run
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
-from reput_pipeline.jobs.report import HOUR_MS, Figures, Page, merged, page_of, step_ms
+from reput_pipeline.jobs.page import Page, Series
+from reput_pipeline.jobs.report import HOUR_MS, Figures, page_of, step_ms
 from reput_pipeline.jobs.run import JobRun, table_lines
 from reput_pipeline.spark.errors import DamagedStore
 from reput_pipeline.spark.option_reader import OptionError
@@ -125,34 +127,39 @@ def test_sizes_are_what_people_write() -> None:
 
 
 @pytest.mark.parametrize(
-    ("span_ms", "step", "name", "bars", "label"),
+    ("span_ms", "step", "name", "label"),
     [
-        (41_300, 1000, "second", 42, "2023-11-14 22:13:20"),
-        (3 * 3_600_000, 600_000, "10 minutes", 19, "2023-11-14 22:10"),
-        (40 * 86_400_000, 86_400_000, "day", 41, "2023-11-14"),
-        (20 * 365 * 86_400_000, 90 * 86_400_000, "90 days", 82, "2023-09-20"),
-        (0, 1000, "second", 1, "2023-11-14 22:13:20"),
+        (41_300, 1000, "second", "22:14"),
+        (3 * 3_600_000, 600_000, "10 minutes", "2023-Nov-15"),
+        (40 * 86_400_000, 86_400_000, "day", "2023-Dec"),
+        (20 * 365 * 86_400_000, 90 * 86_400_000, "90 days", "2040"),
+        (0, 1000, "second", "2023-Nov-14 22:13"),
     ],
 )
 def test_messages_are_plotted_by_the_time_that_they_span(
-    span_ms: int, step: int, name: str, bars: int, label: str
+    span_ms: int, step: int, name: str, label: str
 ) -> None:
     first, last = T0, T0 + span_ms
     assert step_ms(first, last) == step
     bucket = min(step, HOUR_MS)
     times = [
-        {"topic": "t", "from_ms": at // bucket * bucket, "messages": 5, "bytes": 7}
+        {"topic": topic, "from_ms": at // bucket * bucket, "messages": 5, "bytes": 7}
+        for topic in ("t", "u")
         for at in dict.fromkeys((first, last))
     ]
-    topic = dict.fromkeys(("messages", "messages_per_s", "size_p50", "size_p99", "size_max"), 1)
-    topic |= {"first_ms": first, "last_ms": last, "bytes": 2048, "bytes_per_s": 1}
-    figures = Figures([{"topic": "t", **topic}], [], times, [], [])
+    row = dict.fromkeys(("messages", "messages_per_s", "size_p50", "size_p99", "size_max"), 1)
+    row |= {"first_ms": first, "last_ms": last, "bytes": 2048, "bytes_per_s": 1}
+    topics = [{"topic": topic, **row} for topic in ("t", "u")]
+    figures = Figures(topics, [], times, [], [{"topic": "t", "from_bytes": 1024, "messages": 3}])
     page = page_of(figures, "here").html()
-    assert f'aria-label="messages by {name}"' in page
+    assert page.count(f'aria-label="messages by {name}"') == 2
+    assert page.count(f'aria-label="all topics: messages by {name}"') == 1
     plot = page[page.index("<svg") : page.index("</svg>")]
-    assert abs(plot.count("<rect") - bars) <= 2
-    assert f"<title>{label}" in plot
-    assert "2.0 KiB of bodies" in page
+    assert plot.count("fill: var(--mark0)") >= len(dict.fromkeys((first, last)))
+    assert "fill: var(--mark1)" in plot, "the second topic above the first"
+    assert f">{label}" in plot
+    assert ">1.0 KiB</text>" in page
+    assert "4.0 KiB of bodies" in page
     assert {row["hour_ms"] % HOUR_MS for row in figures.hours} == {0}
     assert sum(row["messages"] for row in figures.hours) == 5 * len(times)
 
@@ -183,13 +190,19 @@ def test_progress_names_the_step_of_all_steps(
 def test_a_page_escapes_and_loads_nothing() -> None:
     page = Page("<t>", "where")
     page.table(["k", "n"], [["<script>", 1234567]])
-    page.bars("b", [(str(number), float(number)) for number in range(5000)])
+    page.bars([("<script>", 1.0), ("$x$", 2.0)])
+    page.times([Series("<script>", {0.0: 1}), Series("$y$", {1.0: 2})], 1)
+    page.times([Series("none", {})], 1)
     text = page.html()
-    assert "<script>" not in text
-    assert "&lt;script&gt;" in text
-    assert text.count("<rect") <= 400
-    assert sum(value for _, value in merged([("a", 1.0)] * 5000)) == 5000
+    assert "<script" not in text
+    assert text.count("&lt;script&gt;") >= 3
+    assert ">$x$</text>" in text
+    assert ">$y$</text>" in text
     assert "default-src 'none'" in text
+    assert set(re.findall(r'https?://[^"]+', text)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
 
 
 def test_the_last_line_of_a_program_that_an_error_ends_is_its_cause(

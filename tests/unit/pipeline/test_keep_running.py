@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from reput_pipeline.spark import keep_running as module
 from reput_pipeline.spark.errors import StagedRowsGone
 from reput_pipeline.spark.keep_running import keep_running
 from reput_protocol.errors import ErrorCode, NotMaster, ReputError, TopicNotFound, refusal_remark
@@ -20,8 +21,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(module.time, "sleep", self.pauses.append)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self.pauses.append)
 
 
 class Query:
