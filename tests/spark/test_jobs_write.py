@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,38 @@ def test_the_latest_of_each_key_and_one_of_each_id(
     assert [json.loads(line)["body"] for line in found.lines] == ["body-0043"]
     assert run("compact", "--archive", archive, "--to", tmp_path / "k").result["argument"] == "--to"
     assert hashes(archive) == before
+
+
+def test_a_deleted_key_is_left_out_after_a_time(spark: Any) -> None:
+    from reput_pipeline.jobs.compact import chosen
+
+    day = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        ("T", "b", queue_offset, 0, key, {}, body, day + timedelta(hours=queue_offset))
+        for queue_offset, (key, body) in enumerate(
+            [
+                ("old", b"1"),
+                ("new", b"1"),
+                ("kept", b""),
+                ("old", b""),
+                ("kept", b"2"),
+                ("new", b""),
+                (None, b""),
+            ]
+        )
+    ]
+    columns = "topic string, brokerName string, queueOffset bigint, queueId int, keys string, "
+    columns += "properties map<string,string>, body binary, storeTimestamp timestamp"
+    frame = spark.createDataFrame(rows, columns)
+
+    def left(empty_until: datetime | None) -> list[tuple[str | None, bytes]]:
+        found = chosen(frame, "key", empty_until=empty_until, drop_keyless=False).collect()
+        return sorted((row["keys"] or "none", bytes(row.body)) for row in found)
+
+    kept = [("kept", b"2"), ("none", b"")]
+    assert left(None) == sorted([*kept, ("new", b""), ("old", b"")])
+    assert left(day + timedelta(hours=3)) == sorted([*kept, ("new", b"")]), "stored at that time, and later"
+    assert left(day + timedelta(hours=9)) == kept
 
 
 def dead_letters(root: Path) -> None:

@@ -2,8 +2,8 @@
 
 Usage: `python streaming_query.py --master URL --broker ADDRESS --to TOPIC --checkpoint DIR [--count] [--conf
 KEY=VALUE]`. It streams the topic `orders` into another one, in several micro-batches, counts tags in a streaming
-aggregate if it is to, and prints one JSON object: the counts, the rows of each micro-batch, and which executors there
-are.
+aggregate if it is to, and prints one JSON object: the counts, the rows of each micro-batch, which executors there are,
+and where their packages are.
 """
 
 from __future__ import annotations
@@ -58,12 +58,14 @@ def main() -> int:
     copied.awaitTermination()
     rows = _counted(spark, messages) if arguments.count else []
     places = spark.sparkContext.parallelize(range(8), 8).mapPartitions(_place).distinct().collect()
+    executors, kernels = zip(*places, strict=True)
     found = {
         "batches": [
             progress["numInputRows"] for progress in copied.recentProgress if progress["numInputRows"]
         ],
         "counts": {row.tags: row["count"] for row in rows},
-        "executors": sorted(places),
+        "executors": sorted(set(executors)),
+        "kernels": sorted(set(kernels)),
     }
     spark.stop()
     print(json.dumps(found))
@@ -85,9 +87,12 @@ def _counted(spark: Any, messages: Any) -> list[Any]:
     return rows
 
 
-def _place(_: Iterable[Any]) -> Iterator[str]:
+def _place(_: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    from reput_protocol import kernel
+
     time.sleep(0.2)  # so that one executor does not take them all
-    yield os.environ.get("SPARK_EXECUTOR_DIRS", "the driver")  # of each executor its own
+    executor = os.environ.get("SPARK_EXECUTOR_DIRS", "the driver")  # of each its own
+    yield executor, f"{kernel.FORM} {os.path.relpath(kernel.__file__)}"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ JOBS: Final = {
     "lag": "Lag of groups, in messages and in time, with a history.",
     "find": "Look messages up by key, id or text.",
     "compact": "Keep the latest message of every key of an archive, or one of each unique id.",
+    "package": "Pack Reput for the executors of a cluster: what spark-submit gets.",
     "dlq": "Group dead letters by origin, reason and attempts; send selected ones back.",
 }
 """Jobs by name, with a line of help."""

@@ -32,37 +32,43 @@ def job(function: Callable[..., Outcome]) -> click.Command:
     """Make a job's command of its function, which gets the `JobRun` first; adds the options of all jobs."""
 
     @functools.wraps(function)
-    def called(
-        master: str | None, conf: tuple[str, ...], quiet: bool, verbose: int, **arguments: Any
-    ) -> Outcome:
-        run = click.get_current_context().find_object(JobRun)
-        assert run is not None, "a job is started by run_job"
+    def called(run: JobRun, master: str | None, conf: tuple[str, ...], **arguments: Any) -> Outcome:
         if master is not None and _MASTER.fullmatch(master) is None:
             raise ArgumentError(
                 "--master",
                 f"{master!r} is not valid; it is local[N], spark://HOST:PORT, yarn, k8s://URL or none",
             )
-        run.master, run.quiet, run.verbosity = master, quiet, verbose
+        run.master = master
         run.conf = dict(_pair(text, "--conf") for text in conf)
         return function(run, **arguments)
 
-    options = [
-        click.option(
-            "--master",
-            metavar="URL",
-            help="Where Spark runs; none: in this process, without Spark and Java.  "
-            "[default: that of spark-submit, or local[*]]",
-        ),
-        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
-        click.option(
-            "-v", "--verbose", count=True, help="-vv prints Spark's warnings, and tracebacks of errors."
-        ),
-    ]
-    decorated: Callable[..., Any] = called
-    for option in reversed(options):
-        decorated = option(decorated)
-    return click.command(context_settings={"help_option_names": ["-h", "--help"]})(decorated)
+    called = click.option(
+        "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
+    )(called)
+    called = click.option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs; none: in this process, without Spark and Java.  "
+        "[default: that of spark-submit, or local[*]]",
+    )(called)
+    return sparkless_job(called)
+
+
+def sparkless_job(function: Callable[..., Outcome]) -> click.Command:
+    """Make the command of a job that starts no session."""
+
+    @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
+    @click.option(
+        "-v", "--verbose", count=True, help="-vv prints Spark's warnings, and tracebacks of errors."
+    )
+    @functools.wraps(function)
+    def called(quiet: bool, verbose: int, **arguments: Any) -> Outcome:
+        run = click.get_current_context().find_object(JobRun)
+        assert run is not None, "a job is started by run_job"
+        run.quiet, run.verbosity = quiet, verbose
+        return function(run, **arguments)
+
+    return click.command(context_settings={"help_option_names": ["-h", "--help"]})(called)
 
 
 def pairs_of(texts: Sequence[str], argument: str) -> dict[str, str]:

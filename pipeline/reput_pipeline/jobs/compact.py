@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,20 +49,25 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
     help="key: keep the latest message of each value of KEYS; id: keep the first of each unique id.",
 )
 @click.option(
-    "--drop-empty", is_flag=True, help="With --by key: leave out keys whose latest message has no body."
+    "--drop-empty-after",
+    type=click.FloatRange(0),
+    metavar="HOURS",
+    help="With --by key: leave out keys whose latest message has no body and was stored that long ago, so that readers "
+    "of the archives before have seen that the key is deleted; 0: all of them.  [default: keep them]",
 )
 @click.option(
     "--drop-keyless", is_flag=True, help="Leave out messages without a key or id.  [default: keep them all]"
 )
 def command(
-    run: JobRun, archive: Path, target: Path, by: str, drop_empty: bool, drop_keyless: bool
+    run: JobRun, archive: Path, target: Path, by: str, drop_empty_after: float | None, drop_keyless: bool
 ) -> Outcome:
     """Keep one message of each key, or of each unique id, of every topic of an archive.
 
     The latest has the latest store time and, among these, the highest offset. The source archive is not changed.
     """
-    if drop_empty and by == "id":
-        raise ArgumentError("--drop-empty", "needs --by key")
+    if drop_empty_after is not None and by == "id":
+        raise ArgumentError("--drop-empty-after", "needs --by key")
+    empty_until = None if drop_empty_after is None else datetime.now(UTC) - timedelta(hours=drop_empty_after)
     source = ArchiveDirectory(archive.absolute())
     source.existing()
     made = ArchiveDirectory(target.absolute())
@@ -77,7 +83,7 @@ def command(
         # Before the first file, so that an interrupted run's directory is recognised.
         batch = made.plan([], {})
         kept = chosen(
-            read_archive(run.spark, source.root), by, drop_empty=drop_empty, drop_keyless=drop_keyless
+            read_archive(run.spark, source.root), by, empty_until=empty_until, drop_keyless=drop_keyless
         )
         with run.progress("compact"):
             files = write_frame(run, kept, made)
@@ -114,8 +120,15 @@ def sweep(archive: ArchiveDirectory) -> int:
     return len(left)
 
 
-def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -> DataFrame:
-    """Return the messages to keep."""
+def chosen(frame: DataFrame, by: str, *, empty_until: datetime | None, drop_keyless: bool) -> DataFrame:
+    """Return the messages to keep.
+
+    Args:
+        frame: the messages of an archive.
+        by: `key` or `id`.
+        empty_until: store time up to which the latest message of a key is left out if it has no body; None: none is.
+        drop_keyless: whether messages without a key or id are left out.
+    """
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
 
@@ -129,8 +142,8 @@ def chosen(frame: DataFrame, by: str, *, drop_empty: bool, drop_keyless: bool) -
     kept = (
         with_key.where("_key is not null").withColumn("_rank", f.row_number().over(window)).where("_rank = 1")
     )
-    if drop_empty:
-        kept = kept.where(f.octet_length("body") > 0)
+    if empty_until is not None:
+        kept = kept.where((f.octet_length("body") > 0) | (f.col("storeTimestamp") > f.lit(empty_until)))
     kept = kept.select(*names)
     return kept if drop_keyless else kept.unionByName(with_key.where("_key is null").select(*names))
 

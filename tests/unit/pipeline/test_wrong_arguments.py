@@ -62,7 +62,7 @@ WRONG = [
     (["compact", *OF_ARCHIVE, "--to", "@other"], 2, "--to"),
     (["compact", *OF_ARCHIVE, "--to", "@A"], 2, "--to"),
     (["compact", *OF_ARCHIVE, *NEW, "--by", "colour"], 2, "--by"),
-    (["compact", *OF_ARCHIVE, *NEW, "--by", "id", "--drop-empty"], 2, "--drop-empty"),
+    (["compact", *OF_ARCHIVE, *NEW, "--by", "id", "--drop-empty-after", "1"], 2, "--drop-empty-after"),
     (["report", *OF_ARCHIVE, "--server", "127.0.0.1:1"], 2, "--server"),
     (["report", *STORE, "--html", "@missing/page.html"], 2, "--html"),
     (["report", *STORE, "--html", "@other"], 2, "--html"),
