@@ -194,7 +194,7 @@ lock: pyproject.toml client/pyproject.toml ## choose new versions for the lock f
 	@$(UV) set -x; \
 		uv pip compile $(LOCK) --upgrade --extra dev --extra spark --extra spark-connect --extra delta --extra iceberg pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
-		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock; \
+		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark --extra delta --extra iceberg pyproject.toml -o requirements-spark.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra etcd --extra otel --extra grpc pyproject.toml -o requirements-service.lock; \
 		printf "pip\n" | uv pip compile $(LOCK) --upgrade - -o requirements-pip.lock; \
 		printf "numpy\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-columns.lock; \

@@ -1,8 +1,9 @@
-"""Send the lines of Python's standard library through the broker and Spark, and count them in three ways.
+"""Send the lines of Python's standard library through the broker and Spark, and count them in five ways.
 
-The lines of `demo.py` are sent to a broker. The job `archive` copies them to Parquet, partitioned by module. Lines,
-bytes and identifiers are counted by a streaming query on the broker, in the archive, and in the files. The three totals
-are printed, and an HTML report is written. `make demo KIND=spark` runs it with a broker in a temporary directory.
+The lines of `demo.py` are sent to a broker. The job `archive` copies them to Parquet, partitioned by module, and to a
+Delta and an Iceberg table. Lines, bytes and identifiers are counted by a streaming query on the broker, in the archive,
+in the tables, and in the files. The totals are printed, and an HTML report is written. `make demo KIND=spark` runs it
+with a broker in a temporary directory.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import sysconfig
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -57,7 +58,7 @@ class Totals(NamedTuple):
 
 
 def main() -> int:
-    """Produce, archive, count three times and compare; return 0 if everything is equal."""
+    """Produce, archive, count everywhere and compare; return 0 if everything is equal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, help="use only this many files")
     parser.add_argument(
@@ -69,7 +70,7 @@ def main() -> int:
     expected = count_files(files)
     total = sum(lines for lines, _ in expected.values())
     with tempfile.TemporaryDirectory(prefix="reput-pipeline-demo-") as name, running_broker(None) as address:
-        archive = Path(name) / "archive"
+        archive = Path(name) / "parquet"
         say(f"1. {total:,} lines of {len(files)} files go to a broker")
         with Admin(address) as admin, progress_bars() as progress:
             admin.create_topic(TOPIC, queues=QUEUES)
@@ -77,12 +78,17 @@ def main() -> int:
         say("2. Spark starts")
         spark = make_session("pipeline-demo", master=arguments.master, quiet=True)
         try:
-            if code := archive_topic(address, archive):
-                return code
+            for table_format in ("parquet", *TABLES):
+                if code := archive_topic(address, Path(name) / table_format, table_format):
+                    return code
             say("4. identifiers are counted: in a stream from the broker")
             totals = {"stream": from_stream(spark, address, Path(name) / "checkpoint")}
             say("   ... in the archive")
             totals["archive"] = from_archive(spark, archive)
+            for table_format, bodies_of in TABLES.items():
+                say(f"   ... in the {table_format} table, without Spark")
+                started_at = time.monotonic()
+                totals[table_format] = from_lines(bodies_of(Path(name) / table_format), started_at)
             say("   ... and in the files themselves")
             totals["files"] = from_files(files)
             say("5. the report is made")
@@ -106,17 +112,40 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def archive_topic(address: str, archive: Path) -> int:
+def archive_topic(address: str, target: Path, table_format: str) -> int:
     """Run the job `archive`; return its exit code."""
-    arguments = ["--server", address, "--topic", TOPIC, "--to", str(archive), "--partition-by", "tags"]
+    arguments = ["--server", address, "--topic", TOPIC, "--to", str(target), "--format", table_format]
+    arguments += ["--partition-by", "tags"] if table_format == "parquet" else []
     say(f"3. reput pipeline archive {' '.join(arguments)}")
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         code = run_job("archive", [*arguments, "--batch-messages", str(LINES_A_BATCH)], stop_session=False)
     result = json.loads(output.getvalue().splitlines()[-1])
     if not code:
-        say(f"   {result['rows']:,} rows in {result['files']} files of {result['bytes']:,} bytes in all")
+        say(f"   {result['rows']:,} rows")
     return code
+
+
+def delta_bodies(place: Path) -> Iterator[bytes]:
+    """Yield the bodies of a Delta table's rows."""
+    from deltalake import DeltaTable
+
+    yield from (body.as_py() for body in DeltaTable(place).to_pyarrow_table(columns=["body"])["body"])
+
+
+def iceberg_bodies(place: Path) -> Iterator[bytes]:
+    """Yield the bodies of an Iceberg table's rows."""
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("reput", type="sql", uri=f"sqlite:///{place / 'catalog.db'}")
+    rows = catalog.load_table("reput.messages").scan(selected_fields=("body",)).to_arrow()
+    yield from (body.as_py() for body in rows["body"])
+
+
+TABLES: Final[dict[str, Callable[[Path], Iterator[bytes]]]] = {
+    "delta": delta_bodies,
+    "iceberg": iceberg_bodies,
+}
 
 
 def identifiers(lines: DataFrame) -> DataFrame:
@@ -182,14 +211,18 @@ def from_archive(spark: SparkSession, archive: Path) -> Totals:
 def from_files(files: Iterable[Path]) -> Totals:
     """Count in the files, without broker and Spark."""
     started_at = time.monotonic()
+    return from_lines((line for path in files for _, line in read_lines(path)), started_at)
+
+
+def from_lines(lines: Iterable[bytes], started_at: float) -> Totals:
+    """Count in lines, without Spark."""
     pattern = re.compile(IDENTIFIER.encode())
     found: Counter[bytes] = Counter()
-    lines = size = 0
-    for path in files:
-        for _, line in read_lines(path):
-            lines, size = lines + 1, size + len(line)
-            found.update(pattern.findall(line))
-    counts = [("", lines, size), *((name.decode(), times, 0) for name, times in found.items())]
+    number = size = 0
+    for line in lines:
+        number, size = number + 1, size + len(line)
+        found.update(pattern.findall(line))
+    counts = [("", number, size), *((name.decode(), times, 0) for name, times in found.items())]
     return totals_of(counts, time.monotonic() - started_at)
 
 
@@ -201,7 +234,7 @@ def write_page(spark: SparkSession, archive: Path, totals: dict[str, Totals], ht
     page = page_of(
         shown, "the standard library's lines", "Python's standard library, through broker and Spark"
     )
-    page.heading("Three totals")
+    page.heading("Totals")
     page.table(["counted from", *_ROWS], [[name, *total[:4]] for name, total in totals.items()])
     page.heading("Most frequent identifiers", 3)
     page.bars([(name, float(times)) for name, times in totals["stream"].most])
@@ -215,7 +248,7 @@ _ROWS = ("lines", "bytes", "identifiers", "different ones")
 
 def print_totals(totals: dict[str, Totals]) -> None:
     """Print the totals as columns."""
-    table = Table("counted in", *totals, "", title="Three totals", title_justify="left")
+    table = Table("counted in", *totals, "", title="Totals", title_justify="left")
     for column in table.columns[1:-1]:
         column.justify = "right"
     for at, name in enumerate(_ROWS):
