@@ -61,7 +61,7 @@ def test_a_deleted_key_is_left_out_after_a_time(spark: Any) -> None:
     from reput_pipeline.jobs.compact import chosen
 
     day = datetime(2026, 1, 1, tzinfo=UTC)
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         ("T", "b", queue_offset, 0, key, {}, body, day + timedelta(hours=queue_offset))
         for queue_offset, (key, body) in enumerate(
             [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import sysconfig
 import zipfile
@@ -116,7 +115,7 @@ def _installed_files(left_out: frozenset[str]) -> Iterator[tuple[Path, str]]:
         if name in ("reput", "reput-client"):
             continue
         for file in found.files or ():
-            path = Path(os.fspath(found.locate_file(file)))
+            path = Path(str(found.locate_file(file)))
             if ".." not in file.parts and path.suffix not in _NOT_PACKED and path.is_file():
                 yield path, file.as_posix()
 
