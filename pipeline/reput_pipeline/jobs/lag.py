@@ -216,6 +216,8 @@ def command(
     """
     if now is not None and samples > 1:
         raise ArgumentError("--now", "contradicts --samples; one snapshot has one time")
+    if history is not None and run.is_in_process:
+        raise ArgumentError("--history", "is summed up by Spark, so it contradicts --master none")
     if history is not None and history.is_dir() and any(not _is_snapshot(path) for path in history.iterdir()):
         raise ArgumentError(
             "--history", f"{history} has files that are not snapshots; name another directory"

@@ -16,7 +16,8 @@ from reput_pipeline.archives.write import write_task
 from reput_pipeline.jobs import run as job_run
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run, runner
-from support.store_samples import MESSAGES, fill
+from support.store_samples import MESSAGES, copied, fill
+from support.stores import flip_bit, tree
 
 
 @pytest.fixture
@@ -85,6 +86,33 @@ def test_messages_are_found_and_a_directory_audited(run: Run, root: Path) -> Non
     found = run("find", "--path", root, "--text", "body-0007", "--master", "none")
     assert found.code == 0, found.err
     assert "body-0007" in "".join(found.lines)
+
+
+def test_the_lag_of_a_directorys_groups(run: Run, root: Path, tmp_path: Path) -> None:
+    now = max(row["storeTimestamp"] for row in read_arrow(root, "T").read_all().to_pylist())
+    ran = run("lag", "--path", root, "--now", round(now.timestamp() * 1000), "--master", "none")
+    assert ran.code == 0, ran.err
+    (group,) = [row for row in ran.result["groups"] if row["topic"] == "T"]
+    assert (group["group"], group["lag"], group["unread_gone"]) == ("billing", 23, 0)
+    assert 0 < group["lag_ms"] < MESSAGES * 700
+    history = run("lag", "--path", root, "--history", tmp_path / "h", "--master", "none")
+    assert (history.code, history.result["argument"]) == (ExitCode.USAGE, "--history")
+    assert not (tmp_path / "h").exists()
+
+
+def test_queues_and_index_come_out_byte_for_byte(run: Run, root: Path, tmp_path: Path) -> None:
+    damaged = copied(root, tmp_path / "store")
+    wanted = tree(damaged)
+    for path in (damaged / "consumequeue").rglob("0*"):
+        if path.is_file():
+            path.write_bytes(bytes(path.stat().st_size))
+    flip_bit(min((damaged / "index").iterdir()), 200)
+    assert tree(damaged) != wanted
+    ran = run("rebuild", "--path", damaged, "--master", "none")
+    assert ran.code == 0, ran.err
+    rebuilt = tree(damaged)
+    assert {name for name in wanted if rebuilt.get(name) != wanted[name]} <= {"checkpoint", "abort"}
+    assert run("audit", "--path", damaged, "--master", "none").result["fault_count"] == 0
 
 
 def test_a_job_that_needs_spark_says_so(run: Run, root: Path) -> None:
