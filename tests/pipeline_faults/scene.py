@@ -142,7 +142,7 @@ class Scene:
                     os.killpg(driver.pid, signal.SIGKILL)
                     driver.wait()
 
-    def expect_end(self, outcome: Outcome, what: str, wanted: int, ended: int) -> None:
+    def expect_end(self, outcome: Outcome, what: str, wanted: int, ended: int | None) -> None:
         """Note a violation if a driver did not end as wanted."""
         outcome.expect(
             ended == wanted, f"{what}: the driver ended with {ended}, not {wanted}:\n{self.tail()}"

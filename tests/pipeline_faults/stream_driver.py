@@ -48,19 +48,29 @@ def main() -> int:
         return started[-1]
 
     files = rows("cp-parquet", "parquet", path=str(directory / "parquet"))
-    copier = threading.Thread(target=keep_running, args=(copy,))
+    copier = threading.Thread(target=keep_running, args=(copy,), daemon=True)
     copier.start()
-    while files.isActive and copier.is_alive() and not Path(arguments.ended).exists():
+
+    def is_up() -> bool:
+        return files.isActive and copier.is_alive()
+
+    while is_up() and not Path(arguments.ended).exists():
         time.sleep(0.2)
-    failed = not (files.isActive and copier.is_alive())
-    if not failed:
-        files.processAllAvailable()
-        started[-1].processAllAvailable()
-    files.stop()
-    started[-1].stop()
-    copier.join()
+    while is_up():
+        try:
+            files.processAllAvailable()
+            started[-1].processAllAvailable()
+        except Exception as error:  # the query to the broker, which starts again; the other one is_up() sees
+            print(f"not all is processed yet: {str(error)[:300]}", flush=True)
+            time.sleep(1.0)
+        else:
+            break
+    failed = not is_up()
     if failed:
         print(f"a query has ended: {files.exception() or started[-1].exception()}", flush=True)
+    files.stop()
+    started[-1].stop()
+    copier.join(60.0)
     spark.stop()
     return int(failed)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import pyarrow.parquet as pq
@@ -56,7 +57,9 @@ def masters_killed(trial: Trial) -> Outcome:
                     found.lose_master(outcome)
                     outcome.rounds += 1
             ended.touch()
-            found.expect_end(outcome, "the queries", 0, driver.wait(PATIENCE_S))
+            with suppress(subprocess.TimeoutExpired):
+                driver.wait(PATIENCE_S)
+            found.expect_end(outcome, "the queries", 0, driver.poll())
             outcome.expect(archiver.poll() is None, f"the job has ended: {job.tail()}")
             archiver.terminate()
             archiver.communicate()
