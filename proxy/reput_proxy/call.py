@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from reput_proxy.proxy import Proxy
 from reput_proxy.rejections import Code, Rejected
-
-if TYPE_CHECKING:
-    from reput_proxy.proxy import Proxy
-    from reput_proxy.upstream import Upstream
+from reput_proxy.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reput_protocol.errors import ReputError
 from reput_proxy import messaging_pb2 as pb
-
-if TYPE_CHECKING:
-    from reput_proxy.proxy import Proxy
+from reput_proxy.proxy import Proxy
 
 _HEAD_BYTES_MAX: Final = 8192
 _REQUEST_S: Final = 10.0

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from reput_client import Credentials
@@ -13,7 +14,6 @@ from reput_proxy import messaging_pb2 as pb
 from reput_proxy.clients import AWAY_S, ClientTable
 from reput_proxy.rejections import Code, Rejected
 from reput_proxy.renewals import Renewals
-from reput_proxy.transactions import Transactions
 from reput_proxy.upstream import BrokerOptions, Upstream
 from reput_proxy.users import Users
 
@@ -82,9 +82,7 @@ class Proxy:
             return known
         if known is not None:
             self.spawn(known.aclose())
-        found = Upstream(
-            self._options, credentials, lambda upstream: Transactions(upstream, self.clients, user)
-        )
+        found = Upstream(self._options, credentials, partial(self.clients.ask_producer, user))
         self._upstreams[user] = found
         return found
 

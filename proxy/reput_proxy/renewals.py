@@ -13,16 +13,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from reput_client.errors import InvalidHandle
 from reput_client.pop.popped import PoppedMessage
 from reput_client.pop.settling import Settling
 from reput_protocol.errors import ReputError
 from reput_proxy.receipt_handle import Delivery
-
-if TYPE_CHECKING:
-    from reput_proxy.call import Call
 
 log = logging.getLogger("reput_proxy")
 
@@ -103,33 +100,32 @@ class Renewals:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, call: Call, group: str, messages: Iterable[PoppedMessage]) -> None:
+    def add(self, client: ClientKey, settling: Settling, messages: Iterable[PoppedMessage]) -> None:
         """Renew the invisible times of messages that a client gets."""
         now = asyncio.get_running_loop().time()
-        settling = call.upstream.settling(group)
         for message in messages:
             if len(self._held) >= _HELD_MAX:
                 log.warning("clients have %d messages; further ones are not renewed", _HELD_MAX)
                 return
-            delivery = Delivery(group, message.topic, message._handle, message.physical_offset)
-            key = (call.client, delivery.receipt_handle)
+            delivery = Delivery(settling.group, message.topic, message._handle, message.physical_offset)
+            key = (client, delivery.receipt_handle)
             due_at = now + self._invisible_s - self._ahead_s
             self._put(_Held(key, delivery, settling, due_at, now, now + self._invisible_s))
         self._wake.set()
 
-    def forget(self, call: Call, messages: Iterable[PoppedMessage]) -> None:
+    def forget(self, client: ClientKey, messages: Iterable[PoppedMessage]) -> None:
         """Do not renew messages that the client has not got."""
         for message in messages:
             handle = Delivery("", "", message._handle, message.physical_offset).receipt_handle
-            self._pop((call.client, handle))
+            self._pop((client, handle))
 
-    async def take(self, call: Call, group: str, topic: str, handle: str) -> Delivery:
+    async def take(self, client: ClientKey, group: str, topic: str, handle: str) -> Delivery:
         """Return the message of a handle, which the client settles now; it is not renewed any more.
 
         Raises:
             Rejected: it is not a handle.
         """
-        key = call.client, handle
+        key = client, handle
         held = self._held.get(key)
         if held is None or (held.delivery.group, held.delivery.topic) != (group, topic):
             return Delivery.parse(group, topic, handle)
@@ -138,13 +134,12 @@ class Renewals:
             held.delivery.is_renewed = True
             return held.delivery
 
-    def put_back(self, call: Call, handle: str, delivery: Delivery) -> None:
+    def put_back(self, client: ClientKey, settling: Settling, handle: str, delivery: Delivery) -> None:
         """Renew a message again that was renewed and could not be settled, so that the client can try again."""
         if not delivery.is_renewed:
             return
         now = asyncio.get_running_loop().time()
-        key = (call.client, handle)
-        settling = call.upstream.settling(delivery.group)
+        key = (client, handle)
         self._put(_Held(key, delivery, settling, now, now, now + self._invisible_s))
         self._held.move_to_end(key, last=False)
         self._wake.set()

@@ -64,7 +64,7 @@ async def _entry(call: Call, given: pb.Message, message: Message) -> pb.SendResu
 async def _send_one(call: Call, given: pb.Message, message: Message) -> pb.SendResultEntry:
     upstream, key = call.upstream, given.system_properties.message_group or None
     if given.system_properties.message_type == pb.TRANSACTION:
-        return await upstream.transactions.send(call, given, message, key)
+        return await upstream.transactions.send(given, message, key, call.timeout_s)
     if message.is_delayed:
         return await _send_delayed(call, message, key)
     receipt = await upstream.producer.send(message, ordering_key=key, timeout_s=call.timeout_s)

@@ -12,8 +12,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from reput_proxy import clients, pulling, receiving, routes, sending, settling
 from reput_proxy import messaging_pb2 as pb
+from reput_proxy import pulling, receiving, routes, sending, settling, telemetry
 from reput_proxy.call import Call
 from reput_proxy.proxy import Proxy
 from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, ok, status_of
@@ -27,15 +27,15 @@ log = logging.getLogger("reput_proxy")
 
 
 async def _end_transaction(call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-    await call.upstream.transactions.end(call, request)
+    await call.upstream.transactions.end(request, call.timeout_s)
     return pb.EndTransactionResponse(status=ok())
 
 
 _UNARY: Final[dict[str, Callable[[Call, Any], Awaitable[Any]]]] = {
     "QueryRoute": routes.query_route,
     "QueryAssignment": routes.query_assignment,
-    "Heartbeat": clients.heartbeat,
-    "NotifyClientTermination": clients.terminated,
+    "Heartbeat": telemetry.heartbeat,
+    "NotifyClientTermination": telemetry.terminated,
     "SendMessage": sending.send,
     "RecallMessage": sending.recall,
     "EndTransaction": _end_transaction,
@@ -126,7 +126,7 @@ class Service:
     async def _telemetry(self, requests: Any, context: Any) -> None:
         try:
             call = self._call(context)
-            async with aclosing(clients.telemetry(call, requests)) as commands:  # type: ignore[type-var]
+            async with aclosing(telemetry.telemetry(call, requests)) as commands:  # type: ignore[type-var]
                 async for command in commands:
                     await context.write(command)
         except Exception as error:

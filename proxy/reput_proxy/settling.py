@@ -33,12 +33,14 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
         except Rejected as error:
             statuses[index] = status_of(error)
     indices = [*deliveries]
-    errors = await call.upstream.settling(group).ack([*deliveries.values()])
+    settling = call.upstream.settling(group)
+    errors = await settling.ack([*deliveries.values()])
     for number, failure in errors.items():
         index = indices[number]
         statuses[index] = status_of(failure)
         if not isinstance(failure, InvalidHandle):
-            call.proxy.renewals.put_back(call, request.entries[index].receipt_handle, deliveries[index])
+            handle = request.entries[index].receipt_handle
+            call.proxy.renewals.put_back(call.client, settling, handle, deliveries[index])
     call.proxy.counters.acknowledged += len(deliveries) - len(errors)
     return pb.AckMessageResponse(
         status=status_of_all(statuses),
@@ -59,7 +61,7 @@ async def _take(call: Call, group: str, topic: str, handle: str) -> Delivery:
     """
     session = call.upstream.session
     route = await session.route(topic, session.deadline(call.timeout_s))
-    delivery = await call.proxy.renewals.take(call, group, topic, handle)
+    delivery = await call.proxy.renewals.take(call.client, group, topic, handle)
     if delivery.broker_name not in route.brokers:
         raise Rejected(
             Code.INVALID_RECEIPT_HANDLE, f"topic {topic!r} is not at broker {delivery.broker_name[:80]!r}"
@@ -80,11 +82,12 @@ async def change_invisible_duration(
             f"the invisible time is from 0 to {INVISIBLE_MAX_MS} ms, not {invisible_ms}",
         )
     delivery = await _take(call, group, topic, request.receipt_handle)
+    settling = call.upstream.settling(group)
     try:
-        await call.upstream.settling(group).change(delivery, invisible_ms / 1000)
+        await settling.change(delivery, invisible_ms / 1000)
     except ReputError as error:
         if not isinstance(error, InvalidHandle):
-            call.proxy.renewals.put_back(call, request.receipt_handle, delivery)
+            call.proxy.renewals.put_back(call.client, settling, request.receipt_handle, delivery)
         raise
     return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=delivery.receipt_handle)
 
@@ -98,12 +101,13 @@ async def forward_to_dead_letters(
     delivery = await _take(call, group, topic, request.receipt_handle)
     if delivery.physical_offset < 0:
         raise Rejected(Code.INVALID_RECEIPT_HANDLE, "the handle does not say where its message is stored")
+    settling = call.upstream.settling(group)
     try:
         await _send_back(call, delivery, request.message_id)
         # Last: what goes before may fail, and the message would be lost.
-        errors = await call.upstream.settling(group).ack([delivery])
+        errors = await settling.ack([delivery])
     except ReputError:
-        call.proxy.renewals.put_back(call, request.receipt_handle, delivery)
+        call.proxy.renewals.put_back(call.client, settling, request.receipt_handle, delivery)
         raise
     for error in errors.values():
         return pb.ForwardMessageToDeadLetterQueueResponse(status=status_of(error))

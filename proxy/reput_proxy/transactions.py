@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from reput_client.produce.transaction_checks import HalfPlace
 from reput_client.produce.transactions import TransactionProducer
 from reput_client.received import ReceivedMessage
 from reput_client.transport.broker_requests import BrokerRequest
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, TransactionState
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.commands.transaction import CheckTransactionHeader, EndTransactionHeader
 from reput_protocol.errors import ReputError
 from reput_protocol.names import check_send_topic
@@ -26,11 +28,7 @@ from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import check_name, ms_of, to_client
 from reput_proxy.rejections import Code, Rejected, ok
-
-if TYPE_CHECKING:
-    from reput_proxy.call import Call
-    from reput_proxy.clients import ClientTable
-    from reput_proxy.upstream import Upstream
+from reput_proxy.settings import Known
 
 log = logging.getLogger("reput_proxy")
 
@@ -77,17 +75,31 @@ class TransactionId(NamedTuple):
 
 
 class Transactions:
-    """The transactions of one user's clients."""
+    """The transactions of one user's clients.
 
-    def __init__(self, upstream: Upstream, clients: ClientTable, user: str) -> None:
-        self._upstream = upstream
-        self._clients = clients
-        self._user = user
+    Args:
+        make_producer: returns a producer for the half messages of a topic, which is a member of the topic's group.
+        session: for the ends of transactions.
+        topics: the settings of topics.
+        ask_producer: sends a command to a client of the user that produces to a topic; False without one.
+    """
+
+    def __init__(
+        self,
+        make_producer: Callable[[str], TransactionProducer],
+        session: Session,
+        topics: Known[TopicConfig | None],
+        ask_producer: Callable[[str, pb.TelemetryCommand], bool],
+    ) -> None:
+        self._make_producer = make_producer
+        self._session = session
+        self._topics = topics
+        self._ask_producer = ask_producer
         self._producers: dict[str, TransactionProducer] = {}
         """By topic."""
 
     async def send(
-        self, call: Call, given: pb.Message, message: Message, ordering_key: str | None
+        self, given: pb.Message, message: Message, ordering_key: str | None, timeout_s: float
     ) -> pb.SendResultEntry:
         """Store a half message."""
         check_after_s: float | None = None
@@ -100,7 +112,7 @@ class Transactions:
         producer = self._producer(message.topic)
         assert message.unique_id is not None, "the client gives it"
         receipt, half = await producer._send_half(
-            message, message.unique_id, check_after_s or None, None, ordering_key, call.timeout_s
+            message, message.unique_id, check_after_s or None, None, ordering_key, timeout_s
         )
         return pb.SendResultEntry(
             status=ok(),
@@ -109,7 +121,7 @@ class Transactions:
             offset=receipt.queue_offset,
         )
 
-    async def end(self, call: Call, request: pb.EndTransactionRequest) -> None:
+    async def end(self, request: pb.EndTransactionRequest, timeout_s: float) -> None:
         """Commit or roll back.
 
         Raises:
@@ -123,8 +135,8 @@ class Transactions:
         state = _STATES.get(request.resolution)
         if state is None:
             raise Rejected(Code.BAD_REQUEST, "the resolution is COMMIT or ROLLBACK")
-        session = self._upstream.session
-        deadline = session.deadline(call.timeout_s)
+        session = self._session
+        deadline = session.deadline(timeout_s)
         route = await session.route(topic, deadline)
         if found.broker_name not in route.brokers:
             raise Rejected(
@@ -152,7 +164,7 @@ class Transactions:
         """Answer checks of these topics, which a client produces to; never raises."""
         for topic in topics:
             try:
-                config = await self._upstream.topics.get(topic)
+                config = await self._topics.get(topic)
                 if config is not None and config.attributes.get(_TYPE_ATTRIBUTE, "").upper() == "TRANSACTION":
                     await self._producer(topic)._presence.begin()
             except (ReputError, Rejected) as error:
@@ -165,16 +177,7 @@ class Transactions:
                 raise Rejected(
                     Code.TOO_MANY_REQUESTS, f"a proxy has transactions of {_TOPICS_MAX} topics at most"
                 )
-            options = self._upstream.options
-            producer = self._producers[topic] = TransactionProducer(
-                options.server,
-                group=topic,
-                check=_leave_open,
-                ack=options.ack,
-                timeout_s=self._upstream.session.timeout_s,
-                tls=options.tls,
-                credentials=self._upstream.credentials,
-            )
+            producer = self._producers[topic] = self._make_producer(topic)
             requests = producer._session.requests
             requests.unregister(
                 RequestCode.CHECK_TRANSACTION_STATE
@@ -206,7 +209,7 @@ class Transactions:
         except ReputError as error:
             log.warning("transaction %s is not checked: %s", half.unique_id, error)
             return
-        if not self._clients.ask_producer(self._user, topic, command):
+        if not self._ask_producer(topic, command):
             log.info("no client answers the check of transaction %s of topic %s", half.unique_id, topic)
 
     async def aclose(self) -> None:
@@ -214,8 +217,3 @@ class Transactions:
         for producer in self._producers.values():
             await producer.aclose()
         self._producers.clear()
-
-
-async def _leave_open(_message: ReceivedMessage) -> TransactionState:
-    """Never called: checks go to clients."""
-    return TransactionState.UNKNOWN

@@ -1,0 +1,120 @@
+"""The pops of waiting clients.
+
+All clients that receive the same messages, by group, topic, filter and order, share the notifications of the brokers,
+so that a waiting client costs a task and no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from reput_client.consume.group.subscriptions import parse_topics
+from reput_client.pop.popped import PoppedMessage
+from reput_client.pop.popping import Popping, Wait
+from reput_client.pop.settling import Settling
+from reput_client.transport.session import Session
+from reput_protocol.errors import ReputError
+
+_AFTER_LAST_MESSAGE: Final = 1
+"""Where a group without offsets begins, as with RocketMQ's proxy: `init_mode` of pops."""
+_RECEIVERS_MAX: Final = 10_000
+
+
+class Wanted(NamedTuple):
+    """What a client receives."""
+
+    group: str
+    topic: str
+    tags: str
+    sql: str | None
+    is_orderly: bool
+
+
+class Receivers:
+    """What the clients of one user receive by."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._poppings: OrderedDict[Wanted, Popping] = OrderedDict()
+        self._waiting: dict[Popping, int] = {}
+
+    async def receive(
+        self, wanted: Wanted, max_messages: int, invisible_s: float, wait_s: float
+    ) -> list[PoppedMessage]:
+        """Return up to `max_messages` messages, none after `wait_s`. A cancelled call gives back what it has popped.
+
+        Raises:
+            FilterSyntaxError: the tags cannot be parsed.
+            ReputError: as of `PopConsumer.receive`.
+        """
+        popping = self._popping(wanted)
+        wait = Wait()
+        until = self._session.runtime.now() + wait_s
+        self._waiting[popping] = self._waiting.get(popping, 0) + 1
+        popped = asyncio.ensure_future(popping.receive(PoppedMessage, max_messages, invisible_s, until, wait))
+        popped.add_done_callback(lambda _: self._has_ended(popping))
+        try:
+            return await asyncio.shield(popped)
+        except asyncio.CancelledError:
+            # A pop that is under way cannot be taken back: its messages would be invisible with no client to have them.
+            popping.interrupt(wait)
+            popped.add_done_callback(self._give_back_of)
+            raise
+
+    def _popping(self, wanted: Wanted) -> Popping:
+        popping = self._poppings.get(wanted)
+        if popping is None:
+            group, topic, tags, sql, is_orderly = wanted
+            popping = Popping(
+                self._session,
+                parse_topics(group, topic, None, tags, sql, retries=False, version=0),
+                Settling(self._session, group),
+                start="earliest",
+                wait_for_topic=True,
+                deserializer=None,
+                init_mode=_AFTER_LAST_MESSAGE,
+            )
+            popping.orderly = is_orderly
+            self._poppings[wanted] = popping
+            self._forget_idle()
+        self._poppings.move_to_end(wanted)
+        return popping
+
+    def _has_ended(self, popping: Popping) -> None:
+        self._waiting[popping] -= 1
+        if not self._waiting[popping]:
+            del self._waiting[popping]
+
+    def _forget_idle(self) -> None:
+        """Keep the number of receivers bounded: forget the ones that were used least recently."""
+        if len(self._poppings) > _RECEIVERS_MAX:
+            for wanted, popping in self._poppings.items():
+                if popping not in self._waiting:
+                    popping.forget()
+                    del self._poppings[wanted]
+                    return
+
+    def _give_back_of(self, popped: asyncio.Future[list[PoppedMessage]]) -> None:
+        if not popped.cancelled() and popped.exception() is None and popped.result():
+            asyncio.ensure_future(self.give_back(popped.result()))  # noqa: RUF006  # it holds no state
+
+    async def give_back(self, messages: list[PoppedMessage]) -> None:
+        """Make messages that no client has got visible again; never raises."""
+        for message in messages:
+            with suppress(ReputError):
+                await message.nack()
+
+    def interrupt(self) -> None:
+        """End all waits; the clients receive no messages."""
+        for popping in self._poppings.values():
+            popping.interrupt()
+
+    def close(self) -> None:
+        """End all waits and forget everything."""
+        self.interrupt()
+        for popping in self._poppings.values():
+            popping.forget()
+        self._poppings.clear()
