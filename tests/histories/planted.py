@@ -165,7 +165,7 @@ def dead_letter_twice() -> None:
 
     def twice(self: SendBackProcessor, request: Any, key: Any, returned: Any, record: Any, look: bool) -> Any:
         if returned.is_dead_letter:
-            self._store.put_record(record)
+            self._core.store.put_record(record)
         return real(self, request, key, returned, record, look)
 
     SendBackProcessor._store_it = twice  # type: ignore[method-assign]

@@ -35,9 +35,7 @@ from reput_broker.processors.send import SendProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.reply.processor import ReplyProcessor
 from reput_broker.request import Handler
-from reput_broker.retry.deduplication import Deduplication
 from reput_broker.retry.feature import RetryFeature
-from reput_broker.retry.put_once import PutOnce
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of
 from reput_broker.staging.feature import StagingFeature
@@ -237,19 +235,10 @@ class MasterParts(RoleParts):
             await slaves.serve(admitted, f"{peer[0]}:{peer[1]}")
 
     def _writing_processors(self) -> tuple[HasHandlers, ...]:
-        core, puts = self._core, self._core.puts
-        deduplication = Deduplication(
-            core.store,
-            dispatch=puts.reput.catch_up,
-            clock_ms=core.clock_ms,
-            window_s=lambda: core.config.dedup.window,
-        )
-        once = PutOnce(deduplication, puts.appender, puts.progress)
+        core = self._core
         return (
-            PutProcessor(
-                core.store, core.topic_access, core.counters, once, puts.progress, core.groups.requesters
-            ),
-            SendProcessor(core, self.retry.redirects, once, self.retry.back_once, self.retry.claims),
+            PutProcessor(core, self.retry.once),
+            SendProcessor(core, self.retry),
             ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
         )
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 
-from reput_broker.groups.reply_push import Requesters
-from reput_broker.observe.counters import Counters
+from reput_broker.core import Core
 from reput_broker.put.appender import StoredBefore
-from reput_broker.put.progress import LogProgress
 from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.retry.put_once import PutOnce, Work
 from reput_broker.store.block import Block
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
-from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.send import PutMessageHeader, PutMessageResult
 from reput_protocol.errors import ErrorCode
@@ -24,22 +20,12 @@ from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 class PutProcessor:
     """Stores blocks."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topic_access: TopicAccess,
-        counters: Counters,
-        once: PutOnce,
-        progress: LogProgress,
-        requesters: Requesters,
-    ) -> None:
-        self._store = store
-        self._topic_access = topic_access
-        self._counters = counters
+    def __init__(self, core: Core, once: PutOnce) -> None:
+        self._core = core
         self._once = once
-        self._progress = progress
-        self._requesters = requesters
-        self._store_host = str(store.options.host)
+        self._topic_access = core.topic_access
+        self._requesters = core.groups.requesters
+        self._store_host = str(core.store.options.host)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -49,10 +35,10 @@ class PutProcessor:
         """Store a block of records of one topic and queue as a whole."""
         header = PutMessageHeader.from_ext(request.header.ext)
         if header.ack is AckLevel.REPLICATED:
-            self._progress.check_replicas()
+            self._core.puts.progress.check_replicas()
         size = len(request.body)
         if size > BLOCK_BYTES_MAX:
-            self._counters.rejected["too_large"] += 1
+            self._core.counters.rejected["too_large"] += 1
             raise Refusal(
                 ErrorCode.TOO_LARGE,
                 f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
@@ -88,4 +74,4 @@ class PutProcessor:
         def put_request(work: Work) -> Put:
             return Put(request, len(body), work, answer, topic, header.ack)
 
-        return self._once.append(request, header, partial(self._store.put_one, block), put_request)
+        return self._once.append(request, header, partial(self._core.store.put_one, block), put_request)

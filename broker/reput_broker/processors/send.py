@@ -11,9 +11,10 @@ from reput_broker.core import Core
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
-from reput_broker.retry.claimed_origins import Claim, ClaimedOrigins
+from reput_broker.retry.claimed_origins import Claim
+from reput_broker.retry.feature import RetryFeature
 from reput_broker.retry.message_content import content_of
-from reput_broker.retry.put_once import Alone, PutBackOnce, PutOnce, Work
+from reput_broker.retry.put_once import Alone, Work
 from reput_broker.retry.send_back_deduplication import SendBackKey
 from reput_broker.retry.send_records import (
     BatchParts,
@@ -22,7 +23,7 @@ from reput_broker.retry.send_records import (
     batch_parts,
     record_parts,
 )
-from reput_broker.retry.send_redirects import DeadLetter, SendRedirects
+from reput_broker.retry.send_redirects import DeadLetter
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
@@ -46,19 +47,9 @@ _host_of = lru_cache(maxsize=1024)(Host.unpack)
 class SendProcessor:
     """Stores a message or a batch, which the broker encodes."""
 
-    def __init__(
-        self,
-        core: Core,
-        redirects: SendRedirects,
-        once: PutOnce,
-        back_once: PutBackOnce,
-        claims: ClaimedOrigins,
-    ) -> None:
+    def __init__(self, core: Core, retry: RetryFeature) -> None:
         self._core = core
-        self._redirects = redirects
-        self._once = once
-        self._back_once = back_once
-        self._claims = claims
+        self._retry = retry
         options = core.store.options
         self._packed_host = options.host.packed()
         self._limits = None if options.record_crc else BlockLimits(options.message_bytes_max)
@@ -101,7 +92,7 @@ class SendProcessor:
     ) -> Handled:
         """Store a message that a consumer sends to its retry topic itself."""
         claim = Claim(group, found, bytes(request.body), header.flag, header.sys_flag)
-        if not await self._claims.check(request, claim):
+        if not await self._retry.claims.check(request, claim):
             self._core.groups.requesters.drop_foreign(request.client, found)
         result = self._find_and_send(request, header, found)
         return await result if isinstance(result, Awaitable) else result
@@ -109,7 +100,7 @@ class SendProcessor:
     def _find_and_send(
         self, request: Request, header: SendMessageHeader, found: dict[str, str] | None
     ) -> Result:
-        dead = self._redirects.dead_letter_of(request, header)
+        dead = self._retry.redirects.dead_letter_of(request, header)
         config = self._core.topic_access.writable(header.topic, max(0, header.queue_id))
         if config is None or (dead is not None and not dead.has_topic):
             return self._create_and_send(request, header, found, dead)
@@ -149,7 +140,7 @@ class SendProcessor:
         if found is None:
             parts = batch_parts(header, request.body, born_host, self._limits)
         else:
-            redirect = partial(self._redirects.redirect, dead=dead)
+            redirect = partial(self._retry.redirects.redirect, dead=dead)
             parts = record_parts(header, found, request.body, born_host, self._core.config.cluster, redirect)
         group = group_of_retry_topic(header.topic)
         is_returned = group is not None and not header.batch and bool(header.reconsume_times)
@@ -191,10 +182,10 @@ class SendProcessor:
             assert group is not None
             # The consumer has tried request 36 before, and received no answer or a refusal.
             key = SendBackKey.of_text(group, send_back_id)
-            return self._back_once.append(
+            return self._retry.back_once.append(
                 key, group, parts.records[0], alone, put_request, look=key is not None
             )
-        return self._once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
+        return self._retry.once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
 
     def _recall_handle(self, header: SendMessageHeader, parts: SendParts) -> str | None:
         """Return by what the producer can recall a message; None if it does not wait in the timer."""

@@ -6,7 +6,7 @@ from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.request import Handler
 from reput_broker.retry.claimed_origins import ClaimedOrigins
-from reput_broker.retry.put_once import PutBackOnce
+from reput_broker.retry.put_once import PutBackOnce, PutOnce
 from reput_broker.retry.send_back import SendBackProcessor
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication
 from reput_broker.retry.send_redirects import SendRedirects
@@ -14,38 +14,24 @@ from reput_broker.transactions.transaction_table import TransactionTable
 
 
 class RetryFeature:
-    """Retries and dead letters.
+    """Retries and dead letters, and what stores a repeated message once.
 
     Attributes:
+        once: stores messages that producers may send again, once each.
         redirects: decides which messages are not stored as they are sent.
         back_once: stores messages that consumers send back, once each.
         claims: checks what they say about messages that they send to a retry topic themselves.
     """
 
     def __init__(self, core: Core, transactions: TransactionTable, delay_hook: DelayHook) -> None:
-        self.redirects = SendRedirects(
-            delay_hook,
-            core.group_access,
-            core.groups.locks,
-            core.topic_access,
-            transactions,
-            core.config.transactions,
-            core.counters.retry,
-        )
+        self.once = PutOnce(core)
+        self.redirects = SendRedirects(core, transactions, delay_hook)
         sent_back = SendBackDeduplication(
             core.store, dispatch=core.puts.reput.catch_up, clock_ms=core.clock_ms
         )
         self.back_once = PutBackOnce(sent_back, core.puts.appender)
         self.claims = ClaimedOrigins(core.store, sent_back.complete_index)
-        self._send_back = SendBackProcessor(
-            core.store,
-            core.topic_access,
-            core.group_access,
-            delay_hook,
-            self.back_once,
-            core.counters.retry,
-            ack=lambda: core.puts.ack_of_returned(core.puts.default_ack()),
-        )
+        self._send_back = SendBackProcessor(core, delay_hook, self.back_once)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

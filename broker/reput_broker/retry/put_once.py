@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import trio
 
+from reput_broker.core import Core
 from reput_broker.put.appender import Appender, StoredBefore
-from reput_broker.put.progress import LogProgress
 from reput_broker.request import Handled, Put, Refusal, Request, Result
 from reput_broker.retry.deduplication import Deduplication, StoredAt
 from reput_broker.retry.message_content import Content
@@ -83,10 +83,15 @@ class Alone(NamedTuple):
 class PutOnce:
     """Appends messages that are not stored yet: in blocks, or alone."""
 
-    def __init__(self, deduplication: Deduplication, appender: Appender, progress: LogProgress) -> None:
-        self._appender = appender
-        self._deduplication = deduplication
-        self._progress = progress
+    def __init__(self, core: Core) -> None:
+        self._appender = core.puts.appender
+        self._progress = core.puts.progress
+        self._deduplication = Deduplication(
+            core.store,
+            dispatch=core.puts.reput.catch_up,
+            clock_ms=core.clock_ms,
+            window_s=lambda: core.config.dedup.window,
+        )
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     def looks_at(self, dedup: Dedup | None) -> bool:

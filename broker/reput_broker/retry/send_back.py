@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
+from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
-from reput_broker.groups.group_access import GroupAccess
-from reput_broker.observe.counters import RetryCounts
 from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.retry.put_once import PutBackOnce, Work
 from reput_broker.retry.retry_records import Returned, can_be_returned, returned_message
 from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, SendBackKey, is_id
 from reput_broker.retry.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.transactions.queue_reader import delivered_record_at
-from reput_protocol.codes import AckLevel, Perm, RequestCode, ResponseCode
+from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ErrorCode
@@ -28,24 +25,11 @@ from reput_protocol.record.record import Record, encode_record
 class SendBackProcessor:
     """Stores messages for their next attempt, or as dead letters."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topic_access: TopicAccess,
-        groups: GroupAccess,
-        delay_hook: DelayHook,
-        once: PutBackOnce,
-        counts: RetryCounts,
-        *,
-        ack: Callable[[], AckLevel | None],
-    ) -> None:
-        self._store = store
-        self._topic_access = topic_access
-        self._groups = groups
+    def __init__(self, core: Core, delay_hook: DelayHook, once: PutBackOnce) -> None:
+        self._core = core
+        self._topic_access = core.topic_access
         self._delay_hook = delay_hook
         self._once = once
-        self._counts = counts
-        self._ack = ack
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -60,7 +44,7 @@ class SendBackProcessor:
                 f"sendBackId {header.send_back_id!r} is not valid; "
                 f"use up to {SEND_BACK_ID_MAX} ASCII letters and digits",
             )
-        config = self._groups.find_or_create(header.group)
+        config = self._core.group_access.find_or_create(header.group)
         if config.retry_queue_nums <= 0:
             return Response()
         if self._topic_access.known(retry_topic(header.group)) is None:
@@ -80,7 +64,7 @@ class SendBackProcessor:
             raise Refusal(
                 ErrorCode.NO_PERMISSION, f"topic {topic.topic_name!r} is not writable; alter its permission"
             )
-        record = delivered_record_at(self._store, header.offset)
+        record = delivered_record_at(self._core.store, header.offset)
         if record is None or not can_be_returned(record.topic):
             raise Refusal(
                 ErrorCode.NOT_FOUND,
@@ -120,21 +104,24 @@ class SendBackProcessor:
         self, request: Request, key: SendBackKey, returned: Returned, record: Record, look: bool
     ) -> Result:
         def put() -> PutResult:
-            result = self._store.put_record(record)
+            result = self._core.store.put_record(record)
             if result.status is PutStatus.PUT_OK:
                 self._count(key.group, returned)
             return result
 
         size = len(encode_record(record)) + 20
+        puts = self._core.puts
+        ack = puts.ack_of_returned(puts.default_ack())
 
         def make_put(work: Work) -> Put:
-            return Put(request, size, work, lambda _: Response(), returned.record.topic, self._ack())
+            return Put(request, size, work, lambda _: Response(), returned.record.topic, ack)
 
         return self._once.append(key, key.group, record, put, make_put, look=look)
 
     def _count(self, group: str, returned: Returned) -> None:
-        self._counts.nacks[group] += 1
+        counts = self._core.counters.retry
+        counts.nacks[group] += 1
         if returned.is_dead_letter:
-            note_dead_letter(self._counts, self._topic_access, group, returned.origin_topic, returned.record)
+            note_dead_letter(self._core, group, returned.origin_topic, returned.record)
         else:
-            self._counts.retries[group, counted_topic(self._topic_access, returned.origin_topic)] += 1
+            counts.retries[group, counted_topic(self._topic_access, returned.origin_topic)] += 1

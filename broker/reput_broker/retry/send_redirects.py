@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.config.sections import TransactionsConfig
+from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.delay.delayed_record import number_of
-from reput_broker.groups.group_access import GroupAccess
-from reput_broker.groups.queue_locks import QueueLocks
-from reput_broker.observe.counters import UNKNOWN_TOPIC, RetryCounts
+from reput_broker.observe.counters import UNKNOWN_TOPIC
 from reput_broker.request import Refusal, Request
 from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, reason_when_resent
 from reput_broker.retry.send_records import Redirected, check_size
@@ -46,23 +44,10 @@ class DeadLetter(NamedTuple):
 class SendRedirects:
     """Decides for each message that is sent alone."""
 
-    def __init__(
-        self,
-        delay_hook: DelayHook,
-        groups: GroupAccess,
-        locks: QueueLocks,
-        topics: TopicAccess,
-        transactions: TransactionTable,
-        options: TransactionsConfig,
-        counts: RetryCounts,
-    ) -> None:
-        self._delay_hook = delay_hook
-        self._groups = groups
-        self._locks = locks
-        self._topics = topics
+    def __init__(self, core: Core, transactions: TransactionTable, delay_hook: DelayHook) -> None:
+        self._core = core
         self._transactions = transactions
-        self._options = options
-        self._counts = counts
+        self._delay_hook = delay_hook
 
     def dead_letter_of(self, request: Request, header: SendMessageHeader) -> DeadLetter | None:
         """Tell whether a message that is sent to a retry topic is a dead letter.
@@ -73,14 +58,14 @@ class SendRedirects:
         group = group_of_retry_topic(header.topic)
         if group is None or header.batch:
             return None
-        config = self._groups.find_or_create(group)
+        config = self._core.group_access.find_or_create(group)
         limit = max_reconsume_times(request, header.max_reconsume_times, config.retry_max_times)
         reason = reason_when_resent(
-            header.reconsume_times or 0, limit, consumes_in_order=self._locks.has_locks(group)
+            header.reconsume_times or 0, limit, consumes_in_order=self._core.groups.locks.has_locks(group)
         )
         if reason is None:
             return None
-        return DeadLetter(group, reason, self._topics.known(dlq_topic(group)) is not None)
+        return DeadLetter(group, reason, self._core.topic_access.known(dlq_topic(group)) is not None)
 
     def redirect(self, record: Record, properties: dict[str, str], dead: DeadLetter | None) -> Redirected:
         """Return what is stored of a message; consumes its properties.
@@ -91,7 +76,7 @@ class SendRedirects:
         if dead is not None:
             record = dead_letter(record, dead.group, properties, dead.reason)
             origin = properties.get(names.RETRY_TOPIC, "")
-            noted = partial(note_dead_letter, self._counts, self._topics, dead.group, origin, record)
+            noted = partial(note_dead_letter, self._core, dead.group, origin, record)
             return Redirected(record, record.topic, on_stored=noted)
         if _is_half(record, properties):
             return self._half(record, properties)
@@ -100,7 +85,7 @@ class SendRedirects:
         return Redirected(record, topic) if delayed is None else Redirected(delayed, topic, "delayed")
 
     def _half(self, record: Record, properties: dict[str, str]) -> Redirected:
-        if self._options.reject:
+        if self._core.config.transactions.reject:
             raise Refusal(
                 ErrorCode.NO_PERMISSION,
                 "this broker takes no half messages (transactions.reject); send the message without a transaction",
@@ -123,12 +108,10 @@ def counted_topic(topics: TopicAccess, topic: str) -> str:
     return UNKNOWN_TOPIC if topics.known(topic) is None else topic
 
 
-def note_dead_letter(
-    counts: RetryCounts, topics: TopicAccess, group: str, topic: str, record: Record
-) -> None:
+def note_dead_letter(core: Core, group: str, topic: str, record: Record) -> None:
     """Count and log a dead letter that has been stored; `topic` is its original topic, as it claims."""
-    topic = counted_topic(topics, topic)
-    counts.dead_letters[group, topic] += 1
+    topic = counted_topic(core.topic_access, topic)
+    core.counters.retry.dead_letters[group, topic] += 1
     log.warning(
         "dead_letter",
         group=group,
