@@ -32,6 +32,7 @@ from reput_broker.compose.storage import Storage
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.options import path_text
+from reput_broker.config.properties import Properties
 from reput_broker.console.app import Console, asks_as_its_user
 from reput_broker.core import Surroundings
 from reput_broker.groups.cold_quotas import ColdQuotas
@@ -46,7 +47,8 @@ from reput_broker.observe.log import close_log, configure_logging
 from reput_broker.observe.metrics import MetricsSources, broker_version
 from reput_broker.observe.pages import make_app, status_of
 from reput_broker.observe.span_exporter import SpanExporter
-from reput_broker.processors.operations import OperationsProcessor
+from reput_broker.processors.operations import MessageIntake, Operations
+from reput_broker.processors.properties import PropertiesProcessor
 from reput_broker.request import Handler
 from reput_broker.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.server.gate import Gate
@@ -103,12 +105,14 @@ class Broker:
         self.health = Health()
         self.sources = MetricsSources(config, self.counters, self.health, clock_ms=surroundings.clock_ms)
         source = tenures or StaticTenures(config)
-        operations = OperationsProcessor(
+        live, intake = LiveConfig(config, reload, self.sources), MessageIntake(self.health)
+        operations = Operations(
             config,
             self.health,
-            LiveConfig(config, reload, self.sources),
+            live,
             lambda: {**status_of(self.sources), **self._status()},
-            surroundings.clock_ms,
+            intake,
+            PropertiesProcessor(Properties(config), live, surroundings.clock_ms, permission=intake),
         )
         self._base = BrokerBase(
             config,

@@ -16,7 +16,7 @@ from reput_broker.ha.election.elector import Elector
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsSources
-from reput_broker.processors.operations import OperationsProcessor
+from reput_broker.processors.operations import Operations
 from reput_broker.roles import TenureSource
 from reput_broker.server.gate import Gate
 
@@ -31,7 +31,7 @@ class BrokerBase:
     tenures: TenureSource
     waits_for_room: bool
     """Whether a start waits while the disk is full, instead of raising."""
-    operations: OperationsProcessor
+    operations: Operations
     cold_quotas: ColdQuotas
     """How much groups may read from the disk."""
     access: Access = None

@@ -26,6 +26,7 @@ from reput_broker.ha.reopen import Reopen
 from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, refusal_while_completing
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, StoreHealth
+from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.roles import Tenure
 from reput_broker.server.connection import Connection
 from reput_broker.store.errors import StoreDamaged
@@ -46,8 +47,6 @@ class _OperatedTenure:
     def __init__(self, parts: MasterParts | SlaveParts, store: MessageStore) -> None:
         self._parts = parts
         self._store = store
-        self.serve = parts.server.dispatcher.serve
-        self.refuse = parts.server.dispatcher.refuse
 
     def connections(self) -> Iterable[Connection]:
         return self._parts.server.connections
@@ -106,9 +105,9 @@ class RunningTenure:
                 await nursery.start(parts.server.run, base.listeners)
                 try:
                     await self._until_ended(parts.complete)
-                    # Again: it lifts the refusals above, and what an operator has refused stays refused.
+                    # It lifts the refusals above, and what an operator has refused stays refused.
                     if parts.begun is None:
-                        base.operations.attach(_OperatedTenure(parts, self._opened.store))
+                        base.operations.intake.apply_to(parts.server.dispatcher.refuse)
                     if not self._end.is_set():
                         is_read_only = self._opened.store.read_only_reason is not None
                         base.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
@@ -212,8 +211,9 @@ class RunningTenure:
             )
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
-        # This adds the handlers of operators' requests.
-        base.operations.attach(_OperatedTenure(parts, storage.store))
+        operations = OperationsProcessor(base.operations, _OperatedTenure(parts, storage.store))
+        parts.server.dispatcher.serve(operations.handlers())
+        base.operations.intake.apply_to(parts.server.dispatcher.refuse)
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -13,7 +14,6 @@ from reput_broker.config.description import config_options
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange
 from reput_broker.config.model import BrokerConfig
-from reput_broker.config.properties import Properties
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.observe.counters import PROTOCOLS
 from reput_broker.observe.health import Health
@@ -74,7 +74,7 @@ class Settings(Protocol):
 
 
 class OperatedTenure(Protocol):
-    """A tenure, as the requests of operators see it."""
+    """The tenure of a role, as the requests of operators see it."""
 
     def connections(self) -> Iterable[Connected]:
         """Return the open connections."""
@@ -82,49 +82,83 @@ class OperatedTenure(Protocol):
     def clients(self) -> ClientTable:
         """Return the clients that have sent a heartbeat."""
 
-    def serve(self, handlers: Mapping[int, Handler]) -> None:
-        """Serve more requests."""
-
-    def refuse(self, codes: Collection[int], refusal: Refusal | None) -> None:
-        """Refuse requests, or none."""
-
     def flushed(self) -> Awaitable[int]:
         """Sync the log; the result is its flushed offset."""
 
 
-class OperationsProcessor(Permission):
-    """Answers operators. It lasts as long as the broker, so that a drain outlasts a change of role.
+class MessageIntake(Permission):
+    """Whether the broker takes messages of producers. It outlasts the tenures, and so does a drain.
 
-    Args:
-        settings: changes the configuration.
-        status: returns what the page /status shows.
+    Attributes:
+        now: as an operator has set it.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        health: Health,
-        settings: Settings,
-        status: Callable[[], Mapping[str, Any]],
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._config = config
+    def __init__(self, health: Health) -> None:
+        self.now = Intake.OPEN
         self._health = health
-        self._settings = settings
-        self._status = status
-        self._intake = Intake.OPEN
-        self._tenure: OperatedTenure | None = None
-        self._properties = PropertiesProcessor(Properties(config), settings, clock_ms, permission=self)
+        self._refuse: Callable[[Collection[int], Refusal | None], None] = lambda *_: None
 
-    def attach(self, tenure: OperatedTenure) -> None:
-        """Answer the requests of a role that begins, and refuse what was refused in the one before."""
+    def apply_to(self, refuse: Callable[[Collection[int], Refusal | None], None]) -> None:
+        """Refuse in a tenure that begins what was refused in the one before.
+
+        Args:
+            refuse: has the tenure refuse requests, by their codes, or none.
+        """
+        self._refuse = refuse
+        refuse(_NEW_MESSAGES, _REFUSALS.get(self.now))
+
+    def set(self, intake: Intake, peer: str) -> Intake:
+        """Take or refuse messages of producers, as an operator at `peer` says; return what was before."""
+        was, self.now = self.now, intake
+        self._refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
+        is_draining = intake is Intake.DRAINING
+        detail = "" if intake is Intake.OPEN else f"{intake}, set by an operator"
+        self._health.set("intake", intake is Intake.OPEN, detail, gates=is_draining)
+        if intake is not was:
+            log.info("intake_set", intake=str(intake), was=str(was), peer=peer)
+        return was
+
+    @property
+    @override
+    def is_writable(self) -> bool:
+        return self.now is Intake.OPEN
+
+    @override
+    def set_writable(self, writable: bool, peer: str) -> None:
+        """To take messages ends a drain, too; to refuse them leaves one as it is."""
+        if writable or self.now is Intake.OPEN:
+            self.set(Intake.OPEN if writable else Intake.READONLY, peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What operators see and change in every tenure.
+
+    Attributes:
+        settings: changes the configuration.
+        status: returns what the page /status shows.
+        properties: the configuration under RocketMQ's names.
+    """
+
+    config: BrokerConfig
+    health: Health
+    settings: Settings
+    status: Callable[[], Mapping[str, Any]]
+    intake: MessageIntake
+    properties: PropertiesProcessor
+
+
+class OperationsProcessor:
+    """Answers operators in one tenure."""
+
+    def __init__(self, operations: Operations, tenure: OperatedTenure) -> None:
+        self._broker = operations
         self._tenure = tenure
-        tenure.serve({**self.handlers(), **self._properties.handlers()})
-        tenure.refuse(_NEW_MESSAGES, _REFUSALS.get(self._intake))
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
         return {
+            **self._broker.properties.handlers(),
             RequestCode.DESCRIBE_BROKER: self.describe_broker,
             RequestCode.LIST_CLIENTS: self.list_clients,
             RequestCode.GET_CONFIG: self.get_config,
@@ -134,27 +168,24 @@ class OperationsProcessor(Permission):
             RequestCode.FLUSH_LOG: self.flush_log,
         }
 
-    @property
-    def _attached(self) -> OperatedTenure:
-        assert self._tenure is not None, "requests come after `attach`"
-        return self._tenure
-
     def describe_broker(self, _request: Request) -> Response:
         """Answer with the state of the broker and its checks."""
-        return Response(0, body=BrokerDescription({**self._status(), **self._health.report()}).to_json())
+        return Response(
+            0, body=BrokerDescription({**self._broker.status(), **self._broker.health.report()}).to_json()
+        )
 
     async def list_clients(self, _request: Request) -> Response:
         """Answer with all connections, this one included."""
         now = trio.current_time()
         found = []
-        for position, connection in enumerate(self._attached.connections()):
+        for position, connection in enumerate(self._tenure.connections()):
             if position % _CLIENTS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             found.append(self._described(connection, now))
         return Response(0, body=await write_in_turns(ClientDescriptions(found)))
 
     def _described(self, connection: Connected, now: float) -> ClientDescription:
-        channel = self._attached.clients().get(connection)
+        channel = self._tenure.clients().get(connection)
         return ClientDescription(
             connection.peer,
             connection.role,
@@ -170,17 +201,17 @@ class OperationsProcessor(Permission):
 
     async def get_config(self, _request: Request) -> Response:
         """Answer with every option, its value and its source."""
-        body = ConfigOptions(config_options(self._config))
+        body = ConfigOptions(config_options(self._broker.config))
         return Response(0, body=await write_in_turns(body))
 
     def set_config(self, request: Request) -> Response:
         """Set live options until the next reload or restart."""
         values = SetConfigBody.from_json(request.body).values
-        return self._changed(lambda: self._settings.set(values))
+        return self._changed(lambda: self._broker.settings.set(values))
 
     def reload_config(self, _request: Request) -> Response:
         """Read the file and the environment again, as on SIGHUP."""
-        return self._changed(self._settings.reload)
+        return self._changed(self._broker.settings.reload)
 
     def _changed(self, change: Callable[[], list[ConfigChange]]) -> Response:
         try:
@@ -192,34 +223,12 @@ class OperationsProcessor(Permission):
 
     async def set_intake(self, request: Request) -> Response:
         """Take or refuse messages of producers, and answer when those taken before are on disk."""
-        was = self._set_intake(SetIntakeHeader.from_ext(request.ext).intake, request.client.peer)
-        return await self._flushed(was)
-
-    @property
-    @override
-    def is_writable(self) -> bool:
-        return self._intake is Intake.OPEN
-
-    @override
-    def set_writable(self, writable: bool, peer: str) -> None:
-        """To take messages ends a drain, too; to refuse them leaves one as it is."""
-        if writable or self._intake is Intake.OPEN:
-            self._set_intake(Intake.OPEN if writable else Intake.READONLY, peer)
-
-    def _set_intake(self, intake: Intake, peer: str) -> Intake:
-        """Take or refuse messages of producers; return what was before."""
-        was, self._intake = self._intake, intake
-        self._attached.refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
-        is_draining = intake is Intake.DRAINING
-        detail = "" if intake is Intake.OPEN else f"{intake}, set by an operator"
-        self._health.set("intake", intake is Intake.OPEN, detail, gates=is_draining)
-        if intake is not was:
-            log.info("intake_set", intake=str(intake), was=str(was), peer=peer)
-        return was
+        wanted = SetIntakeHeader.from_ext(request.ext).intake
+        return await self._flushed(self._broker.intake.set(wanted, request.client.peer))
 
     async def flush_log(self, _request: Request) -> Response:
         """Sync the log and answer when that is done."""
-        return await self._flushed(self._intake)
+        return await self._flushed(self._broker.intake.now)
 
     async def _flushed(self, was: Intake) -> Response:
-        return Response(0, body=FlushedBody(await self._attached.flushed(), was).to_json())
+        return Response(0, body=FlushedBody(await self._tenure.flushed(), was).to_json())
