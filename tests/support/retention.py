@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reput_broker.core import Surroundings
+from reput_broker.store.cleaners import CleanConsumeQueue
 from reput_broker.store.log.clean import CleanCommitLog, DeletedFile
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.queue.clean import CleanConsumeQueue
 from reput_broker.store.retention import RetentionRules
 from support.stores import T0, dispatch_all, put
 

@@ -23,13 +23,12 @@ from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import GroupSources
 from reput_broker.observe.statistics import Statistics
 from reput_broker.processors.admin import AdminProcessor
-from reput_broker.processors.client import ClientProcessor
+from reput_broker.processors.client import ClientProcessor, LockProcessor
 from reput_broker.processors.fetch import FetchProcessor
 from reput_broker.processors.group_members import GroupMembersProcessor
 from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import ColdQuotaProcessor, GroupSettingsProcessor
-from reput_broker.processors.lock import LockProcessor
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor

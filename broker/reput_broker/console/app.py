@@ -20,7 +20,7 @@ import trio
 
 from reput_broker.access.model import OPERATOR
 from reput_broker.access.pages import USER
-from reput_broker.console import dead_letters, delayed, groups, messages, system, topics
+from reput_broker.console import dead_letters, messages, pages
 from reput_broker.console.figures import LiveFigures
 from reput_broker.console.login import COOKIE, LASTS_S, Logins
 from reput_broker.console.shared_answers import SharedAnswers
@@ -89,15 +89,15 @@ Page = Callable[[Source, Query], Awaitable[dict[str, Any]]]
 
 # Polled by open pages, so that their answers are shared.
 _PAGES: Final[Mapping[str, Page]] = {
-    "topics": topics.list_topics,
-    "topic": topics.show_topic,
-    "groups": groups.list_groups,
-    "group": groups.show_group,
+    "topics": pages.list_topics,
+    "topic": pages.show_topic,
+    "groups": pages.list_groups,
+    "group": pages.show_group,
     "dead-letters": dead_letters.list_dead_letters,
-    "clients": system.list_clients,
-    "store": system.show_store,
-    "cluster": system.show_cluster,
-    "delayed": delayed.list_delayed,
+    "clients": pages.list_clients,
+    "store": pages.show_store,
+    "cluster": pages.show_cluster,
+    "delayed": pages.list_delayed,
 }
 # Asked for once.
 _LOOK_UPS: Final[Mapping[str, Page]] = {
@@ -108,7 +108,7 @@ _LOOK_UPS: Final[Mapping[str, Page]] = {
 }
 _CHANGES: Final[Mapping[str, Page]] = {
     "replay": dead_letters.replay,
-    "cancel": delayed.cancel,
+    "cancel": pages.cancel,
 }
 
 

@@ -4,5 +4,5 @@
 `fence` is closed, because another broker may be the master, the first refuses and the second waits. `flush_service`
 syncs the log, `commit_service` writes the buffers of a pool, and `reput_service` dispatches the log into the queues.
 `progress` holds how far each of them is, with the `pending_puts` that wait for it. `arrivals` wakes services for new
-messages of their topics. `store_tasks` syncs queues and writes the checkpoint.
+messages of their topics. `store_tasks` makes files ahead, syncs queues and writes the checkpoint.
 """

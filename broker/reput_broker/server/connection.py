@@ -28,8 +28,7 @@ from reput_broker.request import (
 )
 from reput_broker.server.client_calls import ClientCalls
 from reput_broker.server.dispatch import PUTS, RequestDispatcher
-from reput_broker.server.frame_permit import FramePermit
-from reput_broker.server.frame_progress import FrameProgress
+from reput_broker.server.frame_intake import FramePermit, FrameProgress
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.refusal_log import RefusalLog

@@ -21,8 +21,7 @@ from reput_broker.store.errors import DiskFull, FileMissing, FileNotMade, StoreP
 from reput_broker.store.file_io import is_able_to_flush
 from reput_broker.store.log.allocate import AllocateMappedFile
 from reput_broker.store.log.mapped_file import MappedFile
-from reput_broker.store.log.mapped_file_queue import MappedFileQueue
-from reput_broker.store.log.paths import MultiPathMappedFileQueue
+from reput_broker.store.log.mapped_file_queue import MappedFileQueue, MultiPathMappedFileQueue
 from reput_broker.store.log.pool import TransientStorePool, WriteBuffer
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus

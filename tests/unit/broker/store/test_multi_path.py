@@ -19,7 +19,7 @@ from reput_broker.store.errors import (
     StoreDamaged,
     StoreNotWritable,
 )
-from reput_broker.store.log.paths import MultiPathMappedFileQueue
+from reput_broker.store.log.mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutStatus

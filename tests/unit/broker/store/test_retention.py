@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from reput_broker.store import cleaners as clean_consume_queue
+from reput_broker.store.cleaners import DerivedFiles
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import FileMissing, FlushFailed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import start as opening
-from reput_broker.store.queue import clean as clean_consume_queue
-from reput_broker.store.queue.clean import DerivedFiles
 from reput_broker.store.reput import LogFollower
 from reput_broker.store.results import Extent, GetStatus, PutStatus
 from reput_broker.store.retention import (
