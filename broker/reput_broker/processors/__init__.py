@@ -2,5 +2,6 @@
 
 Messages: `put` and `send` store them, `pull` and `fetch` read queues, `query` finds single ones; `spans` traces them.
 Queues and groups: `offset`, `group_members`, `group_offsets`, `group_overview`, `group_settings`. `client` has
-heartbeats and locks of queues, `topic` the topics. The broker itself: `admin` and `properties` (RocketMQ's requests), `operations` (ours).
+heartbeats and the locks of queues, `topic` the topics. The broker itself: `admin` and `properties` (RocketMQ's
+requests), `operations` (ours).
 """

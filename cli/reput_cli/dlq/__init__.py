@@ -1,11 +1,10 @@
-"""`reput dlq ...`: `letters` reads and filters dead letters; `listing` (list, peek), `purge`, `replay` are commands."""
+"""`reput dlq ...`: `listing` (list, peek, purge) and `replay` are commands; `letters` reads and filters dead letters."""
 
 from __future__ import annotations
 
 import click
 
-from reput_cli.dlq.listing import list_dead_letters, peek
-from reput_cli.dlq.purge import purge
+from reput_cli.dlq.listing import list_dead_letters, peek, purge
 from reput_cli.dlq.replay import replay
 
 

@@ -9,10 +9,8 @@ import click
 
 from reput_cli.store.dump import dump
 from reput_cli.store.export import export
-from reput_cli.store.rebuild import rebuild
-from reput_cli.store.repair import repair
+from reput_cli.store.repair import rebuild, repair, verify
 from reput_cli.store.snapshot import snapshot
-from reput_cli.store.verify import verify
 
 
 @click.group()

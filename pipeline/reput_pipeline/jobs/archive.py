@@ -27,9 +27,8 @@ from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
 from reput_pipeline.jobs.table_copies import AWAY_S, copy_to_table, is_broker_away
-from reput_pipeline.lake.as_broker import AsBroker
 from reput_pipeline.lake.copying import open_table
-from reput_pipeline.lake.table import LIBRARIES, TableOptions
+from reput_pipeline.lake.table import LIBRARIES, AsBroker, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
 from reput_protocol.exit_codes import ExitCode

@@ -20,10 +20,9 @@ from reput_client.blocking import Message, Producer
 from reput_client.blocking.bulk import BatchWriter, BulkReader
 from reput_client.produce.batch_writer import StagingScope
 from reput_client.produce.unique_ids import new_generator
-from reput_pipeline.sink.bad_rows import BadRows
 from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
-from reput_pipeline.sink.rows import ANY_QUEUE, Messages, RowReader
+from reput_pipeline.sink.rows import ANY_QUEUE, BadRows, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.spark.errors import SinkError
 from reput_pipeline.spark.notes import note

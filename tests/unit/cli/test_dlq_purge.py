@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reput_cli.dlq.purge import purge
+from reput_cli.dlq.listing import purge
 from reput_cli.failures import CommandFailed
 from reput_client.admin_dead_letters import DeadLetters
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, PullConsumer
 from reput_client.blocking.bulk import BatchWriter
-from reput_pipeline.sink.bad_rows import BadRows
 from reput_pipeline.sink.options import parse_sink_options
+from reput_pipeline.sink.rows import BadRows
 from reput_pipeline.sink.schema import SinkColumns
 from reput_pipeline.spark.errors import SinkError
 from reput_pipeline.spark.option_reader import OptionError
