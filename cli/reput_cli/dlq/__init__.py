@@ -1,4 +1,4 @@
-"""`reput dlq ...`: `listing` (list, peek, purge) and `replay` are commands; `letters` reads and filters dead letters."""
+"""`reput dlq ...`: commands in `listing` (list, peek, purge) and `replay`; `letters` reads and filters dead letters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`reput store ...`: work on a store directory, Reput's or RocketMQ's, without asking a broker.
 
-A file for each command; `directory` is shared.
+Each command is in the file of its name, `verify` and `rebuild` in that of `repair`; `directory` is shared.
 """
 
 from __future__ import annotations
