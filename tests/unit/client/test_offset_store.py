@@ -86,6 +86,15 @@ def test_updates_may_be_bound_to_increase(store: OffsetStore) -> None:
     assert store.read(Q0, MEMORY) == 3
 
 
+def test_a_member_lowers_a_stored_offset_only_if_it_was_set_back(group: Group) -> None:
+    kept, runtime = StoredOffsets(RemoteOffsetStore(group)), BlockingRuntime()
+    runtime.run(kept.write(Q0, 5, increase_only=True, timeout_s=None))
+    runtime.run(kept.write(Q0, 3, increase_only=True, timeout_s=None))
+    assert group.offsets == {Q0: 5}
+    runtime.run(kept.write(Q0, 3, increase_only=False, timeout_s=None))
+    assert group.offsets == {Q0: 3}
+
+
 def test_persist_all_writes_the_named_and_forgets_the_others(store: OffsetStore) -> None:
     store.update(Q0, 1)
     store.update(Q1, 2)

@@ -146,9 +146,9 @@ class StoredOffsets:
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
-        """See `KeptOffsets`. No other member uses this store, so none can have a higher offset."""
-        del increase_only, timeout_s
-        self._store.update(queue, offset)
+        """See `KeptOffsets`; "higher" is what the store holds in memory."""
+        del timeout_s
+        self._store.update(queue, offset, increase_only=increase_only)
         await self._store.persist(queue)
 
 
