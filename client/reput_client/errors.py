@@ -279,17 +279,19 @@ class PostsFailed(ReputError):
 
 
 class BrokerNotFound(ReputError):
-    """A topic's route, even fetched again, has no master of broker `name`. Without names: the cluster has none."""
+    """No address of a master is known: of broker `name`, of a broker with `topic`, or of any broker.
+
+    An empty `name` or `topic` means any. What is known was fetched again before.
+    """
 
     retryable = True
 
     def __init__(self, name: str, topic: str) -> None:
-        what = (
-            f"broker {name!r} of topic {topic!r} has no address in the route"
-            if name
-            else "there is no master"
+        broker = f"broker {name!r}" if name else "any broker"
+        of_topic = f" of topic {topic!r}" if topic else ""
+        super().__init__(
+            f"no master of {broker}{of_topic} is known; start it, or look at the brokers with `reput cluster status`"
         )
-        super().__init__(f"{what}; is it running?")
         self.name = name
         self.topic = topic
 

@@ -130,7 +130,7 @@ class Proxy:
         """End what waits, so that clients go to another proxy; requests are still answered."""
         self.draining = True
         for upstream in self._upstreams.values():
-            upstream.receivers.interrupt()
+            upstream.receivers.end_waiting()
         self.clients.end_all()
 
     async def aclose(self) -> None:

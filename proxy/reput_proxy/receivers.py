@@ -60,7 +60,7 @@ class Receivers:
             return await asyncio.shield(popped)
         except asyncio.CancelledError:
             # A pop that is under way cannot be taken back: its messages would be invisible with no client to have them.
-            popping.interrupt(wait)
+            popping.end_waiting(wait)
             popped.add_done_callback(self._give_back_of)
             raise
 
@@ -107,14 +107,14 @@ class Receivers:
             with suppress(ReputError):
                 await message.nack()
 
-    def interrupt(self) -> None:
+    def end_waiting(self) -> None:
         """End all waits; the clients receive no messages."""
         for popping in self._poppings.values():
-            popping.interrupt()
+            popping.end_waiting()
 
     def close(self) -> None:
         """End all waits and forget everything."""
-        self.interrupt()
+        self.end_waiting()
         for popping in self._poppings.values():
             popping.forget()
         self._poppings.clear()

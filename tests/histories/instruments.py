@@ -31,11 +31,11 @@ def install(recorder: Recorder, group: str) -> None:
 
 
 def _offsets(recorder: Recorder, group: str) -> None:
-    from reput_client.consume.group.commits import BrokerOffsets
+    from reput_client.consume.group.commits import OffsetsAtBroker
 
-    read, write = BrokerOffsets.read, BrokerOffsets.write
+    read, write = OffsetsAtBroker.read, OffsetsAtBroker.write
 
-    async def noted_read(self: BrokerOffsets, queue: Any, slave: Any) -> int | None:
+    async def noted_read(self: OffsetsAtBroker, queue: Any, slave: Any) -> int | None:
         if slave is not None:  # it may not have the last commits
             return await read(self, queue, slave)
         place = {"group": group, "topic": queue.topic, "queue": queue.queue_id}
@@ -44,14 +44,14 @@ def _offsets(recorder: Recorder, group: str) -> None:
         recorder.note("offset", asked=asked, offset=offset, **place)
         return offset
 
-    async def noted_write(self: BrokerOffsets, queue: Any, offset: int, **options: Any) -> None:
+    async def noted_write(self: OffsetsAtBroker, queue: Any, offset: int, **options: Any) -> None:
         place = {"group": group, "topic": queue.topic, "queue": queue.queue_id, "offset": offset}
         asked = recorder.note("commit", **place)
         await write(self, queue, offset, **options)
         recorder.note("committed", asked=asked, **place)
 
-    BrokerOffsets.read = noted_read  # type: ignore[method-assign]
-    BrokerOffsets.write = noted_write  # type: ignore[method-assign]
+    OffsetsAtBroker.read = noted_read  # type: ignore[method-assign]
+    OffsetsAtBroker.write = noted_write  # type: ignore[method-assign]
 
 
 def _pulls(recorder: Recorder, group: str) -> None:

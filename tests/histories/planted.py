@@ -256,15 +256,15 @@ def left_without_commit() -> None:
 
 def begins_one_too_far() -> None:
     """a member that takes a queue starts one message after the group's offset"""
-    from reput_client.consume.group.commits import BrokerOffsets
+    from reput_client.consume.group.commits import OffsetsAtBroker
 
-    real = BrokerOffsets.read
+    real = OffsetsAtBroker.read
 
-    async def further(self: BrokerOffsets, queue: Any, slave: Any) -> int | None:
+    async def further(self: OffsetsAtBroker, queue: Any, slave: Any) -> int | None:
         offset = await real(self, queue, slave)
         return None if offset is None else offset + 1
 
-    BrokerOffsets.read = further  # type: ignore[method-assign]
+    OffsetsAtBroker.read = further  # type: ignore[method-assign]
 
 
 def passes_over_what_failed() -> None:

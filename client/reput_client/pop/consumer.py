@@ -157,7 +157,7 @@ class PopConsumer(Subscriber, Generic[V]):
         self._stopped = True
         for run in self._runs:
             run.stop()
-        self._popping.interrupt()
+        self._popping.end_waiting()
 
     async def aclose(self) -> None:
         """Close the connections. What `run` has in hand is given back, and is redelivered at once. Idempotent.

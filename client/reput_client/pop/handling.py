@@ -113,7 +113,7 @@ class Run(Generic[M]):
     def stop(self) -> None:
         """Take no more messages. Never waits."""
         self.stopped = True
-        self._popping.interrupt(self._wait)
+        self._popping.end_waiting(self._wait)
 
     async def take(self, timeout_s: float = math.inf) -> M | None:
         """Return a message to handle, for one caller at a time; None after `timeout_s`, or when stopped or closed.
@@ -235,7 +235,7 @@ class Run(Generic[M]):
                 self._handled.append(message)
             if lane:
                 self._ready.append(lane)
-                self._popping.interrupt(self._wait)
+                self._popping.end_waiting(self._wait)
         self._background.wake()
 
     async def failed(self, message: M, error: Exception) -> None:
@@ -252,7 +252,7 @@ class Run(Generic[M]):
         if lane is not None:
             due = self._session.runtime.now() + decision.after_s
             heapq.heappush(self._again, (due, next(self._numbers), lane))
-            self._popping.interrupt(self._wait)
+            self._popping.end_waiting(self._wait)
 
     # -- the background ----------------------------------------------------------------------------------------
 

@@ -52,13 +52,13 @@ log = logging.getLogger("reput_client")
 
 
 class Wait(Waiter):
-    """One wait for messages, which `interrupt` of its owner may end. It may be used again."""
+    """One wait for messages, which `end_waiting` of its owner may end. It may be used again."""
 
-    interrupted: bool = False
+    is_over: bool = False
 
     def clear(self) -> None:
         """Begin to wait."""
-        self.ready = self.interrupted = False
+        self.ready = self.is_over = False
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +138,7 @@ class Popping:
     async def receive(
         self, kind: type[M], max_messages: int, invisible_s: float, until: float, wait: Wait
     ) -> list[M]:
-        """Return up to `max_messages` messages of one source, or none if `until` has passed or `wait` is interrupted.
+        """Return up to `max_messages` messages of one source, or none if `until` has passed or `wait` is over.
 
         Raises:
             ReputError: no source can be asked, or one refuses permanently.
@@ -153,7 +153,7 @@ class Popping:
                     found = await self._pop(kind, source, min(max_messages, POP_MESSAGES_MAX), invisible_s)
                     if found:
                         return found
-                if wait.interrupted or runtime.now() >= until:
+                if wait.is_over or runtime.now() >= until:
                     break
                 due = await self._notified(until, wait)
         finally:
@@ -161,7 +161,7 @@ class Popping:
             if self._waits:
                 self.wake_one()  # which looks whether there is more
         failures = [source.failure for source in self._sources.values()]
-        if failures and failures[0] is not None and None not in failures and not wait.interrupted:
+        if failures and failures[0] is not None and None not in failures and not wait.is_over:
             raise failures[0]
         return []
 
@@ -172,10 +172,10 @@ class Popping:
                 self._session.pump.wake(wait)
                 return
 
-    def interrupt(self, wait: Wait | None = None) -> None:
+    def end_waiting(self, wait: Wait | None = None) -> None:
         """End one wait, or all. Never waits."""
         for each in [*self._waits] if wait is None else [wait]:
-            each.interrupted = True
+            each.is_over = True
             self._session.pump.wake(each)
 
     # -- sources -----------------------------------------------------------------------------------------------
@@ -323,11 +323,11 @@ class Popping:
         """Wait for notifications; return the sources that may have messages, none if the wait has ended."""
         session = self._session
         while True:
-            wait.ready = wait.interrupted
+            wait.ready = wait.is_over
             sources = await self._find()
             due = [source for source in sources if self._is_due(source)]
             now = session.runtime.now()
-            if due or wait.interrupted or now >= until:
+            if due or wait.is_over or now >= until:
                 return due
             idle = [source for source in sources if source.call is None and source.ask_at <= now]
             for source in idle:

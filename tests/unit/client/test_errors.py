@@ -115,3 +115,16 @@ def test_a_client_says_what_tls_and_credentials_have_to_be(options: dict[str, An
         Producer("127.0.0.1:1", **options)
     assert text in str(refused.value)
     assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "text"),
+    [
+        ("b", "t", "no master of broker 'b' of topic 't' is known"),
+        ("b", "", "no master of broker 'b' is known"),
+        ("", "t", "no master of any broker of topic 't' is known"),
+        ("", "", "no master of any broker is known"),
+    ],
+)
+def test_a_missing_master_is_named_as_far_as_it_is_known(name: str, topic: str, text: str) -> None:
+    assert str(errors.BrokerNotFound(name, topic)).startswith(f"{text}; start it")

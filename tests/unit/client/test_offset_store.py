@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from reput_client.blocking import LocalFileOffsetStore, OffsetStore
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.consume.group.commits import StoredOffsets
+from reput_client.consume.group.commits import OffsetsInStore
 from reput_client.errors import ConnectFailed, OffsetStoreDamaged, RequestTimeout
 from reput_client.offset_store import ReadOffsetType, RemoteOffsetStore
 from reput_protocol.errors import BrokerBusy, BrokerError, ErrorCode, PermissionDenied, ReputError
@@ -87,7 +87,7 @@ def test_updates_may_be_bound_to_increase(store: OffsetStore) -> None:
 
 
 def test_a_member_lowers_a_stored_offset_only_if_it_was_set_back(group: Group) -> None:
-    kept, runtime = StoredOffsets(RemoteOffsetStore(group)), BlockingRuntime()
+    kept, runtime = OffsetsInStore(RemoteOffsetStore(group)), BlockingRuntime()
     runtime.run(kept.write(Q0, 5, increase_only=True, timeout_s=None))
     runtime.run(kept.write(Q0, 3, increase_only=True, timeout_s=None))
     assert group.offsets == {Q0: 5}
@@ -139,7 +139,7 @@ def test_an_error_of_the_broker_is_minus_one_and_no_answer_minus_two(
 
 def test_a_member_does_not_take_an_error_for_a_group_without_progress(group: Group) -> None:
     """Otherwise it would begin like a new group, and commit that."""
-    kept, runtime = StoredOffsets(RemoteOffsetStore(group)), BlockingRuntime()
+    kept, runtime = OffsetsInStore(RemoteOffsetStore(group)), BlockingRuntime()
     group.failure = BrokerBusy(ErrorCode.BUSY)
     with pytest.raises(BrokerBusy):
         runtime.run(kept.read(Q0, None))

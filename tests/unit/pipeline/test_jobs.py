@@ -89,7 +89,7 @@ class PythonException(Exception):
         (DamagedStore("/x at byte", 3, "bad"), ExitCode.DAMAGE, "/x at byte 3: bad", None),
         (PythonException(STREAM), ExitCode.NOT_FOUND, "topic 'a' is not here", None),
         (PythonException(REMOTE), ExitCode.DAMAGE, "/s/commitlog/0 at byte 17: BODYCRC is 1", None),
-        (BrokerNotFound("", ""), ExitCode.CANNOT_CONNECT, "there is no master", None),
+        (BrokerNotFound("", ""), ExitCode.CANNOT_CONNECT, "no master of any broker is known", None),
         (PythonException("Traceback\nValueError: no"), ExitCode.FAILED, "ValueError: no", None),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted", None),
     ],

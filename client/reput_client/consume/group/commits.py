@@ -81,8 +81,8 @@ def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-class KeptOffsets(Protocol):
-    """The offsets of one group."""
+class CommittedOffsets(Protocol):
+    """The committed offsets of one group, wherever they are stored."""
 
     @property
     def needs_master(self) -> bool:
@@ -103,7 +103,7 @@ class KeptOffsets(Protocol):
         """
 
 
-class BrokerOffsets:
+class OffsetsAtBroker:
     """Offsets at the broker (RocketMQ: RemoteBrokerOffsetStore)."""
 
     needs_master = True
@@ -113,19 +113,19 @@ class BrokerOffsets:
         self._group = group
 
     async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
-        """See `KeptOffsets`."""
+        """See `CommittedOffsets`."""
         return await self._offsets.committed(self._group, queue, slave=slave)
 
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
-        """See `KeptOffsets`."""
+        """See `CommittedOffsets`."""
         await self._offsets.commit(
             self._group, queue, offset, increase_only=increase_only, timeout_s=timeout_s
         )
 
 
-class StoredOffsets:
+class OffsetsInStore:
     """Offsets in an `OffsetStore`, such as the file of a broadcasting member."""
 
     needs_master = False
@@ -134,7 +134,7 @@ class StoredOffsets:
         self._store = store
 
     async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
-        """See `KeptOffsets`."""
+        """See `CommittedOffsets`."""
         del slave
         offset = await self._store.read(queue, ReadOffsetType.READ_FROM_STORE)
         if offset >= 0:
@@ -146,7 +146,7 @@ class StoredOffsets:
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
-        """See `KeptOffsets`; "higher" is what the store holds in memory."""
+        """See `CommittedOffsets`; "higher" is what the store holds in memory."""
         del timeout_s
         self._store.update(queue, offset, increase_only=increase_only)
         await self._store.persist(queue)
@@ -162,7 +162,7 @@ class Commits:
         self,
         session: Session,
         fetcher: Fetcher,
-        kept: KeptOffsets,
+        offsets: CommittedOffsets,
         interval_s: float,
         at_master: Callable[[str], bool],
     ) -> None:
@@ -170,7 +170,7 @@ class Commits:
         self._session = session
         self._at_master = at_master
         self._fetcher = fetcher
-        self._kept = kept
+        self._offsets = offsets
         self._interval_s = interval_s
         self._committing: Event | None = None
         self._due_at = math.inf
@@ -226,7 +226,7 @@ class Commits:
                     continue
                 if (
                     assigned.committed is None
-                    and self._kept.needs_master
+                    and self._offsets.needs_master
                     and not self._at_master(broker_name)
                 ):
                     # A slave knew no offset. The master may know one, and it may be lower.
@@ -248,7 +248,9 @@ class Commits:
         position = assigned.progress.position
         rewound, assigned.rewound = assigned.rewound, False
         try:
-            await self._kept.write(assigned.queue, position, increase_only=not rewound, timeout_s=timeout_s)
+            await self._offsets.write(
+                assigned.queue, position, increase_only=not rewound, timeout_s=timeout_s
+            )
         except BaseException:
             assigned.rewound |= rewound
             raise
@@ -256,7 +258,7 @@ class Commits:
 
     async def commit_quietly(self, queues: Iterable[AssignedQueue], timeout_s: float | None = None) -> None:
         """Like `commit`, but only logs failures. Progress whose master is away is kept."""
-        if self._kept.needs_master:
+        if self._offsets.needs_master:
             queues = [assigned for assigned in queues if self._at_master(assigned.queue.broker_name)]
         try:
             await self.commit(queues, timeout_s)

@@ -17,7 +17,7 @@ from inspect import isawaitable
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
-from reput_client.consume.group.commits import Commits, KeptOffsets
+from reput_client.consume.group.commits import Commits, CommittedOffsets
 from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.options import ConsumerOptions
@@ -53,7 +53,7 @@ class Handover:
         membership: Membership,
         options: ConsumerOptions,
         commits: Commits,
-        kept: KeptOffsets,
+        offsets: CommittedOffsets,
         starting: StartingPoints,
         locks: QueueLocks | None,
     ) -> None:
@@ -63,7 +63,7 @@ class Handover:
         self._membership = membership
         self._options = options
         self._commits = commits
-        self._kept = kept
+        self._offsets = offsets
         self._starting = starting
         self._locks = locks
         self.leaving: dict[MessageQueue, AssignedQueue] = {}
@@ -248,7 +248,7 @@ class Handover:
             committed, start = assigned.committed, assigned.progress.position
         else:
             slave = None if at_master else membership.source(queue.broker_name)
-            committed = await self._kept.read(queue, slave)
+            committed = await self._offsets.read(queue, slave)
             start = committed if committed is not None else await self._starting.first(queue)
         if self._taking.pop(queue, None) is None:
             if self._locks is not None:

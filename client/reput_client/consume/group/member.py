@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
-from reput_client.consume.group.commits import BrokerOffsets, Commits, KeptOffsets, StoredOffsets
+from reput_client.consume.group.commits import Commits, CommittedOffsets, OffsetsAtBroker, OffsetsInStore
 from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.group.forwarded_requests import ForwardedRequests
 from reput_client.consume.group.handover import Handover
@@ -53,9 +53,9 @@ class GroupMember:
         self._session = session
         offsets = OffsetRequests(session)
         clustering = options.model is MessageModel.CLUSTERING
-        kept: KeptOffsets = BrokerOffsets(offsets, options.group)
+        committed: CommittedOffsets = OffsetsAtBroker(offsets, options.group)
         if options.offset_store is not None:
-            kept = StoredOffsets(options.offset_store)
+            committed = OffsetsInStore(options.offset_store)
         now = session.runtime.now
         self.serving: Serving = OrderedServing(now) if options.orderly else FairServing(now)
         self.handlers = Handlers(self.serving.iteration)
@@ -74,7 +74,7 @@ class GroupMember:
         self.commits = Commits(
             session,
             self.fetcher,
-            kept,
+            committed,
             options.commit_interval_s,
             lambda name: self._membership.at_master(name),
         )
@@ -112,7 +112,7 @@ class GroupMember:
             self._membership,
             options,
             self.commits,
-            kept,
+            committed,
             self._starting,
             self._locks,
         )

@@ -166,7 +166,7 @@ class Rebalancer:
         if route is None:
             route = await self._session.fetch_route(topic, self._session.deadline(None))
         if not route.brokers:
-            raise BrokerNotFound("any", topic)
+            raise BrokerNotFound("", topic)
         self.awaited.discard(topic)
         self._missing.discard(topic)
         return route
