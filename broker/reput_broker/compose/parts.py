@@ -136,7 +136,7 @@ def build_core(base: BrokerBase, storage: Storage, store_health: StoreHealth, fe
         puts=PutPath(config, store, storage.hold, counters, store_health.turn_read_only, fence),
         groups=groups,
         topic_access=TopicAccess(tables.topics, tables.topic_saver, counters),
-        group_access=GroupAccess(tables.groups, groups.online, tables.groups_soon.changed),
+        group_access=GroupAccess(tables, groups.online),
         filter_check=FilterCheck(config.filters),
         statistics=Statistics(counters, store.stats, storage.clock_ms),
     )

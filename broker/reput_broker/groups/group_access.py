@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.request import Refusal
-from reput_broker.tables.subscription_groups import SubscriptionGroupManager
+from reput_broker.tables.tables import Tables
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.group import SubscriptionData, SubscriptionGroupConfig
 from reput_protocol.errors import ErrorCode
@@ -16,24 +14,17 @@ _NOT_SUBSCRIBED = int(ResponseCode.SUBSCRIPTION_NOT_EXIST)
 
 
 class GroupAccess:
-    """Checks the groups of requests that consume.
+    """Checks the groups of requests that consume."""
 
-    Args:
-        on_created: called when a group was created, which is not saved yet.
-    """
-
-    def __init__(
-        self,
-        settings: SubscriptionGroupManager,
-        groups: ConsumerGroups,
-        on_created: Callable[[], None],
-    ) -> None:
-        self._settings = settings
+    def __init__(self, tables: Tables, groups: ConsumerGroups) -> None:
+        self._tables = tables
+        self._settings = tables.groups
         self._groups = groups
-        self._on_created = on_created
+        self._created: set[str] = set()
+        """Groups created at first use that may not be on disk yet."""
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig:
-        """Return a group, created at first use if that is allowed.
+        """Return a group, created at first use if that is allowed. A new one is saved in the background.
 
         Raises:
             Refusal: NO_GROUP; NO_PERMISSION for a group of the broker.
@@ -45,8 +36,20 @@ class GroupAccess:
             config = self._settings.find_or_create(group)
             if config is None:
                 raise no_group(group)
-            self._on_created()
+            self._created.add(group)
+            self._tables.groups_soon.changed()
         return config
+
+    async def save_if_new(self, group: str) -> None:
+        """Return once a group that was created at first use is on disk.
+
+        Raises:
+            OSError, ReputError: it cannot be saved.
+        """
+        if group in self._created:
+            saved = set(self._created)
+            await self._tables.group_saver.save()
+            self._created -= saved
 
     def settings_of(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group, or None if it does not exist."""

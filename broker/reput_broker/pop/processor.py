@@ -139,6 +139,8 @@ class PopProcessor:
                 response_code=int(ResponseCode.SYSTEM_ERROR),
             )
         self._state.queues.check(header, creates=True)
+        # What it pops can be acknowledged, and is redelivered, only as long as the group exists.
+        await self._core.group_access.save_if_new(header.consumer_group)
         if header.exp and self._core.filter_check.takes_long(header.exp_type, header.exp):
             await self._core.filter_check.prepare(header.exp)
         message_filter = (

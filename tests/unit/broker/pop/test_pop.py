@@ -332,6 +332,20 @@ async def test_check_points_and_acknowledgements_survive_a_kill(tmp_path: Path, 
         assert (again.record.body, again.record.reconsume_times) == (b"popped", 1)
 
 
+async def test_a_group_that_a_pop_made_exists_after_a_kill_right_then(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"acked", b"popped")
+        await Consumer(bench).pop()  # it makes the topic of check points
+        await bench.settled()
+        consumer = Consumer(bench, "fresh")
+        acked, _ = consumer.messages(await consumer.ask_pop())
+        image, now_ms = bench.killed(tmp_path / "image"), bench.now_ms
+    async with broker_bench(image, at_ms=now_ms) as bench:
+        assert (await Consumer(bench, "fresh").ack(acked)).code == 0
+        await bench.pass_time(11)
+        assert await bench.bodies("%RETRY%fresh_orders") == [b"popped"]
+
+
 async def test_what_became_due_while_the_broker_was_down_comes_once(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"acked", b"popped")
