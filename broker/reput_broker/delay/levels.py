@@ -105,7 +105,7 @@ class Levels:
         """
         has_messages = False
         for level in self.levels:
-            low, high = self._bounds(level)
+            low, high = self._begin(level), self._end(level)
             offset = 0 if progress is None else progress.offsets.get(level.number, 0)
             level.next_offset = min(max(offset, low), high)
             has_messages |= level.next_offset < high
@@ -136,7 +136,7 @@ class Levels:
     def _head_ms(self, level: Level, now_ms: int) -> int | None:
         if level.head is None or level.head[0] != level.next_offset:
             level.head = None
-            if level.next_offset < self._bounds(level)[1]:
+            if level.next_offset < self._end(level):
                 self._skip_lost(level)
                 units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next_offset, 1)
                 if units:
@@ -164,7 +164,7 @@ class Levels:
     def _take_of(self, level: Level, now_ms: int, count: int) -> list[Due]:
         taken: list[Due] = []
         self._skip_lost(level)
-        offset, end = level.next_offset, self._bounds(level)[1]
+        offset, end = level.next_offset, self._end(level)
         while offset < end and len(taken) < count:
             units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, offset, _UNITS_A_READ)
             if not units:
@@ -193,18 +193,18 @@ class Levels:
         replay_from = min(
             (level.ahead_from for level in self.levels if level.ahead_from is not None), default=log_end
         )
-        offsets = {level.number: level.next_offset for level in self.levels if self._bounds(level)[1]}
+        offsets = {level.number: level.next_offset for level in self.levels if self._end(level)}
         return LevelProgress(offsets, min(replay_from, log_end), cancel_offset)
 
     def waiting(self) -> Iterable[tuple[Level, int]]:
         """Yield each level in which a message waits, with the end of its queue."""
         for level in self.levels:
-            end = self._bounds(level)[1]
+            end = self._end(level)
             if level.next_offset < end:
                 yield level, end
 
     def _skip_lost(self, level: Level) -> None:
-        low = self._bounds(level)[0]
+        low = self._begin(level)
         if level.next_offset < low:
             level.head = None
             gone = low - level.next_offset - sum(offset < low for offset in level.done_ahead)
@@ -226,11 +226,11 @@ class Levels:
         )
         return 0 if due is None else due
 
-    def _bounds(self, level: Level) -> tuple[int, int]:
-        store, queue_id = self._store, level.queue_id
-        return store.min_offset_in_queue(SCHEDULE_TOPIC, queue_id), store.max_offset_in_queue(
-            SCHEDULE_TOPIC, queue_id
-        )
+    def _begin(self, level: Level) -> int:
+        return self._store.min_offset_in_queue(SCHEDULE_TOPIC, level.queue_id)
+
+    def _end(self, level: Level) -> int:
+        return self._store.max_offset_in_queue(SCHEDULE_TOPIC, level.queue_id)
 
 
 _RECORDS_A_READ = 1024

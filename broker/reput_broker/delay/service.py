@@ -7,6 +7,7 @@ arrives; a changed wall clock is noticed within a second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -55,6 +56,8 @@ class DelayService:
         self._clock_ms = clock_ms
         self._flush_interval_s = flush_interval_s
         self._due = trio.Event()
+        self._next_ms: float = math.inf
+        """When the message is due that deliveries wait for."""
         self._arrived = trio.Event()
         self._activated = trio.Event()
         self._uncounted = trio.Event()
@@ -68,6 +71,12 @@ class DelayService:
     def _on_level(self) -> None:
         self._due.set()
         self._uncounted.set()
+
+    def _wake_if_earlier(self) -> None:
+        """Deliver earlier than planned if the wheel has a message that is due before."""
+        next_ms = self._schedule.timers.active.next_ms
+        if next_ms is not None and next_ms < self._next_ms:
+            self._due.set()
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks, which run concurrently until cancelled."""
@@ -90,8 +99,8 @@ class DelayService:
                 await trio.lowlevel.checkpoint()
                 continue
             next_ms = self._deliverer.next_ms if self._caught_up.is_set() else None
-            wait_s = _POLL_S if next_ms is None else (next_ms - self._clock_ms()) / 1000
-            wait_s = min(_POLL_S, max(_WAIT_MIN_S, wait_s))
+            self._next_ms = math.inf if next_ms is None else next_ms
+            wait_s = min(_POLL_S, max(_WAIT_MIN_S, (self._next_ms - self._clock_ms()) / 1000))
             with trio.move_on_after(wait_s):
                 await self._due.wait()
 
@@ -101,8 +110,9 @@ class DelayService:
         while True:
             self._arrived = trio.Event()
             if not self._feed.is_behind:
-                self._caught_up.set()
-                self._due.set()
+                if not self._caught_up.is_set():
+                    self._caught_up.set()
+                    self._due.set()
                 await self._arrived.wait()
                 continue
             try:
@@ -119,7 +129,7 @@ class DelayService:
                 await trio.sleep(_RETRY_S)
                 continue
             logged = ""
-            self._due.set()
+            self._wake_if_earlier()
             if self._schedule.timers.chains:
                 self._activated.set()
             if taken:
@@ -140,7 +150,7 @@ class DelayService:
                 while len(timers.active) > LOADED_MAX:  # noqa: ASYNC110 - an event would cost every delivery
                     await trio.sleep(_STUCK_S)
                 await self._feed.load(timers.chains.popleft())
-                self._due.set()
+                self._wake_if_earlier()
             if timers.active_until - before > 1000 * _POLL_S:
                 await trio.lowlevel.checkpoint()  # more slots may be due
                 continue
