@@ -159,7 +159,7 @@ class Broker:
     @property
     def handlers(self) -> Mapping[int, Handler]:
         """What handles each request code, for descriptions of the broker; another mapping after a change of role."""
-        return self._parts.server.dispatcher.handlers
+        return self._parts.server.handling.handlers
 
     @property
     def _storage(self) -> Storage:

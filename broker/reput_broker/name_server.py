@@ -37,8 +37,8 @@ from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.processors.properties import PropertiesProcessor
-from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Gate
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.http_server import App, serve_http
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.store.errors import directory_refusals
@@ -180,7 +180,7 @@ class NameServer:
                 handlers |= UsersProcessor(access, config.cluster).handlers()
             server = Server(
                 config,
-                RequestDispatcher(handlers, limits=config.limits, access=access),
+                RequestHandling(handlers, limits=config.limits, access=access),
                 self.counters,
                 connections_max=files.connections,
                 on_gone=self.routes.client_gone,

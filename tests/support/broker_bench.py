@@ -1,6 +1,6 @@
 """The real broker under a fake clock, without sockets: everything happens exactly when it is due.
 
-`BrokerBench` composes the broker as it is, starts its services, and hands requests straight to its dispatcher. Worker
+`BrokerBench` composes the broker as it is, starts its services, and hands requests straight to its handlers. Worker
 threads run inline (`tasks.run_by_the_clock` sees to that), and the wall clock is trio's.
 """
 
@@ -88,16 +88,16 @@ class BenchClient(FakeClient):
         header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON, version)
         counters = self._bench.broker.counters.request(self.header_type, code)
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
-        dispatcher = self._bench.parts.server.dispatcher
-        result = dispatcher.begin(request)
+        handling = self._bench.parts.server.handling
+        result = handling.begin(request)
         if isinstance(result, Put):
-            waiting = dispatcher.append((result,))
+            waiting = handling.append((result,))
             if waiting is not None:
                 await waiting
             result = None
         elif result is not None and not isinstance(result, Response):
-            result = await dispatcher.resolve(request, result)
-        dispatcher.after_puts(self)
+            result = await handling.resolve(request, result)
+        handling.after_puts(self)
         if result is not None:
             return None if oneway else result
         with trio.move_on_after(_NO_ANSWER_S):

@@ -21,7 +21,7 @@ from reput_broker.request import (
     Response,
 )
 from reput_broker.server.connection import Addresses, Connection, Shared
-from reput_broker.server.dispatch import Access, RequestDispatcher
+from reput_broker.server.handling import Access, RequestHandling
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import Strangers
@@ -164,7 +164,7 @@ class Bench:
             peer,
             Addresses("10.0.0.1:5", bytes(8), "10.0.0.2:10911"),
             Shared(
-                RequestDispatcher(
+                RequestHandling(
                     handlers,
                     self._append,
                     lambda _: self.after_puts.append(len(self.peer.got)),

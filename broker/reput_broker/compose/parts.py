@@ -40,7 +40,7 @@ from reput_broker.put.fence import Fence
 from reput_broker.put.put_path import PutPath
 from reput_broker.request import Client, Handler
 from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
-from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server
 from reput_broker.tables.topic_access import TopicAccess
 
@@ -202,17 +202,17 @@ class CommonParts:
         """Return a server for the requests of `handlers`."""
         core = self._core
         puts = core.puts
-        dispatcher = RequestDispatcher(
+        handling = RequestHandling(
             handlers if self._spans is None else self._spans.traced(handlers),
             append=puts.appender.append,
             after_puts=puts.dispatch_put_by,
-            before_read=lambda can_wait: puts.reput.dispatch_acknowledged(can_wait=can_wait),
+            before_read=puts.reput.dispatch_acknowledged,
             limits=core.config.limits,
             access=core.access,
         )
         return Server(
             core.config,
-            dispatcher,
+            handling,
             core.counters,
             connections_max=base.open_files.connections,
             on_gone=self._client_gone,

@@ -99,15 +99,13 @@ class RunningTenure:
                 parts = self.parts = self._start_parts(nursery)
                 await self._until_ended(parts.before_serving)
                 if parts.begun is not None:
-                    parts.server.dispatcher.refuse(
-                        NOT_WHILE_COMPLETING, refusal_while_completing(parts.begun)
-                    )
+                    parts.server.handling.refuse(NOT_WHILE_COMPLETING, refusal_while_completing(parts.begun))
                 await nursery.start(parts.server.run, base.listeners)
                 try:
                     await self._until_ended(parts.complete)
                     # It lifts the refusals above, and what an operator has refused stays refused.
                     if parts.begun is None:
-                        base.operations.intake.apply_to(parts.server.dispatcher.refuse)
+                        base.operations.intake.apply_to(parts.server.handling.refuse)
                     if not self._end.is_set():
                         is_read_only = self._opened.store.read_only_reason is not None
                         base.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
@@ -212,8 +210,8 @@ class RunningTenure:
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
         operations = OperationsProcessor(base.operations, _OperatedTenure(parts, storage.store))
-        parts.server.dispatcher.serve(operations.handlers())
-        base.operations.intake.apply_to(parts.server.dispatcher.refuse)
+        parts.server.handling.serve(operations.handlers())
+        base.operations.intake.apply_to(parts.server.handling.refuse)
         for task in parts.tasks():
             nursery.start_soon(task)
         nursery.start_soon(

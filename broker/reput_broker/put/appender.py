@@ -81,7 +81,7 @@ class Appender:
             for put in puts:
                 put.outcome = self._busy(f"a put has waited {self._lock.held_s:.1f} s for a file of the log")
             return None
-        self._lock.call_now(lambda: self._write(puts))
+        self._lock.call_now(self._write, puts)
         self._set_outcomes(puts)
         return None
 
@@ -100,7 +100,7 @@ class Appender:
     async def resolve(self, result: Result) -> Response | None:
         """Return a processor's answer, appending its put if there is one; None if the answer is sent later.
 
-        For a processor that needs the answer itself; otherwise the dispatcher appends the put with those next to it.
+        For a processor that needs the answer itself; otherwise the connection appends the put with those next to it.
 
         Raises:
             ReputError: a put was refused, and nothing of it was stored.

@@ -70,12 +70,14 @@ class Deduplication:
         self._order: deque[tuple[int, list[Identity]]] = deque()  # by end offset
         self._checked: OrderedDict[Identity, StoredAt] = OrderedDict()
         self._searches: dict[object, int] = {}  # what was dispatched at the start of each
-        self._alert_until_ms = 0
+        self._alert_until_ms: int | None = None
 
     @property
     def is_alert(self) -> bool:
         """Whether first attempts may arrive late, so that they are compared and remembered."""
-        return bool(self._searches) or self._clock_ms() < self._alert_until_ms
+        if self._searches:
+            return True
+        return self._alert_until_ms is not None and self._clock_ms() < self._alert_until_ms
 
     @contextmanager
     def look(self) -> Iterator[None]:

@@ -27,8 +27,8 @@ from reput_broker.request import (
     Response,
 )
 from reput_broker.server.client_calls import ClientCalls
-from reput_broker.server.dispatch import PUTS, RequestDispatcher
 from reput_broker.server.frame_intake import FramePermit, FrameProgress
+from reput_broker.server.handling import PUTS, RequestHandling
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.refusal_log import RefusalLog
@@ -80,7 +80,7 @@ class Addresses(NamedTuple):
 class Shared(NamedTuple):
     """What the connections of a server share."""
 
-    dispatcher: RequestDispatcher
+    handling: RequestHandling
     limits: LimitsConfig
     counters: Counters
     memory: HeldBytes
@@ -126,7 +126,7 @@ class Connection:
         self.opened_at = self.silent_since = trio.current_time()
         self._transport = transport
         (
-            self._dispatcher,
+            self._handling,
             self._limits,
             self._counters,
             self._memory_of_users,
@@ -493,7 +493,7 @@ class Connection:
     async def _handle(self, frames: list[Frame]) -> None:
         received_at = time.monotonic()
         puts: list[Put] = []  # of consecutive requests; appended together
-        begin, last = self._dispatcher.begin, frames[-1]
+        begin, last = self._handling.begin, frames[-1]
         try:
             turn_ends_at = time.perf_counter() + _HANDLING_S
             for frame in frames:
@@ -562,7 +562,7 @@ class Connection:
         if not puts:
             return
         self._note_sender(puts[0].request)
-        waiting = self._dispatcher.append(puts)
+        waiting = self._handling.append(puts)
         self._has_put = True
         if waiting is not None:
             self._note_waiting([put.request for put in puts])
@@ -586,7 +586,7 @@ class Connection:
         """Call it after the answers have left, and before awaiting."""
         if self._has_put:
             self._has_put = False
-            self._dispatcher.after_puts(self)
+            self._handling.after_puts(self)
 
     def _note_sender(self, request: Request) -> None:
         if self.role == "unknown" and not self.is_stranger:
@@ -598,7 +598,7 @@ class Connection:
         self._note_sender(request)
         if isinstance(result, Awaitable):
             self._note_waiting([request])
-            result = await self._dispatcher.resolve(request, result)
+            result = await self._handling.resolve(request, result)
             self._has_put = True  # it may have
         if result is not None:
             self.answer(request, result)

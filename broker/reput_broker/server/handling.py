@@ -60,7 +60,7 @@ class Access(Protocol):
         """Return what its connection's requests are to be signed with, as fields; none: they need no signatures."""
 
 
-class RequestDispatcher:
+class RequestHandling:
     """The table of handlers.
 
     Args:

@@ -19,8 +19,8 @@ from reput_broker.request import Client
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.crowd import Crowd
-from reput_broker.server.dispatch import RequestDispatcher
 from reput_broker.server.gate import Admitted, Gate
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.port_refusal import port_refusal
@@ -99,7 +99,7 @@ class Server:
     def __init__(
         self,
         config: BrokerConfig,
-        dispatcher: RequestDispatcher,
+        handling: RequestHandling,
         counters: Counters,
         *,
         connections_max: int,
@@ -112,7 +112,7 @@ class Server:
         self._counters = counters
         self._on_gone = on_gone
         self._shared = Shared(
-            dispatcher,
+            handling,
             config.limits,
             counters,
             HeldBytes(counters, config.limits),
@@ -120,7 +120,7 @@ class Server:
             RefusalLog(),
             Strangers(config, counters) if config.access.enabled else None,
         )
-        self.local = LocalRequests(dispatcher)
+        self.local = LocalRequests(handling)
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
         self._keeps_listening = False
@@ -133,9 +133,9 @@ class Server:
         return tuple(self._connections)
 
     @property
-    def dispatcher(self) -> RequestDispatcher:
+    def handling(self) -> RequestHandling:
         """What handles the requests."""
-        return self._shared.dispatcher
+        return self._shared.handling
 
     @property
     def is_busy(self) -> bool:

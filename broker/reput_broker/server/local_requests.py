@@ -11,7 +11,7 @@ import trio
 from reput_broker.access.model import OPERATOR
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.request import ClientAnswer, ClientGone, Principal, Put, Request, Response
-from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.handling import RequestHandling
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.host import Host
@@ -30,9 +30,9 @@ class LocalRequests:
         address: of the broker, `ip:port`, as clients on this machine dial it.
     """
 
-    def __init__(self, dispatcher: RequestDispatcher) -> None:
+    def __init__(self, handling: RequestHandling) -> None:
         self.address = ""
-        self._dispatcher = dispatcher
+        self._handling = handling
         self._open = 0
         self._is_ending = False
 
@@ -85,14 +85,14 @@ class LocalRequests:
             client, client.header_type, header, memoryview(body), time.monotonic(), RequestTraffic()
         )
         request.principal = client.principal
-        begun = self._dispatcher.begin(request)
+        begun = self._handling.begin(request)
         if isinstance(begun, Put):
-            waiting = self._dispatcher.append((begun,))
+            waiting = self._handling.append((begun,))
             if waiting is not None:
                 await waiting
             begun = None
-        answer = await self._dispatcher.resolve(request, begun) if isinstance(begun, Awaitable) else begun
-        self._dispatcher.after_puts(client)
+        answer = await self._handling.resolve(request, begun) if isinstance(begun, Awaitable) else begun
+        self._handling.after_puts(client)
         return await client.answered() if answer is None else answer
 
 

@@ -15,7 +15,7 @@ from reput_broker.store.errors import DiskFull, StoreError, StoreReadOnly
 from reput_broker.store.file_io import is_out_of_descriptors
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.reput import ReputSteps
+from reput_broker.store.reput import LogDispatch
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
 
@@ -33,7 +33,7 @@ class StoreFlush:
         log: CommitLog,
         queues: ConsumeQueueTable,
         checkpoint: StoreCheckpoint,
-        reput: ReputSteps,
+        dispatch: LogDispatch,
         flags: RunningFlags,
         stats: StoreStats,
         check_directories: Callable[[], None],
@@ -42,7 +42,7 @@ class StoreFlush:
         self._log = log
         self._queues = queues
         self._checkpoint = checkpoint
-        self._reput = reput
+        self._dispatch = dispatch
         self._flags = flags
         self._stats = stats
 
@@ -133,7 +133,7 @@ class StoreFlush:
             StoreReadOnly: the sync failed. The queues can be rebuilt, but not by this process.
             OSError: no descriptor was free; nothing has changed.
         """
-        position, stored_ms, entries = self._reput.dispatched
+        position, stored_ms, entries = self._dispatch.dispatched
         try:
             is_complete = self._queues.flush(least_pages)
         except (StoreError, OSError) as error:

@@ -39,7 +39,7 @@ class HeldExtents:
             start = end = 0
             for physical_offset, _ in self._extents:
                 if not start <= physical_offset < end:
-                    file = self._file_of(physical_offset)
+                    file = self._file_of(physical_offset) if self._files else None
                     if file is None:
                         file = log.hold_file_at(physical_offset)
                         self._files.append(file)

@@ -171,9 +171,10 @@ class MessageReader:
     def _is_cold(self, extents: Sequence[Extent], window: LogWindow) -> bool:
         """Whether reading these would wait for the disk: presumed for old records, checked for recent ones, which may
         have been evicted."""
-        if extents[0].physical_offset < max(window.memory_from, self.warm_from):
+        first = extents[0].physical_offset
+        if first < max(window.memory_from, self.warm_from):
             return True
-        return not self.is_resident(extents)
+        return first < window.max_offset - NEAR_BYTES and not self.is_resident(extents)
 
     def is_resident(self, extents: Sequence[Extent]) -> bool:
         """Whether all of the extents are in memory, without waiting; False if there are too many to check.

@@ -51,7 +51,7 @@ from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import ConsumeQueueBuilder, ReplicaQueueBuilder
 from reput_broker.store.queue.offsets import QueueOffsets
 from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
-from reput_broker.store.reput import LogFollower, ReputSteps
+from reput_broker.store.reput import LogDispatch, LogFollower
 from reput_broker.store.results import RecoveryReport
 from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.stats import StoreStats
@@ -152,7 +152,7 @@ class MessageStore:
             self._deleted,
             self._checkpoint,
             flags,
-            dispatched_offset=lambda: self._reput_steps.dispatched_offset,
+            dispatched_offset=lambda: self._dispatch.dispatched_offset,
             options=options,
         )
         self._follower = LogFollower(
@@ -171,11 +171,11 @@ class MessageStore:
         self._key_lookup = KeyLookup(
             self._index, log, self._deleted, flags, has_gap=lambda: self._key_index.has_gap
         )
-        self._reput_steps = reput_steps = ReputSteps(
+        self._dispatch = dispatch = LogDispatch(
             self._follower, builder, log, flags, stats, clock_ms=self._clock_ms, on_event=options.on_event
         )
         self._flush = StoreFlush(
-            log, queues, self._checkpoint, reput_steps, flags, stats, self.check_directories
+            log, queues, self._checkpoint, dispatch, flags, stats, self.check_directories
         )
         self._cleaners = StoreCleaners(
             options, log, queues, self._index, self._checkpoint, clock_ms=self._clock_ms
@@ -226,7 +226,7 @@ class MessageStore:
         self.find_by_unique_key = self._key_lookup.find_by_unique_key
 
         # Steps that services drive (reput.py, index/store_index.py, flush.py)
-        self.reput_step = self._reput_steps.reput_step
+        self.reput_step = self._dispatch.reput_step
         self.replay = self._follower.replay
         self.index_step = self._key_index.index_step
         self.complete_index = self._key_index.complete_index
@@ -269,7 +269,7 @@ class MessageStore:
                 self._release()
                 self._make_parts()
             report = self._with_parts(open_parts)
-        self._reput_steps.begin(
+        self._dispatch.begin(
             report.end_offset, self._checkpoint.logics_msg_timestamp_ms, self._queues.entries()
         )
         self._reader.warm_from = report.checked_from
@@ -322,7 +322,7 @@ class MessageStore:
         try:
             self.check_directories()
             self.flush_commit_log()
-            if not self._reput_steps.finish():
+            if not self._dispatch.finish():
                 return False
             self.flush_consume_queues()
             end = self._log.max_offset
@@ -361,7 +361,7 @@ class MessageStore:
                 f"the log cannot begin at offset {offset}: it is not empty, or no file starts there"
             )
         self._log.begin_at(offset)
-        self._reput_steps.begin(offset, 0, 0)
+        self._dispatch.begin(offset, 0, 0)
 
     def read_for_replica(self, offset: int, parts: Sequence[memoryview], *, wait: bool) -> bool:
         """Read the log from `offset` on into `parts`, which together are in one file and readable.
@@ -497,17 +497,17 @@ class MessageStore:
     @property
     def dispatched_offset(self) -> int:
         """Every record before this log offset has been dispatched."""
-        return self._reput_steps.dispatched_offset
+        return self._dispatch.dispatched_offset
 
     @property
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that can be dispatched and have not been."""
-        return self._reput_steps.dispatch_behind_bytes
+        return self._dispatch.dispatch_behind_bytes
 
     @property
     def dispatch_idle(self) -> bool:
         """Whether a reput step would do nothing now; also true if dispatch has stopped for good."""
-        return self._reput_steps.dispatch_idle
+        return self._dispatch.dispatch_idle
 
     @property
     def has_files_to_unlock(self) -> bool:
@@ -571,7 +571,7 @@ class MessageStore:
         for key in [key for key in self._log.next_queue_offsets if key[0] == topic]:
             del self._log.next_queue_offsets[key]
         deleted = self._queues.delete_topic(topic)
-        self._reput_steps.set_entries(self._queues.entries())
+        self._dispatch.set_entries(self._queues.entries())
         return deleted
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:

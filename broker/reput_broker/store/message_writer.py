@@ -110,7 +110,9 @@ class MessageWriter:
                 )
             except (RecordMalformed, InvalidMessage) as error:
                 return error
-        return None if self._log.fits(len(block.data)) else self._flags.refused(PutStatus.MESSAGE_ILLEGAL)
+        if len(block.data) > self._log.block_bytes_max:
+            return self._flags.refused(PutStatus.MESSAGE_ILLEGAL)
+        return None
 
     def _append(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
         flags, stats = self._flags, self._stats

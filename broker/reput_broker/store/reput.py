@@ -176,7 +176,7 @@ class Dispatched(NamedTuple):
     """Number of entries of all queues."""
 
 
-class ReputSteps:
+class LogDispatch:
     """Drives a `LogFollower`: decides whether and when a failed step is retried."""
 
     def __init__(

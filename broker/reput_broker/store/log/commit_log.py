@@ -72,6 +72,8 @@ class CommitLog:
         self.next_queue_offsets: dict[tuple[str, int], int] = {}
         """The queue offset of the next message of each queue (RocketMQ: topicQueueTable)."""
         self._file_size = options.commit_log_file_size
+        self.block_bytes_max = self._file_size - BLANK_BYTES
+        """The size of the largest block that fits into an empty file."""
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._flush_sync = options.flush_sync
         self._store_host = options.host.packed()
@@ -117,7 +119,7 @@ class CommitLog:
         if self.confirm_offset is not None:
             return min(self.confirm_offset, self.flushed_offset if self._flush_sync else self.max_offset)
         if self._flush_sync:
-            return self.flushed_offset
+            return self.files.flushed_where
         file = self._file
         if self.pool is not None or file is None:
             return self.max_offset
@@ -174,10 +176,6 @@ class CommitLog:
 
     # -- append ----------------------------------------------------------------------------------------------
 
-    def fits(self, size: int) -> bool:
-        """Whether a block of `size` bytes fits into an empty file."""
-        return size + BLANK_BYTES <= self._file_size
-
     def needs_new_file(self, size: int) -> bool:
         """Whether appending `size` bytes would have to create a file, or to reserve the space of the one in use."""
         if self.has_room(size):
@@ -197,8 +195,8 @@ class CommitLog:
     def append(self, blocks: Sequence[Block]) -> list[PutResult]:
         """Append the first block, and those after it that fit into the same file, with one write.
 
-        Each must fit into a file (`fits`). A killed process leaves all of them or none. They are durable once `flush`
-        has passed their end.
+        None is larger than `block_bytes_max`. A killed process leaves all of them or none. They are durable once the log
+        is flushed past their end.
 
         Raises:
             DiskFull, FileNotMade: a new file was needed and could not be created; nothing has changed.

@@ -58,7 +58,7 @@ class MappedFile:
     __slots__ = (
         "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_identity", "_lock", "_map",
         "_reads_ahead", "_references", "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position",
-        "flushed_position", "is_writable", "mappings", "path", "size", "wrote_position",
+        "end_offset", "flushed_position", "is_writable", "mappings", "path", "size", "wrote_position",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,8 @@ class MappedFile:
         self.path = path
         self.size = size
         self.base_offset = base_offset
+        self.end_offset = base_offset + size
+        """Offset in the stream of the first byte after the file."""
         self.is_writable = True
         if create:
             self._fd = create_file(path, size)
@@ -119,11 +121,6 @@ class MappedFile:
             f"<MappedFile {self.path.name} wrote={self.wrote_position} flushed={self.flushed_position} "
             f"size={self.size}>"
         )
-
-    @property
-    def end_offset(self) -> int:
-        """Offset in the stream of the first byte after the file."""
-        return self.base_offset + self.size
 
     @property
     def read_position(self) -> int:

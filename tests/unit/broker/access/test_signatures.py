@@ -15,7 +15,7 @@ from reput_broker import Broker, BrokerConfig
 from reput_broker.name_server import NameServer
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import Refusal, Request, Response
-from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.handling import RequestHandling
 from reput_client import Admin, ConnectFailed, ConnectionLost, Credentials, Message, Producer
 from reput_client.blocking import Producer as BlockingProducer
 from reput_client.credentials import from_environment
@@ -99,14 +99,14 @@ async def test_brokers_sign_in_reputs_form_among_themselves(tmp_path: Path, form
 def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Refusal]:
     """With what servers of this process refuse the next requests for a challenge, each once."""
     found: list[Refusal] = []
-    answer = RequestDispatcher._challenge
+    answer = RequestHandling._challenge
 
-    def challenge(self: RequestDispatcher, request: Request) -> Response:
+    def challenge(self: RequestHandling, request: Request) -> Response:
         if found:
             raise found.pop()
         return answer(self, request)
 
-    monkeypatch.setattr(RequestDispatcher, "_challenge", challenge)
+    monkeypatch.setattr(RequestHandling, "_challenge", challenge)
     return found
 
 

@@ -18,7 +18,7 @@ from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
-from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server, bind
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
@@ -55,7 +55,7 @@ class Asking:
         self.processor = NameServerProcessor(self.routes, self.kv_config, TableSaver(self.kv_config))
         self.server = Server(
             config,
-            RequestDispatcher(self.processor.handlers(), limits=config.limits),
+            RequestHandling(self.processor.handlers(), limits=config.limits),
             Counters(),
             connections_max=100,
             on_gone=self.routes.client_gone,

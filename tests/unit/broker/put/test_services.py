@@ -90,18 +90,18 @@ def test_what_one_client_put_is_dispatched_before_its_next_request() -> None:
 def test_a_reader_sees_what_was_acknowledged_before() -> None:
     store = FakeStore()
     reput, steps = service(store)
-    reput.dispatch_acknowledged()
+    reput.dispatch_acknowledged(can_wait=False)
     assert store.steps == 0, "there is nothing to dispatch"
     store.behind = 5
-    reput.dispatch_acknowledged()
+    reput.dispatch_acknowledged(can_wait=False)
     assert steps == [0]
     store.behind = 20
     reput.dispatch_acknowledged(can_wait=True)
     assert store.behind == 20, "it will be told"
-    reput.dispatch_acknowledged()
+    reput.dispatch_acknowledged(can_wait=False)
     assert store.behind == 0
     store.behind = 1000
-    reput.dispatch_acknowledged()
+    reput.dispatch_acknowledged(can_wait=False)
     assert store.behind == 1000 - 4 * store.step_max, "so much is not worth keeping the others waiting"
 
 

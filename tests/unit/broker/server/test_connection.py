@@ -141,7 +141,7 @@ async def test_a_held_request_counts_where_it_is_held(monkeypatch: pytest.Monkey
             bench.held.append(request)
             request.note_held()
 
-        monkeypatch.setitem(bench.connection._dispatcher._handlers, LATER, park)
+        monkeypatch.setitem(bench.connection._handling._handlers, LATER, park)
         bench.peer.says(ask(LATER, 1))
         await settled()
         assert bench.counters.buffered_bytes["read"] == 0

@@ -17,7 +17,7 @@ import trio.testing
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Handler, Request, Response
-from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.http_server import HttpListenFailed
 from reput_broker.server.listener import ListenFailed, Server, bind
 from reput_protocol.codes import RequestCode
@@ -50,7 +50,7 @@ class Bench:
         }
         self.server = Server(
             self.config,
-            RequestDispatcher(handlers),
+            RequestHandling(handlers),
             self.counters,
             connections_max=connections_max,
             on_gone=self.gone.append,

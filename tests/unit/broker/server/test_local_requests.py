@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from reput_broker.request import Refusal, Request, Response
-from reput_broker.server.dispatch import RequestDispatcher
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.local_requests import LocalRequests
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import BrokerError, ErrorCode
@@ -44,7 +44,7 @@ def refusing(request: Request) -> Response:
 @pytest.mark.trio
 async def test_every_way_to_answer(autojump_clock: trio.testing.MockClock) -> None:
     requests = LocalRequests(
-        RequestDispatcher({AT_ONCE: at_once, AWAITED: after_awaiting, LATER: from_a_task, REFUSED: refusing})
+        RequestHandling({AT_ONCE: at_once, AWAITED: after_awaiting, LATER: from_a_task, REFUSED: refusing})
     )
     answer = await requests.ask(AT_ONCE, {"name": "x", "number": 7}, b"body")
     assert (answer.ext, answer.body) == ({"name": "x", "number": 7}, b"body")
@@ -59,14 +59,14 @@ async def test_every_way_to_answer(autojump_clock: trio.testing.MockClock) -> No
 
 def test_a_request_without_a_row_cannot_be_served() -> None:
     with pytest.raises(ValueError, match="request 999 has no row"):
-        RequestDispatcher({999: at_once})
+        RequestHandling({999: at_once})
 
 
 @pytest.mark.trio
 async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    requests = LocalRequests(RequestDispatcher({LATER: from_a_task}))
+    requests = LocalRequests(RequestHandling({LATER: from_a_task}))
     answers: list[bytes] = []
 
     async def ask() -> None:
@@ -86,7 +86,7 @@ async def test_the_end_waits_for_what_has_begun_and_refuses_the_rest(
 
 @pytest.mark.trio
 async def test_a_request_that_is_given_up_ends_its_tasks(autojump_clock: trio.testing.MockClock) -> None:
-    requests = LocalRequests(RequestDispatcher({LATER: from_a_task}))
+    requests = LocalRequests(RequestHandling({LATER: from_a_task}))
     with trio.move_on_after(0.5):
         await requests.ask(LATER, {})
     assert not requests.is_busy

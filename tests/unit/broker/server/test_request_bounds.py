@@ -411,12 +411,12 @@ async def test_a_waiting_pull_takes_about_what_it_is_counted_as(
         ext["unknown"] = "x" * 500
         header = encode_header(Header(RequestCode.PULL_MESSAGE, 1_000_000, 0, "y" * 500, ext), header_type)
         traffic = bench.broker.counters.request(header_type, RequestCode.PULL_MESSAGE)
-        dispatcher, hold = bench.parts.server.dispatcher, bench.storage.hold
+        handling, hold = bench.parts.server.handling, bench.storage.hold
 
         def pull(client: BenchClient) -> None:
             body = memoryview(bytes(1000))
             request = Request(client, header_type, decode_header(header_type, header), body, 0.0, traffic)
-            assert dispatcher.begin(request) is None
+            assert handling.begin(request) is None
 
         pull(bench.client())
         gc.collect()
@@ -434,7 +434,7 @@ async def test_a_waiting_pull_takes_about_what_it_is_counted_as(
 async def test_large_bodies_of_many_clients_are_parsed_one_a_turn(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench, beside() as turns:
         parsed: list[int] = []
-        handlers = bench.parts.server.dispatcher._handlers
+        handlers = bench.parts.server.handling._handlers
         heartbeat = handlers[RequestCode.HEART_BEAT]
 
         def parse(request: Request) -> Any:

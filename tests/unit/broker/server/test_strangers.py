@@ -23,8 +23,8 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.server.crowd import Crowd, network_of
-from reput_broker.server.dispatch import Access, RequestDispatcher
 from reput_broker.server.gate import Gate
+from reput_broker.server.handling import Access, RequestHandling
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
@@ -271,7 +271,7 @@ async def listening(
     counters = Counters()
     server = Server(
         config,
-        RequestDispatcher({ECHO: lambda _: 0}, access=access),  # type: ignore[dict-item, return-value]
+        RequestHandling({ECHO: lambda _: 0}, access=access),  # type: ignore[dict-item, return-value]
         counters,
         connections_max=1000,
         on_gone=lambda _: None,
