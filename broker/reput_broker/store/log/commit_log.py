@@ -195,8 +195,8 @@ class CommitLog:
     def append(self, blocks: Sequence[Block]) -> list[PutResult]:
         """Append the first block, and those after it that fit into the same file, with one write.
 
-        None is larger than `block_bytes_max`. A killed process leaves all of them or none. They are durable once the log
-        is flushed past their end.
+        None is larger than `block_bytes_max`. A killed process leaves all of them or none. They are durable once the
+        log is flushed past their end.
 
         Raises:
             DiskFull, FileNotMade: a new file was needed and could not be created; nothing has changed.
