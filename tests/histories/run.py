@@ -1,6 +1,6 @@
-"""`python tests/histories/run.py`: record a history of churn and judge it; then the judges against planted bugs.
+"""`python tests/histories/run.py`: record a history of churn and judge it, or the judges against planted bugs.
 
-Prints the seed first and the counts last; exit code 0 if nothing is violated and every planted bug was caught.
+Prints the seed first and the counts last; exit code 0 if nothing is violated, or every planted bug was caught.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from histories import planted
 from histories.churn import Plan
 from histories.recording import Outcome, record
 from histories.trying import try_bug
+from support.planted_bugs import add_bug_option, chosen_bugs
 
 PART_S = 60.0
 """How long one history is at most: what is recorded is judged whole, so it must not grow."""
@@ -35,12 +36,7 @@ def main() -> int:
         "--minutes", type=float, default=3.0, help="of churn; the settling after it comes on top"
     )
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
-    parser.add_argument(
-        "--bug",
-        choices=["none", "only", *planted.BUGS],
-        default="none",
-        help="planted bugs to try the judges with: none, only those, or one of them",
-    )
+    add_bug_option(parser, [*planted.BUGS])
     parser.add_argument("--keep", type=Path, help="a directory to leave all histories in")
     arguments = parser.parse_args()
     logging.getLogger("reput_client").setLevel(
@@ -51,10 +47,10 @@ def main() -> int:
     if arguments.keep is not None:
         arguments.keep.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}", flush=True)
-    if arguments.bug == "none":
-        return _run(seed, 60 * arguments.minutes, arguments.keep)
-    names = [*planted.BUGS] if arguments.bug == "only" else [arguments.bug]
-    return _run_planted(names, seed, arguments.keep)
+    names = chosen_bugs(arguments.bug, planted.BUGS)
+    if names:
+        return _run_planted(names, seed, arguments.keep)
+    return _run(seed, 60 * arguments.minutes, arguments.keep)
 
 
 def _run(seed: int, seconds: float, keep: Path | None) -> int:

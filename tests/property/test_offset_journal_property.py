@@ -1,3 +1,5 @@
+"""The journal of consumer offsets: cut or changed anywhere, every whole record before that is read."""
+
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 from simulation.stand_ins import Platform, real_process_time
+from support.planted_bugs import NONE, add_bug_option, chosen_bugs
 
 _HASH_SEED: Final = "0"
 _FAILED: Final = 70
@@ -47,7 +48,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the first of them; random by default")
     parser.add_argument("--history", type=Path, help="of one seed: a directory for its history and log")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once")
-    parser.add_argument("--bug", help="a planted bug, or `only`: all of them, each until it is caught")
+    add_bug_option(parser)
     parser.add_argument("--duration", type=float, default=9.0, help="virtual seconds of faults")
     parser.add_argument("--scene", help="what follows the random faults; by the seed")
     parser.add_argument("--group", default="elected", choices=["alone", "followed", "elected"])
@@ -55,7 +56,7 @@ def main() -> int:
     platform = Platform()
     platform.install()
     _import_for_all_seeds()
-    if arguments.bug == "only":
+    if arguments.bug != NONE and arguments.history is None:
         return _run_planted(platform, arguments)
     if arguments.seed is not None and arguments.seeds is None:
         outcome = _fork(platform, arguments.seed, arguments).wait()
@@ -135,7 +136,7 @@ def _simulate(
 
     platform.seed(seed)
     plan = Plan(arguments.group, arguments.scene, None, arguments.duration)
-    if arguments.bug is not None:
+    if arguments.bug != NONE:
         BUGS[arguments.bug].plant()
         bug = BUGS[arguments.bug]
         plan.weights, plan.scene, plan.has_pool = bug.weights, bug.scene, bug.has_pool
@@ -154,9 +155,10 @@ def _run_planted(platform: Platform, arguments: argparse.Namespace) -> int:
     from simulation.planted import BUGS
 
     first = _first(arguments)
+    bugs = {name: BUGS[name] for name in chosen_bugs(arguments.bug, BUGS)}
     caught = 0
     print(f"{'planted bug':30} {'seed':>11}  {'of seeds':>8}  found as")
-    for name, bug in BUGS.items():
+    for name, bug in bugs.items():
         arguments.bug = name
         for seed in range(first, first + bug.seeds):
             violations = _fork(platform, seed, arguments).wait()["violations"]
@@ -168,8 +170,8 @@ def _run_planted(platform: Platform, arguments: argparse.Namespace) -> int:
         else:
             print(f"{name:30} {'NOT CAUGHT':>11}  {bug.seeds:>8}")
         print(f"    {bug.story}", flush=True)
-    print(f"{caught} of {len(BUGS)} planted bugs caught")
-    return 0 if caught == len(BUGS) else 1
+    print(f"{caught} of {len(bugs)} planted bugs caught")
+    return 0 if caught == len(bugs) else 1
 
 
 def _write(world: Any, outcome: dict[str, Any], result: Path, keep: Path | None) -> None:

@@ -1,3 +1,5 @@
+"""Roles by configuration: a master, and a slave that finds its master."""
+
 from typing import Any
 
 import pytest

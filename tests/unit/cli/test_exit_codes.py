@@ -1,3 +1,5 @@
+"""Exit codes of commands that send or ask, and what they print."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""`reput health`: its exit code, and which port it asks."""
+
 from __future__ import annotations
 
 import io

@@ -1,3 +1,5 @@
+"""Options for tags of `reput produce` and `reput consume`."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The body of RocketMQ's batches: both ways, and lengths that are refused."""
+
 import pytest
 
 from reput_protocol.errors import InvalidMessage, RecordMalformed

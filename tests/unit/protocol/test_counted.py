@@ -1,3 +1,5 @@
+"""Numbers with their nouns."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""What dispatch reads of records: positions, tags codes, deliver times, groups by queue."""
+
 from dataclasses import replace
 from typing import Any
 

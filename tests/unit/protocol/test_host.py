@@ -1,3 +1,5 @@
+"""Addresses in records: text and bytes, IPv4 and IPv6."""
+
 import pytest
 
 from reput_protocol.record.host import ZERO_HOST, Host, born_host_bytes

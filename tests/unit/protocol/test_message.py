@@ -1,3 +1,5 @@
+"""Messages that a client makes: properties, keys, limits, and what cannot be sent."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""Unique ids and offset ids: how they are made, and which texts are valid."""
+
 from datetime import datetime
 
 import pytest

@@ -1,3 +1,5 @@
+"""Texts from messages in output: control characters are escaped."""
+
 from __future__ import annotations
 
 import json

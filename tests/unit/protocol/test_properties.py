@@ -1,3 +1,5 @@
+"""Properties as text: order, tolerance in reading, reserved names."""
+
 import pytest
 
 from reput_protocol.errors import InvalidMessage

@@ -1,3 +1,5 @@
+"""Blocks of records: how a producer makes them, what the broker checks and fills in."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""Durations and sizes as text, both ways."""
+
 import pytest
 
 from reput_protocol.quantities import format_duration, format_size, parse_duration, parse_size

@@ -1,3 +1,5 @@
+"""Records: their versions, sizes and checksums, and what a scan finds wrong with them."""
+
 from dataclasses import replace
 
 import pytest

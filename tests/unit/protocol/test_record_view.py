@@ -1,3 +1,5 @@
+"""Views of records have the values of decoded ones, and report damage."""
+
 import pytest
 
 from reput_protocol.errors import RecordMalformed

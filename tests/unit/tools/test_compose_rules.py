@@ -1,3 +1,5 @@
+"""Rules for the compose file: the shipped one keeps them, and a broken one is named."""
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""Shares of the limit of open files: log, queues and connections together stay below it."""
+
 import pytest
 
 from reput_broker.compose.open_files import OpenFiles, shares_of, warn_if_few

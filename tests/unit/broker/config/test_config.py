@@ -1,3 +1,5 @@
+"""Options by code: useful defaults, and all mistakes reported at once with the nearest name."""
+
 from datetime import timedelta
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""Options that contradict each other are refused, with where each came from."""
+
 from typing import Any
 
 import pytest

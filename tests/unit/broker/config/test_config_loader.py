@@ -1,3 +1,5 @@
+"""Options from flags, environment and file: which one counts, and how texts are read."""
+
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Reloading: live options change together, others wait for a restart, a mistake changes nothing."""
+
 import pytest
 import structlog
 

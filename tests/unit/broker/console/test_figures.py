@@ -1,3 +1,5 @@
+"""The console's live numbers, and answers that all browsers share."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Counters and histograms: what each call adds, and which series end or never begin."""
+
 from math import inf
 
 import pytest

@@ -1,3 +1,5 @@
+"""The disk usage of a store by part, and how long the event loop was blocked."""
+
 import os
 from pathlib import Path
 

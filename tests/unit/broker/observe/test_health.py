@@ -1,3 +1,5 @@
+"""Health: what makes a broker ready, and what each check reports."""
+
 import errno
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The broker's own log: forms, levels, floods, and names that would control a terminal."""
+
 import io
 import json
 from typing import Literal

@@ -1,3 +1,5 @@
+"""The page of metrics has every row of the catalogue, with its labels and values."""
+
 import re
 import time
 from collections import Counter

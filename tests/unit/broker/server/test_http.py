@@ -1,3 +1,5 @@
+"""The HTTP port: health and metrics over sockets, for any number of slow clients."""
+
 import errno
 import json
 import socket

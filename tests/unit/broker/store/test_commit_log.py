@@ -1,3 +1,5 @@
+"""Appending blocks: the fields that the broker fills in, boundaries of files, blocks that are refused."""
+
 from __future__ import annotations
 
 import errno

@@ -1,3 +1,5 @@
+"""Gets: every status, and where a result ends."""
+
 from __future__ import annotations
 
 import ctypes

@@ -1,3 +1,5 @@
+"""An open store: flush, checkpoint and close, and what a failure of each leaves."""
+
 from __future__ import annotations
 
 import errno

@@ -1,3 +1,5 @@
+"""Dispatch of the log: what becomes visible when, and what stops it."""
+
 from __future__ import annotations
 
 import errno

@@ -1,3 +1,5 @@
+"""Table files: saving, backups, damage, and RocketMQ's integer keys."""
+
 import json
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Versions of tables: their steps, order and form."""
+
 import pytest
 
 from reput_broker.tables.config_file import DataVersion

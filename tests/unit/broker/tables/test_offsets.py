@@ -1,3 +1,5 @@
+"""Consumer offsets: the journal, its checkpoint, and RocketMQ's file."""
+
 import errno
 import json
 import os

@@ -1,3 +1,5 @@
+"""Saving a table: callers share a write, and a failed one leaves the table unsaved."""
+
 import threading
 from pathlib import Path
 

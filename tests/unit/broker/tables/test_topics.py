@@ -1,3 +1,5 @@
+"""The table of topics: system topics, creation on send, settings that survive."""
+
 import json
 from pathlib import Path
 from typing import Any

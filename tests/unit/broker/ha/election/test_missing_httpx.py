@@ -1,3 +1,5 @@
+"""An election without its library names the option and the extra to install."""
+
 import sys
 from pathlib import Path
 
