@@ -43,8 +43,8 @@ from reput_broker.store.log.walk import last_record_ending_by
 from reput_broker.store.message_reader import MessageReader
 from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.judgement import StoreParts
 from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.opening.parts import StoreParts
 from reput_broker.store.opening.start import open_parts
 from reput_broker.store.opening.tail_truncation import truncate_tail
 from reput_broker.store.options import StoreOptions

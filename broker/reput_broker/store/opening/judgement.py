@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.checkpoint import FlushMark
 from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.index.service import IndexService
-from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.foreign_files import refuse_foreign_records, refuse_unwritable_end
 from reput_broker.store.opening.identity import IdentityCheck
-from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.opening.log_end import (
     FlushEvidence,
     LogEnd,
@@ -25,27 +20,12 @@ from reput_broker.store.opening.log_end import (
     start_by_offset,
     start_by_timestamp,
 )
-from reput_broker.store.options import StoreOptions
+from reput_broker.store.opening.parts import StoreParts
 from reput_broker.store.queue.consume_queue import QueueRest
 from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
 
 CHECK_WORTH_SAYING_BYTES = 16 << 20
 """A start that reads at least this much of the log reports it first, as it takes noticeable time."""
-
-
-class StoreParts(NamedTuple):
-    """The parts of the store that opening works on."""
-
-    options: StoreOptions
-    lock: DirectoryLock
-    """Reserved; acquired before anything is changed."""
-    log: CommitLog
-    queues: ConsumeQueueTable
-    checkpoint: StoreCheckpoint
-    deleted: DeletedTopics
-    abort: AbortMarker
-    key_index: IndexService | None
-    """None if no index is kept: files in its directory are left alone."""
 
 
 class Judgement(NamedTuple):

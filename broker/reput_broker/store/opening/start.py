@@ -37,12 +37,12 @@ from reput_broker.store.opening.directory_swap import is_out_of_place, put_back,
 from reput_broker.store.opening.foreign_files import refuse_foreign_files, refuse_unlisted_log
 from reput_broker.store.opening.judgement import (
     Judgement,
-    StoreParts,
     judge,
     refuse_lost_log,
     topics_to_delete,
 )
 from reput_broker.store.opening.log_end import LogEnd
+from reput_broker.store.opening.parts import StoreParts
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
 from reput_broker.store.reput import LogFollower

@@ -19,7 +19,7 @@ import os
 from reput_broker.store.file_io import make_directories, sync_directory, write_all
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import last_record_ending_by
-from reput_broker.store.opening.judgement import StoreParts
+from reput_broker.store.opening.parts import StoreParts
 from reput_broker.store.opening.start import load_and_judge
 from reput_broker.store.options import StoreOptions
 
