@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -85,7 +86,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     path.write_text(json.dumps({"offsetTable": table}))
     offsets = ConsumerOffsetManager(path, clock_ms=lambda: machine.now_ms)
     offsets.load()
-    processor = OffsetProcessor(store, cast("Any", None), cast("Any", None), offsets, cast("Any", None))
+    core = SimpleNamespace(store=store, tables=SimpleNamespace(offsets=offsets))
+    processor = OffsetProcessor(cast("Any", core))
     yield Scene(store, processor)
     offsets.close()
     store.close()

@@ -161,12 +161,10 @@ class CommonParts:
         access = core.access
         self.processors: tuple[HasHandlers, ...] = (
             PullProcessor(core, role, self._spans),
-            ColdQuotaProcessor(core.cold_quotas, core.group_access),
+            ColdQuotaProcessor(core),
             FetchProcessor(core),
-            QueryProcessor(core.store, core.groups.online),
-            OffsetProcessor(
-                core.store, core.topic_access, core.group_access, core.tables.offsets, core.groups.commits
-            ),
+            QueryProcessor(core),
+            OffsetProcessor(core),
             ClientProcessor(core),
             LockProcessor(core),
             GroupSettingsProcessor(core),

@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from reput_broker.config.properties import read_properties
 from reput_broker.core import Core
-from reput_broker.groups.cold_quotas import ColdQuotas
-from reput_broker.groups.group_access import GroupAccess
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
 from reput_protocol.codes import RequestCode
@@ -152,9 +150,9 @@ class GroupSettingsProcessor:
 class ColdQuotaProcessor:
     """Sets, removes and shows the quotas of groups."""
 
-    def __init__(self, quotas: ColdQuotas, groups: GroupAccess) -> None:
-        self._quotas = quotas
-        self._groups = groups
+    def __init__(self, core: Core) -> None:
+        self._quotas = core.cold_quotas
+        self._group_access = core.group_access
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -171,7 +169,7 @@ class ColdQuotaProcessor:
         except ValueError as error:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{error}; nothing was changed") from None
         for group, text in wanted.items():
-            self._groups.existing(group)
+            self._group_access.existing(group)
             if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0):
                 raise Refusal(
                     ErrorCode.INVALID_ARGUMENT,

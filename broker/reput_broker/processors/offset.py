@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-from reput_broker.groups.group_access import GroupAccess
-from reput_broker.groups.offset_updates import OffsetCommits
+from reput_broker.core import Core
 from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.offsets import ConsumerOffsetManager
-from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.offset import (
     EarliestTimeResult,
@@ -26,19 +22,9 @@ from reput_protocol.errors import ErrorCode
 class OffsetProcessor:
     """Reads and commits offsets."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topic_access: TopicAccess,
-        groups: GroupAccess,
-        offsets: ConsumerOffsetManager,
-        commits: OffsetCommits,
-    ) -> None:
-        self._store = store
-        self._topic_access = topic_access
-        self._groups = groups
-        self._offsets = offsets
-        self._commits = commits
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._store = core.store
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -59,7 +45,7 @@ class OffsetProcessor:
         """
         header = QueryConsumerOffsetHeader.from_ext(request.ext)
         topic, queue_id = header.topic, header.queue_id
-        offset = self._offsets.query(header.consumer_group, topic, queue_id)
+        offset = self._core.tables.offsets.query(header.consumer_group, topic, queue_id)
         if offset is None:
             if header.set_zero_if_not_found is False or not self._starts_at_zero(topic, queue_id):
                 raise Refusal(
@@ -87,11 +73,11 @@ class OffsetProcessor:
         header = UpdateConsumerOffsetHeader.from_ext(request.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if request.is_native:
-            self._groups.find_or_create(group)
+            self._core.group_access.find_or_create(group)
         else:
-            self._groups.existing(group)
-        self._topic_access.check_queue(topic, queue_id)
-        self._commits.commit(
+            self._core.group_access.existing(group)
+        self._core.topic_access.check_queue(topic, queue_id)
+        self._core.groups.commits.commit(
             group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
         )
         return Response()
@@ -131,7 +117,7 @@ class OffsetProcessor:
     def _check(self, request: Request, topic: str, queue_id: int) -> None:
         """Refuse unknown queues to the bundled client. RocketMQ answers 0, on which its clients rely."""
         if request.is_native:
-            self._topic_access.check_queue(topic, queue_id)
+            self._core.topic_access.check_queue(topic, queue_id)
 
 
 def _offset(request: Request, offset: int) -> Response:

@@ -7,11 +7,10 @@ from contextlib import suppress
 
 import trio
 
-from reput_broker.groups.consumer_groups import ConsumerGroups
+from reput_broker.core import Core
 from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode
 from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.group import SubscriptionData
@@ -37,9 +36,9 @@ _ENTRIES_A_TURN = 128
 class QueryProcessor:
     """Finds messages. A worker thread reads index pages and records, which may not be in the page cache."""
 
-    def __init__(self, store: MessageStore, online: ConsumerGroups) -> None:
-        self._store = store
-        self._online = online
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._group_access = core.group_access
         self._limiter = trio.CapacityLimiter(_QUERIES_AT_ONCE)
 
     def handlers(self) -> dict[int, Handler]:
@@ -77,7 +76,7 @@ class QueryProcessor:
         )
         if header.consumer_group is not None:
             group = header.consumer_group
-            subscription = self._online.subscription(group, topic)
+            subscription = self._group_access.subscribed(group, topic)
             body.subscription_data = subscription
             body.filter_data = _filter_text(group, topic, subscription)
         wanted = min(header.count, _ENTRIES_MAX)

@@ -6,13 +6,11 @@ if all are, so is the group until the next round. The answer arrives as the end 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
+from reput_broker.core import Core
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.groups.producer_groups import ProducerGroups
-from reput_broker.observe.counters import RetryCounts
-from reput_broker.store.message_store import MessageStore
 from reput_broker.transactions.half_messages import HalfMessage, check_body
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.transaction import CheckTransactionHeader
@@ -23,22 +21,14 @@ _TOGETHER_MAX: Final = 64
 
 
 class CheckRequests:
-    """Half messages whose producers are to be asked. `flush` syncs the log once and does not raise."""
+    """Half messages whose producers are to be asked."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        producers: ProducerGroups,
-        counts: RetryCounts,
-        *,
-        flush: Callable[[], Awaitable[None]],
-        broker_name: str,
-    ) -> None:
-        self._store = store
-        self._producers = producers
-        self._counts = counts
-        self._flush = flush
-        self._broker_name = broker_name
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._producers = core.groups.membership.producers
+        self._counts = core.counters.retry
+        self._flush = core.puts.flush.flush_now
+        self._broker_name = core.config.broker_name
         self._waiting: list[HalfMessage] = []
         self._skipped: set[str] = set()
 

@@ -11,7 +11,6 @@ otherwise lose them alone, and their half messages would never be checked again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
@@ -19,11 +18,8 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.config.model import BrokerConfig
-from reput_broker.observe.counters import RetryCounts
-from reput_broker.put.own_puts import OwnPuts
+from reput_broker.core import Core
 from reput_broker.store.results import PutStatus
-from reput_broker.tables.tables import Tables
 from reput_broker.transactions.check_requests import CheckRequests
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
@@ -72,37 +68,21 @@ class TransactionCheckService:
     """The rounds over one half queue.
 
     Args:
+        core: the progress is in the offsets; TRANS_CHECK_MAX_TIME_TOPIC is created at first use.
         half_queue: the states of its messages, and the op messages that are still needed.
-        puts: puts the copies.
-        tables: the progress is in the offsets; TRANS_CHECK_MAX_TIME_TOPIC is created at first use.
-        requests: asks producers about the copies.
-        config: read in every round.
-        counts: of discarded messages.
-        flush: syncs the log once; does not raise.
     """
 
-    def __init__(
-        self,
-        half_queue: HalfQueue,
-        puts: OwnPuts,
-        tables: Tables,
-        requests: CheckRequests,
-        config: BrokerConfig,
-        counts: RetryCounts,
-        *,
-        flush: Callable[[], Awaitable[None]],
-        clock_ms: Callable[[], int],
-    ) -> None:
+    def __init__(self, core: Core, half_queue: HalfQueue) -> None:
         self._store, self._transactions, self._ops = half_queue
-        self._puts = puts
-        self._tables = tables
-        self._offsets = tables.offsets
-        self._requests = requests
-        self._config = config
-        self._options = config.transactions
-        self._counts = counts
-        self._flush = flush
-        self._clock_ms = clock_ms
+        self._puts = core.puts.own
+        self._tables = core.tables
+        self._offsets = core.tables.offsets
+        self._requests = CheckRequests(core)
+        self._config = core.config
+        self._options = core.config.transactions
+        self._counts = core.counters.retry
+        self._flush = core.puts.flush.flush_now
+        self._clock_ms = core.clock_ms
 
     async def run(self) -> None:
         """Make rounds until cancelled."""

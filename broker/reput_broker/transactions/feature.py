@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.request import Handler
-from reput_broker.transactions.check_requests import CheckRequests
 from reput_broker.transactions.check_service import TransactionCheckService
 from reput_broker.transactions.op_queue import OpWriter
 from reput_broker.transactions.processor import TransactionProcessor
@@ -18,30 +17,14 @@ class TransactionFeature:
     """Transactions, over the half queue as it was recovered."""
 
     def __init__(self, core: Core, half_queue: HalfQueue, delay_hook: DelayHook) -> None:
-        config, store, puts, clock_ms = core.config, core.store, core.puts, core.clock_ms
-        counts, flush = core.counters.retry, puts.flush.flush_now
         self._half_queue = half_queue
         transactions = half_queue.transactions
         self._writer = OpWriter(
-            half_queue.ops, puts.own, log_end=lambda: store.wrote_offset, clock_ms=clock_ms
+            half_queue.ops, core.puts.own, log_end=lambda: core.store.wrote_offset, clock_ms=core.clock_ms
         )
         transactions.on_closed = self._writer.closed
-        requests = CheckRequests(
-            store, core.groups.membership.producers, counts, flush=flush, broker_name=config.broker_name
-        )
-        self._check = TransactionCheckService(
-            half_queue, puts.own, core.tables, requests, config, counts, flush=flush, clock_ms=clock_ms
-        )
-        self._processor = TransactionProcessor(
-            store,
-            core.topic_access,
-            delay_hook,
-            transactions,
-            config.transactions,
-            counts,
-            ack=puts.default_ack,
-            clock_ms=clock_ms,
-        )
+        self._check = TransactionCheckService(core, half_queue)
+        self._processor = TransactionProcessor(core, transactions, delay_hook)
         core.sources.open_transactions = lambda: transactions.open_by_topic
 
     def handlers(self) -> dict[int, Handler]:

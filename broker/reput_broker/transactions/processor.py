@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from reput_broker.config.sections import TransactionsConfig
+from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
-from reput_broker.observe.counters import RetryCounts
 from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.tables.topic_access import TopicAccess, no_topic
+from reput_broker.tables.topic_access import no_topic
 from reput_broker.transactions.half_messages import HalfMessage, committed_record, half_message_of
 from reput_broker.transactions.queue_reader import record_at
 from reput_broker.transactions.transaction_table import HalfState, TransactionTable
-from reput_protocol.codes import AckLevel, RequestCode, ResponseCode, TransactionState
+from reput_protocol.codes import RequestCode, ResponseCode, TransactionState
 from reput_protocol.commands.transaction import EndTransactionHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.record.record import encode_record
@@ -33,26 +29,11 @@ _ENDED = {
 class TransactionProcessor:
     """Commits and rolls back half messages."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        topic_access: TopicAccess,
-        delay_hook: DelayHook,
-        transactions: TransactionTable,
-        options: TransactionsConfig,
-        counts: RetryCounts,
-        *,
-        ack: Callable[[], AckLevel],
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._topic_access = topic_access
-        self._delay_hook = delay_hook
+    def __init__(self, core: Core, transactions: TransactionTable, delay_hook: DelayHook) -> None:
+        self._core = core
         self._transactions = transactions
-        self._options = options
-        self._counts = counts
-        self._ack = ack
-        self._clock_ms = clock_ms
+        self._delay_hook = delay_hook
+        self._counts = core.counters.retry
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -87,7 +68,7 @@ class TransactionProcessor:
         return Response()
 
     def _half(self, header: EndTransactionHeader, request: Request) -> HalfMessage:
-        record = record_at(self._store, header.commit_log_offset)
+        record = record_at(self._core.store, header.commit_log_offset)
         half = None if record is None else half_message_of(record)
         if half is None:
             raise Refusal(
@@ -119,13 +100,13 @@ class TransactionProcessor:
 
     def _is_too_late(self, header: EndTransactionHeader, half: HalfMessage) -> bool:
         """Tell whether only the answer to a check counts any more (RocketMQ: rejectCommitOrRollback)."""
-        immunity_ms = half.immunity_ms(int(self._options.timeout * 1000))
+        immunity_ms = half.immunity_ms(int(self._core.config.transactions.timeout * 1000))
         if header.from_transaction_check or immunity_ms is None:
             return False
-        return self._clock_ms() - half.first_stored_ms > immunity_ms
+        return self._core.clock_ms() - half.first_stored_ms > immunity_ms
 
     def _commit(self, request: Request, half: HalfMessage) -> Result:
-        config = self._topic_access.of_accepted(half.topic, half.queue_id, half.first_stored_ms)
+        config = self._core.topic_access.of_accepted(half.topic, half.queue_id, half.first_stored_ms)
         if config is None:
             raise no_topic(half.topic)
         record, properties = committed_record(half)
@@ -138,18 +119,26 @@ class TransactionProcessor:
             if copy is None:  # it ended while this waited for a new log file
                 raise _ended(half, self._transactions.outcome(half))
             record.prepared_transaction_offset = copy.physical_offset
-            result = self._store.put_record(record)
+            result = self._core.store.put_record(record)
             if result.status is PutStatus.PUT_OK:
                 self._transactions.decided(half, copy, HalfState.COMMITTED)
-                self._counts.committed(half.topic, (self._clock_ms() - half.first_stored_ms) / 1000)
+                self._counts.committed(half.topic, (self._core.clock_ms() - half.first_stored_ms) / 1000)
             return result
 
         size = len(encode_record(record)) + 20
-        return Put(request, size, put, lambda _: Response(), half.topic, self._ack(), "transactional")
+        return Put(
+            request,
+            size,
+            put,
+            lambda _: Response(),
+            half.topic,
+            self._core.puts.default_ack(),
+            "transactional",
+        )
 
     def _count_unknown(self, header: EndTransactionHeader) -> None:
         if header.from_transaction_check:
-            record = record_at(self._store, header.commit_log_offset)
+            record = record_at(self._core.store, header.commit_log_offset)
             half = None if record is None else half_message_of(record)
             if half is not None:
                 self._counts.checks[half.topic, "unknown"] += 1

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
 
-from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.request import Request, Response
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import QueryMessageHeader
 from reput_protocol.wire.header import Header, HeaderType
@@ -60,7 +59,7 @@ async def answer_of(store: FakeStore) -> Response:
     ext = QueryMessageHeader("T", "k", 32, 0, 1 << 60).to_ext(HeaderType.MSGPACK)
     header = Header(RequestCode.QUERY_MESSAGE, 1, ext=ext)
     request = Request(cast("Any", client), HeaderType.MSGPACK, header, memoryview(b""), 0.0, RequestTraffic())
-    QueryProcessor(cast("MessageStore", store), ConsumerGroups()).query(request)
+    QueryProcessor(cast("Any", SimpleNamespace(store=store, group_access=None))).query(request)
     for work, arguments in client.spawned:
         await work(*arguments)
     assert client.response is not None
