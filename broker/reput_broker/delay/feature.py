@@ -18,7 +18,6 @@ from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.waiting_messages import WaitingMessages
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.request import Handler
-from reput_broker.tables.config_file import encode
 
 
 class DelayFeature:
@@ -50,13 +49,10 @@ class DelayFeature:
         canceller = Canceller(schedule, counts, store, puts.own, waiting, clock_ms=clock_ms)
         core.sources.delays = DelaySources(schedule.stats, self.due_s, schedule.timers_behind)
         self.processor = DelayProcessor(
+            core,
+            schedule,
             waiting,
             canceller,
-            puts,
-            store.options.host,
-            config.broker_name,
-            lambda topic: core.tables.topics.get(topic) is not None,
-            lambda: encode(schedule.offset_members()),
             core.sources.delays,
         )
 

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from typing_extensions import override
 
+from reput_broker.core import Core
 from reput_broker.delay.canceller import Cancelled, Canceller, has_key
 from reput_broker.delay.delayed_record import DelayedRecord
+from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.pending_puts import PendingRequest
-from reput_broker.put.put_path import PutPath
 from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.tables.config_file import encode
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,
@@ -28,7 +30,6 @@ from reput_protocol.commands.delay import (
 )
 from reput_protocol.errors import ErrorCode, HeaderFieldError, refusal_remark
 from reput_protocol.names import REVIVE_PREFIX, check_send_topic
-from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id
 
 _LISTED_MAX = 1000
@@ -40,32 +41,25 @@ class DelayProcessor:
     """Answers requests about the schedule.
 
     Args:
-        host: the address of the store, for message ids.
-        broker_name: of recall handles that are valid here.
-        has_topic: tells whether a topic exists.
-        offsets_json: returns the current content of `config/delayOffset.json`.
         figures: how many messages wait, and how late they are.
     """
 
     def __init__(
         self,
+        core: Core,
+        schedule: Schedule,
         waiting: WaitingMessages,
         cancelling: Canceller,
-        puts: PutPath,
-        host: Host,
-        broker_name: str,
-        has_topic: Callable[[str], bool],
-        offsets_json: Callable[[], bytes],
         figures: DelaySources,
     ) -> None:
+        self._schedule = schedule
         self._waiting = waiting
         self._cancelling = cancelling
-        self._puts = puts
-        self._host = host
-        self._broker_name = broker_name
-        self._has_topic = has_topic
-        self._offsets_json = offsets_json
         self._figures = figures
+        self._puts = core.puts
+        self._topics = core.tables.topics
+        self._host = core.store.options.host
+        self._broker_name = core.config.broker_name
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -78,7 +72,7 @@ class DelayProcessor:
 
     def delay_offsets(self, _request: Request) -> Response:
         """Answer with how far each level has been delivered."""
-        return Response(0, body=self._offsets_json())
+        return Response(0, body=encode(self._schedule.offset_members()))
 
     # Listing
 
@@ -151,7 +145,7 @@ class DelayProcessor:
         """
         header = RecallMessageHeader.from_ext(request.ext)
         check_send_topic(header.topic)
-        if not self._has_topic(header.topic):
+        if self._topics.get(header.topic) is None:
             raise Refusal(
                 ErrorCode.NO_TOPIC, f"topic {header.topic!r} does not exist; there is nothing to recall"
             )

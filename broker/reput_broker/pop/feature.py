@@ -54,11 +54,11 @@ class PopFeature:
         )
         polling = PopPolling(core.hold)
         self._state = state = PopState(
-            queues=PopQueues(store, core.topic_access, core.group_access, positions),
+            queues=PopQueues(core, positions),
             positions=positions,
             orders=orders,
             in_flight=InFlightMessages(core.clock_ms()),
-            revive_log=ReviveLog(topic, store, delay_hook, core.tables, core.clock_ms),
+            revive_log=ReviveLog(core, delay_hook),
             polling=polling,
             free_queues=FreeQueues(orders, polling, core.clock_ms),
         )

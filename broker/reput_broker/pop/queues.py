@@ -6,11 +6,9 @@ import random
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from reput_broker.groups.group_access import GroupAccess
+from reput_broker.core import Core
 from reput_broker.pop.positions import PoppedQueue, PopPositions
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus
-from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.names import pop_retry_topic, pop_retry_topic_v2
 
 WRONG_OFFSET: Final = (
@@ -42,12 +40,10 @@ class PopTarget(Protocol):
 class PopQueues:
     """The queues that groups can pop."""
 
-    def __init__(
-        self, store: MessageStore, topic_access: TopicAccess, groups: GroupAccess, positions: PopPositions
-    ) -> None:
-        self._store = store
-        self._topic_access = topic_access
-        self._groups = groups
+    def __init__(self, core: Core, positions: PopPositions) -> None:
+        self._store = core.store
+        self._topic_access = core.topic_access
+        self._groups = core.group_access
         self._positions = positions
 
     def check(self, wanted: PopTarget, *, creates: bool) -> None:

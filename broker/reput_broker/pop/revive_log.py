@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from reput_broker.core import Core
 from reput_broker.delay.delay_hook import DelayHook
 from reput_broker.pop.checkpoints import (
     REVIVE_QUEUES,
@@ -13,9 +14,8 @@ from reput_broker.pop.checkpoints import (
     ack_record,
     check_point_record,
 )
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.tables.tables import Tables
+from reput_protocol.names import revive_topic
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record
 
@@ -25,19 +25,19 @@ _ROOM = 64
 class ReviveLog:
     """The revive topic of one broker, as its writer sees it.
 
-    Args:
+    Attributes:
         topic: its name.
+
+    Args:
         hook: delays the records.
     """
 
-    def __init__(
-        self, topic: str, store: MessageStore, hook: DelayHook, tables: Tables, clock_ms: Callable[[], int]
-    ) -> None:
-        self.topic = topic
-        self._store = store
+    def __init__(self, core: Core, hook: DelayHook) -> None:
+        self.topic = revive_topic(core.config.cluster)
+        self._store = core.store
         self._hook = hook
-        self._tables = tables
-        self._clock_ms = clock_ms
+        self._tables = core.tables
+        self._clock_ms = core.clock_ms
         self._pops = 0
 
     @property

@@ -22,8 +22,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.put.appender import Appender
-from reput_broker.put.progress import LogProgress
+from reput_broker.core import Core
 from reput_broker.request import Refusal
 from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
 from reput_broker.staging.copies import StagedCopies
@@ -43,10 +42,7 @@ from reput_broker.staging.staging_state import StagingState
 from reput_broker.staging.staging_table import remove
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.file_io import is_no_space
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.tables.tables import Tables
-from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.commands.topic import TopicConfig
@@ -81,34 +77,20 @@ class Committed(NamedTuple):
 
 
 class Committer:
-    """Commits batches. Concurrent calls of `commit` are processed in order.
+    """Commits batches. Concurrent calls of `commit` are processed in order."""
 
-    Args:
-        tables: of the broker.
-        topic_access: tells whether a queue of a topic accepts messages, and creates topics.
-    """
-
-    def __init__(
-        self,
-        store: MessageStore,
-        appender: Appender,
-        progress: LogProgress,
-        publisher: Publisher,
-        state: StagingState,
-        tables: Tables,
-        topic_access: TopicAccess,
-    ) -> None:
-        self._store = store
-        self._appender = appender
-        self._progress = progress
-        self._publisher = publisher
+    def __init__(self, core: Core, state: StagingState) -> None:
+        self._store = store = core.store
+        self._appender = core.puts.appender
+        self._progress = core.puts.progress
+        self._publisher = Publisher(core)
         self._staging = state.staging
         self._batches = state.batches
-        self._copies = StagedCopies(store, appender, progress, publisher.piece_max)
-        self._topics = tables.topics
-        self._topics_saver = tables.topic_saver
-        self._topic_access = topic_access
-        self._clock_ms = state.clock_ms
+        self._copies = StagedCopies(core, self._publisher.piece_max)
+        self._topics = core.tables.topics
+        self._topics_saver = core.tables.topic_saver
+        self._topic_access = core.topic_access
+        self._clock_ms = core.clock_ms
         self._lock = trio.Lock()
         self._dropped: list[StagingFile] = []
         self._closed_at = 0

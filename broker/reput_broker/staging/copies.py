@@ -15,15 +15,13 @@ from typing import Final
 
 import trio
 
-from reput_broker.put.appender import Appender
-from reput_broker.put.progress import LogProgress
+from reput_broker.core import Core
 from reput_broker.staging.intent import CopyPlace, Intent, StagingFacts
 from reput_broker.staging.publisher import Pace, TrailingSyncs
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import StagingFile
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.file_io import make_directories
-from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import STAGED_TOPIC
 from reput_protocol.record.record import Record
 
@@ -40,12 +38,10 @@ class StagedCopies:
         piece_max: upper bound for the bytes of a record.
     """
 
-    def __init__(
-        self, store: MessageStore, appender: Appender, progress: LogProgress, piece_max: int
-    ) -> None:
-        self._store = store
-        self._appender = appender
-        self._flushed = progress.flushed
+    def __init__(self, core: Core, piece_max: int) -> None:
+        self._store = store = core.store
+        self._appender = core.puts.appender
+        self._flushed = core.puts.progress.flushed
         self._piece_max = min(piece_max, store.options.message_bytes_max)
 
     async def write(self, files: Sequence[StagingFile]) -> CopyPlace | None:

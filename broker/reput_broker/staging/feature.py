@@ -9,7 +9,6 @@ import structlog
 from reput_broker.core import Core
 from reput_broker.request import Handler, Request, Response
 from reput_broker.staging.committer import Committer
-from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.requests import StagingProcessor
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.store.message_store import MessageStore
@@ -24,30 +23,12 @@ class StagingFeature:
     """Staging and its tasks, over an open storage."""
 
     def __init__(self, core: Core, state: StagingState) -> None:
-        store, puts = core.store, core.puts
-        self._store = store
+        self._store = core.store
         self._batches = state.batches
         self._saver = state.saver
         self._save_soon = SaveSoon(self._saver, "sinkBatches")
-        self._committer = Committer(
-            store,
-            puts.appender,
-            puts.progress,
-            Publisher(store, puts.appender, puts.progress, core.tables.topics, state.clock_ms),
-            state,
-            core.tables,
-            core.topic_access,
-        )
-        self._processor = StagingProcessor(
-            store,
-            core.topic_access,
-            core.counters,
-            state,
-            self._committer,
-            core.groups.requesters,
-            core.config.sink,
-            self._save_soon.changed,
-        )
+        self._committer = Committer(core, state)
+        self._processor = StagingProcessor(core, state, self._committer, self._save_soon.changed)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

@@ -17,15 +17,13 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.put.appender import Appender
-from reput_broker.put.progress import LogProgress, Position
+from reput_broker.core import Core
+from reput_broker.put.progress import Position
 from reput_broker.staging.intent import Intent, QueuePlace
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
-from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.stats import StoreStats
-from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.put_block import BlockCheck
 from reput_protocol.record.view import record_views
@@ -148,20 +146,13 @@ Queue = tuple[str, int]
 class Publisher:
     """Appends the blocks of stagings."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        appender: Appender,
-        progress: LogProgress,
-        topics: TopicConfigManager,
-        clock_ms: Callable[[], int],
-    ) -> None:
-        self._store = store
-        self._appender = appender
-        self._flushed = progress.flushed
-        self._topics = topics
-        self._clock_ms = clock_ms
-        self.piece_max = max(1, store.options.commit_log_file_size // _FILE_PARTS)
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._appender = core.puts.appender
+        self._flushed = core.puts.progress.flushed
+        self._topics = core.tables.topics
+        self._clock_ms = core.clock_ms
+        self.piece_max = max(1, core.store.options.commit_log_file_size // _FILE_PARTS)
         """How many bytes are put together at most."""
 
     def places(self, blocks: Sequence[PlacedBlock]) -> list[QueuePlace]:

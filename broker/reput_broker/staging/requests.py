@@ -12,9 +12,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.config.sections import SinkConfig
-from reput_broker.groups.reply_push import Requesters
-from reput_broker.observe.counters import Counters
+from reput_broker.core import Core
 from reput_broker.put.appender import malformed
 from reput_broker.request import Handler, Refusal, Request, Response
 from reput_broker.staging.committer import Commit, Committer
@@ -22,8 +20,6 @@ from reput_broker.staging.staging_file import StagingFile, StagingKey
 from reput_broker.staging.staging_state import StagingState
 from reput_broker.staging.staging_table import STAGING_ID, SyncAhead, remove
 from reput_broker.store.errors import DiskFull
-from reput_broker.store.message_store import MessageStore
-from reput_broker.tables.topic_access import TopicAccess
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.stage import (
@@ -115,29 +111,24 @@ class StagingProcessor:
     """Stages records, and commits or drops them.
 
     Args:
-        config: limits; may change at any time.
         on_commit: called when the table of batches has changed.
     """
 
     def __init__(
         self,
-        store: MessageStore,
-        topic_access: TopicAccess,
-        counters: Counters,
+        core: Core,
         state: StagingState,
         committer: Committer,
-        requesters: Requesters,
-        config: SinkConfig,
         on_commit: Callable[[], None],
     ) -> None:
-        self._store = store
-        self._topic_access = topic_access
-        self._counters = counters
+        self._store = store = core.store
+        self._topic_access = core.topic_access
+        self._counters = core.counters
+        self._requesters = core.groups.requesters
+        self._config = core.config.sink
         self._staging = state.staging
         self._batches = state.batches
         self._committer = committer
-        self._requesters = requesters
-        self._config = config
         self._on_commit = on_commit
         self._limits = BlockLimits(
             body_bytes_max=store.options.message_bytes_max,
