@@ -2,6 +2,7 @@
 
 Start: bind the sockets, open HTTP (alive, not ready), then run one tenure after the other (`running_tenure`): lock and
 recover the store, read the tables, start services and listeners, ready.
+With `proxy_port`, a process with the gRPC proxy runs while the broker serves; it drains first.
 Stop: not ready, close the listeners, answer held pulls, finish running requests, close connections, flush everything,
 save the tables, close the store.
 """
@@ -27,6 +28,7 @@ from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
+from reput_broker.compose.proxy_process import ProxyProcess, check_proxy, port_of_proxy, proxy_task
 from reput_broker.compose.running_tenure import RunningTenure
 from reput_broker.compose.storage import Storage
 from reput_broker.config.errors import ConfigError, ConfigProblem
@@ -40,7 +42,7 @@ from reput_broker.ha.election.elector import Elector, slave_id
 from reput_broker.ha.election.others import OtherMembers
 from reput_broker.ha.history import OwnLog
 from reput_broker.namesrv.registration import Announced, Registration
-from reput_broker.observe.counters import Counters
+from reput_broker.observe.counters import Counters, ProxyCounters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import Health
 from reput_broker.observe.log import close_log, configure_logging
@@ -130,6 +132,7 @@ class Broker:
         self._running: AbstractAsyncContextManager[None] | None = None
         self._http_address: tuple[str, int] | None = None
         self._tenure: RunningTenure | None = None
+        self._proxy: ProxyProcess | None = None
         self._has_started = self._is_ending = False
         self._ended = trio.Event()
 
@@ -144,6 +147,11 @@ class Broker:
     def http_address(self) -> str | None:
         """The address of metrics and health, `ip:port`; None if there is no HTTP listener."""
         return None if self._http_address is None else f"{self._http_address[0]}:{self._http_address[1]}"
+
+    @property
+    def proxy_address(self) -> str | None:
+        """Where gRPC clients connect, `ip:port`; None without `proxy_port`."""
+        return None if self._proxy is None else f"{self._base.address[0]}:{self._proxy.port}"
 
     @property
     def ha_address(self) -> str | None:
@@ -220,12 +228,14 @@ class Broker:
     async def _run(self) -> AsyncIterator[None]:
         """Run everything; the caller's block is the time between ready and draining."""
         base = self._base
+        check_proxy(self.config)
         base.open_files = shares_of(raise_limit())
         warn_if_few(base.open_files, self.config.limits.connections)
         tls = self.sources.tls = await trio.to_thread.run_sync(ServerTls.of, self.config.tls)
         base.gate = Gate(self.config, self.counters, tls)
         self._bind()
         try:
+            proxy = await self._make_proxy()
             base.access = await trio.to_thread.run_sync(open_access, self.config, self.counters)
             if self.config.tracing.endpoint:
                 self.sources.spans = await trio.to_thread.run_sync(make_span_exporter, self.config)
@@ -242,10 +252,14 @@ class Broker:
                 await nursery.start(self._serve_tenures)
                 if base.elector is not None:
                     nursery.start_soon(self._watch_fitness, base.elector)
+                if proxy is not None:
+                    nursery.start_soon(proxy.run)
                 try:
                     yield
                 finally:
                     with trio.CancelScope(shield=True):
+                        if proxy is not None:
+                            await proxy.stop()
                         await self._registration.leave()
                         await self._end_tenures()
                         await self._ended.wait()
@@ -260,6 +274,17 @@ class Broker:
             if base.elector is not None:
                 with trio.CancelScope(shield=True):
                     await base.elector.close()
+
+    async def _make_proxy(self) -> ProxyProcess | None:
+        """Return the proxy of `proxy_port`, which does not run yet. Raises ListenFailed."""
+        if self.config.proxy_port == "off":
+            return None
+        port = await port_of_proxy(self.config)
+        host, own_port = self._base.address
+        task = proxy_task(self.config, f"[{host}]:{own_port}" if ":" in host else f"{host}:{own_port}", port)
+        self.sources.proxy = ProxyCounters()
+        self._proxy = ProxyProcess(task, self.sources.proxy, self.health)
+        return self._proxy
 
     async def _serve_tenures(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Run one tenure after the other; report that the broker has started once the first one serves."""
@@ -441,6 +466,7 @@ class Broker:
             "data_dir": path_text(self.config.data_dir),
             "flush": self.config.store.flush,
             "name_servers": self._registration.status(),
+            **({} if self._proxy is None else {"proxy": self._proxy.status()}),
             **({} if base.elector is None else {"election": base.elector.status()}),
             **({} if tenure is None else tenure.status()),
         }

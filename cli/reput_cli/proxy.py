@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -46,6 +44,20 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="How safe a message is when its client gets the response.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "text", "json"]),
+    default="auto",
+    show_default=True,
+    help="Of the log on stderr; auto: text on a terminal.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least level that is logged.",
+)
 @click.option("--address-file", help="Write the proxy's address to this file once it is ready.")
 @shared_options
 def command(
@@ -58,6 +70,8 @@ def command(
     http_port: int | None,
     users: Path | None,
     ack: str,
+    log_format: Literal["auto", "text", "json"],
+    log_level: Literal["debug", "info", "warning", "error"],
     address_file: str | None,
 ) -> int:
     """Serve RocketMQ 5's gRPC clients in front of the brokers at --server, until SIGTERM or Ctrl-C.
@@ -68,23 +82,27 @@ def command(
         import grpc  # noqa: F401
     except ImportError:
         raise CommandFailed("the proxy needs the extra grpc: pip install 'reput[grpc]'") from None
+    from reput_broker.compose.proxy_process import write_event
+    from reput_broker.observe.log import configure_logging
     from reput_client.credentials import from_environment
     from reput_protocol.codes import AckLevel
+    from reput_proxy import log
     from reput_proxy.server import ProxyOptions, run_proxy
     from reput_proxy.upstream import BrokerOptions
     from reput_proxy.users import UsersUnreadable
 
     if (listen_tls_cert is None) != (listen_tls_key is None):
         raise click.UsageError("--listen-tls-cert and --listen-tls-key go together")
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    configure_logging(format=log_format, level=log_level)
+    log.write_log(write_event)
     credentials = None if users is not None else from_environment()
 
     def ready(running: RunningProxy) -> None:
-        click.echo(f"gRPC clients connect to {running.address}", err=True)
+        log.info("proxy_ready", address=running.address, http=running.http_address, server=settings.server)
         if users is None:
             whose = "any client of the brokers" if credentials is None else f"user {credentials.user}"
-            click.echo(
-                f"warning: requests need no signature; every client has the rights of {whose}", err=True
+            log.warning(
+                "requests_need_no_signature", hint=f"every client has the rights of {whose}; see --users"
             )
         if address_file is not None:
             Path(address_file).write_text(running.address)

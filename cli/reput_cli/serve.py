@@ -70,10 +70,11 @@ def checked_config(load: Callable[[], BrokerConfig], *, opens_files: bool = Fals
 
 
 def _check_files(config: BrokerConfig) -> None:
-    """Raise ConfigError if certificates, keys or users cannot be used, or certificates have ended."""
+    """Raise ConfigError if certificates, keys, users or the proxy cannot be used, or certificates have ended."""
     from reput_broker.access.opening import NoUsers, check_users
     from reput_broker.access.tls import file_problems
     from reput_broker.access.user_file import UserFileRefused
+    from reput_broker.compose.proxy_process import check_proxy
     from reput_broker.config.errors import ConfigError, ConfigProblem
 
     problems = [
@@ -85,5 +86,9 @@ def _check_files(config: BrokerConfig) -> None:
     except (NoUsers, UserFileRefused) as error:
         key = "access.file" if config.access.file else "access.enabled"
         problems.append(ConfigProblem("", config.origins[key], str(error)))
+    try:
+        check_proxy(config)
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(problems)

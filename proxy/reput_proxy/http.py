@@ -67,6 +67,11 @@ async def _page(proxy: Proxy, request: list[str]) -> tuple[int, str]:
     return 404, ""
 
 
+def code_name(code: int) -> str:
+    """Return the name of a status' code; its number if it has none."""
+    return pb.Code.Name(code) if code in pb.Code.values() else str(code)
+
+
 def metrics(proxy: Proxy) -> str:
     """Return the metrics in Prometheus' format."""
     counters = proxy.counters
@@ -75,8 +80,7 @@ def metrics(proxy: Proxy) -> str:
         "# TYPE reput_proxy_requests_total counter",
     ]
     for (method, code), count in sorted(counters.requests.items()):
-        name = pb.Code.Name(code) if code in pb.Code.values() else str(code)
-        lines.append(f'reput_proxy_requests_total{{method="{method}",code="{name}"}} {count}')
+        lines.append(f'reput_proxy_requests_total{{method="{method}",code="{code_name(code)}"}} {count}')
     for name, kind, text, value in (
         ("sent_messages_total", "counter", "Messages that brokers have stored.", counters.sent),
         ("received_messages_total", "counter", "Messages that clients have received.", counters.received),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from reput_client import errors
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
+from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 
 Code = pb.Code
-
-log = logging.getLogger("reput_proxy")
 
 T = TypeVar("T")
 
@@ -96,7 +94,7 @@ def status_of(error: Exception) -> pb.Status:
             return status(code, str(error))
     if isinstance(error, ReputError):
         return status(Code.INTERNAL_SERVER_ERROR, str(error))
-    log.error("a request has failed", exc_info=error)
+    log.error("request_failed", error)
     return status(
         Code.INTERNAL_SERVER_ERROR, f"the proxy failed ({type(error).__name__}); its log has the rest"
     )

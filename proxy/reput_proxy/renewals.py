@@ -8,7 +8,6 @@ the client continues to use the one that it got.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,9 +18,9 @@ from reput_client.errors import InvalidHandle
 from reput_client.pop.popped import PoppedMessage
 from reput_client.pop.settling import Settling
 from reput_protocol.errors import ReputError
+from reput_proxy import log
 from reput_proxy.receipt_handle import Delivery
 
-log = logging.getLogger("reput_proxy")
 
 INVISIBLE_S: Final = 60.0
 _AHEAD_S: Final = 20.0
@@ -105,7 +104,9 @@ class Renewals:
         now = asyncio.get_running_loop().time()
         for message in messages:
             if len(self._held) >= _HELD_MAX:
-                log.warning("clients have %d messages; further ones are not renewed", _HELD_MAX)
+                log.warning(
+                    "messages_not_renewed", held=_HELD_MAX, hint="their clients must settle them in time"
+                )
                 return
             delivery = Delivery(settling.group, message.topic, message._handle, message.physical_offset)
             key = (client, delivery.receipt_handle)
@@ -157,7 +158,7 @@ class Renewals:
             try:
                 await held.settling.change(held.delivery, _AFTER_CLIENT_S)
             except ReputError as error:
-                log.info("%r is redelivered when its invisible time ends: %s", held.delivery, error)
+                log.info("message_not_given_back", message=repr(held.delivery), error=str(error))
 
     async def run(self) -> None:
         """Renew what is due, until cancelled."""
@@ -184,7 +185,7 @@ class Renewals:
             self._pop(held.key)
             return
         if loop.time() - held.since > _TOTAL_MAX_S:
-            log.warning("%r is not renewed after %.0f s", held.delivery, _TOTAL_MAX_S)
+            log.warning("message_held_too_long", message=repr(held.delivery), held_s=_TOTAL_MAX_S)
             self._pop(held.key)
             return
         async with held.lock:
@@ -195,7 +196,7 @@ class Renewals:
                 return
             except ReputError as error:
                 if loop.time() > held.visible_at:
-                    log.info("%r is not renewed in time: %s", held.delivery, error)
+                    log.info("message_not_renewed", message=repr(held.delivery), error=str(error))
                     self._pop(held.key)
                     return
                 self._due(held, _RETRY_S)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import Any, Final
 import grpc.aio
 
 from reput_client import Credentials
+from reput_proxy import log
 from reput_proxy.http import serve_http
 from reput_proxy.proxy import Proxy
 from reput_proxy.routes import endpoints_of
 from reput_proxy.service import Service
+from reput_proxy.tls import tls_credentials
 from reput_proxy.upstream import BrokerOptions
 from reput_proxy.users import Users, UsersUnreadable
 
@@ -26,8 +27,6 @@ CALLS_MAX: Final = 30_000
 """Calls at a time, streams included; further ones are rejected with RESOURCE_EXHAUSTED."""
 DRAIN_S: Final = 10.0
 _WATCH_S: Final = 1.0
-
-log = logging.getLogger("reput_proxy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +37,12 @@ class ProxyOptions:
         brokers: how the brokers are reached.
         host, port: where gRPC clients connect; port 0 takes a free one.
         advertise: `host:port` that routes name; None: the address that the client has dialled.
-        tls_cert, tls_key: PEM files; without them connections are not encrypted.
+        tls_cert, tls_key: PEM files, which are read again when they change; without the first, connections are not
+            encrypted; without the second, the key is in the first.
+        tls_client_ca: file with the authorities of clients' certificates, which every client must show then.
         http_port: for metrics and health; None: none.
         users: file with the users whose signatures are checked; None: requests need no signature.
+        configured_users: secrets by user, of users that are not in that file.
         credentials: the user of all requests to brokers, if there is no such file.
     """
 
@@ -50,8 +52,10 @@ class ProxyOptions:
     advertise: str | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_client_ca: Path | None = None
     http_port: int | None = None
     users: Path | None = None
+    configured_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: Credentials | None = field(default=None, repr=False)
 
 
@@ -79,7 +83,7 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
     advertised = None
     if options.advertise is not None:
         advertised = endpoints_of(*_host_and_port(options.advertise))
-    users = None if options.users is None else Users(options.users)
+    users = None if options.users is None else Users(options.users, options.configured_users)
     proxy = Proxy(options.brokers, advertised=advertised, users=users, credentials=options.credentials)
     server = grpc.aio.server(
         options=(
@@ -123,11 +127,11 @@ def _listen(server: Any, options: ProxyOptions) -> int:
     """Open the port and return it."""
     place = f"[{options.host}]:{options.port}" if ":" in options.host else f"{options.host}:{options.port}"
     try:
-        if options.tls_cert is None or options.tls_key is None:
+        if options.tls_cert is None:
             port = server.add_insecure_port(place)
         else:
-            pair = options.tls_key.read_bytes(), options.tls_cert.read_bytes()
-            port = server.add_secure_port(place, grpc.ssl_server_credentials([pair]))
+            credentials = tls_credentials(options.tls_cert, options.tls_key, options.tls_client_ca)
+            port = server.add_secure_port(place, credentials)
     except RuntimeError as error:  # as grpc reports a port in use, or a certificate
         raise OSError(f"cannot listen on {place}: {error}") from None
     if not port:
@@ -142,7 +146,7 @@ async def _watch(users: Users) -> None:
         try:
             users.refresh()
         except UsersUnreadable as error:
-            log.warning("the users stay as they were: %s", error)
+            log.warning("users_unreadable", error=str(error), hint="the users stay as they were")
 
 
 def run_proxy(options: ProxyOptions, on_ready: Callable[[RunningProxy], None]) -> None:
@@ -167,4 +171,4 @@ async def _run(options: ProxyOptions, on_ready: Callable[[RunningProxy], None]) 
         async with serving(options) as running:
             on_ready(running)
             await stopping.wait()
-            log.info("draining")
+            log.info("proxy_draining")

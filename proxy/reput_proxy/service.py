@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -22,8 +21,6 @@ SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 METHODS: Final = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
 _WAIT_S: Final = 30.0
 """How long a request without a deadline may take."""
-
-log = logging.getLogger("reput_proxy")
 
 
 async def _end_transaction(call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:

@@ -9,7 +9,6 @@ sent one there before. Everything that ends a transaction is in its id, so that 
 from __future__ import annotations
 
 import base64
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -25,12 +24,11 @@ from reput_protocol.errors import ReputError
 from reput_protocol.names import check_send_topic
 from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.wire.header import HeaderType
+from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import check_name, ms_of, to_client
 from reput_proxy.rejections import Code, Rejected, ok
 from reput_proxy.settings import Known
-
-log = logging.getLogger("reput_proxy")
 
 _TYPE_ATTRIBUTE: Final = "message.type"
 _RECOVERY_MAX_S: Final = 3600
@@ -168,7 +166,7 @@ class Transactions:
                 if config is not None and config.attributes.get(_TYPE_ATTRIBUTE, "").upper() == "TRANSACTION":
                     await self._producer(topic)._presence.begin()
             except (ReputError, Rejected) as error:
-                log.warning("brokers do not check transactions of topic %s here: %s", topic, error)
+                log.warning("transaction_checks_not_taken", topic=topic, error=str(error))
 
     def _producer(self, topic: str) -> TransactionProducer:
         producer = self._producers.get(topic)
@@ -207,10 +205,10 @@ class Transactions:
                 )
             )
         except ReputError as error:
-            log.warning("transaction %s is not checked: %s", half.unique_id, error)
+            log.warning("transaction_not_checked", topic=topic, message_id=half.unique_id, error=str(error))
             return
         if not self._ask_producer(topic, command):
-            log.info("no client answers the check of transaction %s of topic %s", half.unique_id, topic)
+            log.info("no_producer_for_check", topic=topic, message_id=half.unique_id)
 
     async def aclose(self) -> None:
         """Leave all groups."""

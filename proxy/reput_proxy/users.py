@@ -13,6 +13,7 @@ import hmac
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -46,12 +47,17 @@ class UsersUnreadable(ReputError):
 class Users:
     """The users of a file, which is read again when it has changed.
 
+    Args:
+        path: the file; it may be missing if there are others.
+        configured: secrets of further users, by name; one in the file comes first.
+
     Raises:
         UsersUnreadable: it cannot be used.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], configured: Mapping[str, str] | None = None) -> None:
         self.path = Path(path)
+        self._configured = {user: _User(secret) for user, secret in (configured or {}).items()}
         self._state: tuple[int, int, int] | None = None
         self._users: dict[str, _User] = {}
         self.refresh()
@@ -67,10 +73,16 @@ class Users:
                 if stat.S_IMODE(found.st_mode) & _READ_BY_OTHERS:
                     raise UsersUnreadable(f"{self.path} has secrets, and others may read it; run chmod 600")
                 data = file.read(_BYTES_MAX)
+        except FileNotFoundError as error:
+            if not self._configured or self._state is not None:
+                text = f"{self.path} does not exist; reput user add NAME --file {self.path}"
+                raise UsersUnreadable(text) from error
+            self._users = dict(self._configured)
+            return
         except OSError as error:
             raise UsersUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
         try:
-            self._users = msgspec.json.decode(data, type=_File).users
+            self._users = {**self._configured, **msgspec.json.decode(data, type=_File).users}
         except msgspec.DecodeError:
             raise UsersUnreadable(f"{self.path} is not a file of users") from None
         self._state = state

@@ -230,6 +230,18 @@ def certificate_ends(site: Site) -> Iterator[None]:
 
 
 @contextmanager
+def proxy_ends(site: Site) -> Iterator[None]:
+    def kill() -> None:
+        with Admin(site.main.address) as admin:
+            pid = admin.describe_broker()["proxy"]["pid"]
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+    with repeated(kill, 0.2):
+        yield
+
+
+@contextmanager
 def killed(site: Site) -> Iterator[None]:
     site.main.kill()
     yield
@@ -296,6 +308,7 @@ OF_OTHERS: Final = (
     Scene("the operator drains the broker", (("BrokerNotReady", "main", ""),), draining),
     Scene("a reload with an error", (("ReloadFailed", "main", ""),), wrong_configuration),
     Scene("the certificate ends soon", (("CertificateEnds", "main", ""),), certificate_ends),
+    Scene("the proxy of the broker ends again and again", (("ProxyDown", "main", ""),), proxy_ends),
     Scene("the broker is killed", (("BrokerDown", "main", ""),), killed),
     Scene("the journal of offsets is damaged", (("RecoveryDamage", "main", ""),), journal_damaged),
 )

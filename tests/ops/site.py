@@ -59,6 +59,7 @@ class Site:
                 "REPUT_TRANSACTIONS__CHECK_INTERVAL": "2s",
                 "REPUT_TRANSACTIONS__CHECK_MAX": "1000",
                 "REPUT_TRANSACTIONS__TIMEOUT": "5s",
+                "REPUT_PROXY_PORT": "0",
                 "REPUT_TLS__MODE": "permissive",
                 "REPUT_TLS__CERT": str(self.certificate),
             },

@@ -38,8 +38,8 @@ def program(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    small = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB"}
-    with BrokerProcess(module_path / "store", environment=small) as process:
+    options = {"REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB", "REPUT_PROXY_PORT": "0"}
+    with BrokerProcess(module_path / "store", environment=options) as process:
         with Producer(process.address, group="metrics") as producer:
             producer.send_batch([Message("metered", b"x" * 100, tag="t") for _ in range(250)])
         yield process
@@ -66,6 +66,7 @@ def test_the_page_of_a_live_broker_keeps_to_the_catalogue(broker: BrokerProcess)
         "reput_pop_revive_due_seconds",
         "reput_tls_certificate_end_time_seconds",
         "reput_name_server_registered",
+        "reput_proxy_requests_total",
         "reput_name_server_registrations_total",
         "reput_replication_lag_bytes",
         "reput_replication_lag_seconds",

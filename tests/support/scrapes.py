@@ -16,7 +16,7 @@ from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic
+from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic, ProxyCounters
 from reput_broker.observe.exposition import MetricSpec
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import DelaySources, GroupSources, MetricsSources, PopSources
@@ -24,6 +24,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_broker.tables.topics import TopicConfigManager
+from reput_protocol.proxy_process import ProxyFigures
 from support.tenures import REPLICATION
 
 
@@ -72,6 +73,7 @@ def a_few_figures(tmp_path: Path) -> Iterator[MetricsSources]:
     delays = DelayStats()
     delays.waiting["orders"] += 1
     counters = Counters()
+    proxy = ProxyCounters(1, is_ready=True, figures=ProxyFigures([("SendMessage", "OK", 1)], sent=1))
     counters.name_servers["names:9876"] = NameServerTraffic()
     yield MetricsSources(
         BrokerConfig(),
@@ -81,6 +83,7 @@ def a_few_figures(tmp_path: Path) -> Iterator[MetricsSources]:
         offsets=offsets,
         store=fake_store(),
         groups=groups,
+        proxy=proxy,
         delays=DelaySources(delays, lambda: 0.0, lambda: 0),
         pop=PopSources(lambda: iter([(("billing", "orders"), 2)]), lambda: 0.0),
         replication=lambda: REPLICATION,

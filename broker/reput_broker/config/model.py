@@ -59,6 +59,7 @@ from reput_broker.config.value_types import (
     Networks,
     Port,
     PortChoice,
+    PortOrOff,
     checked_address,
 )
 from reput_protocol.errors import InvalidName
@@ -110,6 +111,10 @@ class BrokerConfig(Section):
     http_port: PortChoice = option("auto")
     """Port of metrics, health and status; auto: port + 2, a free one with port 0 (embedded: off). Different from
     RocketMQ's own 5557, so that both fit on one host."""
+    proxy_port: PortOrOff = option("off")
+    """Port, at host, of a proxy for RocketMQ 5's gRPC clients; off; 0 picks a free one. RocketMQ's is 8081. The proxy
+    is a process of its own, which the broker starts again when it ends, and ends with itself. Unless tls.mode is off,
+    its clients use TLS; with access.enabled they sign as users. It needs the extra grpc: pip install 'reput[grpc]'."""
     http_allowed_hosts: HostNames = option(())
     """Further host names that browsers may use; addresses, names without a dot and advertise always pass. Other names
     are refused with 421, so that no web page can read the broker by a name of its own that resolves to this machine.
@@ -334,6 +339,8 @@ def _listeners(config: BrokerConfig) -> list[_Listener]:
         if port is not None:
             host = config.http_host if key == "http_port" else config.host
             found.append(_Listener(key, host, port, getattr(config, key) == "auto"))
+    if isinstance(config.proxy_port, int):
+        found.append(_Listener("proxy_port", config.host, config.proxy_port, is_auto=False))
     return found
 
 

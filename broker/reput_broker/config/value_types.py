@@ -85,6 +85,12 @@ def _to_port_choice(value: object) -> int | str:
     raise ValueError(f'a port from 0 to 65535, "auto" or "off" is needed, not {value!r}')
 
 
+def _to_port_or_off(value: object) -> int | str:
+    if value == "off" or (isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535):
+        return value
+    raise ValueError(f'a port from 0 to 65535 or "off" is needed, not {value!r}')
+
+
 def _to_host_names(value: object) -> tuple[str, ...]:
     names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(
@@ -240,6 +246,7 @@ Addresses = Annotated[tuple[str, ...], BeforeValidator(_to_addresses)]
 """Addresses, written as a list or, as in RocketMQ, with semicolons or commas between them; duplicates are dropped."""
 
 PortChoice = Annotated[int | str, PlainValidator(_to_port_choice)]
+PortOrOff = Annotated[int | str, PlainValidator(_to_port_or_off)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 

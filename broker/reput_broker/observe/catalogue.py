@@ -45,6 +45,7 @@ from reput_broker.observe.counters import (
     ROLES,
     TRANSACTION_RESULTS,
     Histogram,
+    ProxyCounters,
     merged,
     topic_kind,
 )
@@ -90,6 +91,11 @@ def _of_master(read: Callable[[MasterFigures], Found]) -> Callable[[Scrape], Fou
 def _of_slave(read: Callable[[SlaveFigures], Found]) -> Callable[[Scrape], Found]:
     """Return a reading of a slave."""
     return lambda scrape: None if (f := scrape.replication) is None or f.slave is None else read(f.slave)
+
+
+def _of_proxy(read: Callable[[ProxyCounters], Found]) -> Callable[[Scrape], Found]:
+    """Return a reading of the proxy, if the configuration has one."""
+    return lambda scrape: None if scrape.sources.proxy is None else read(scrape.sources.proxy)
 
 
 def _one_of(values: type[BrokerState] | type[DiskLevel] | Labels, current: str) -> Mapping[str, int]:
@@ -789,6 +795,49 @@ _tls.gauge(
     lambda s: int(s.sources.tls is None or s.sources.tls.reload_ok),
 )
 
+_proxy = Section("Proxy of proxy_port")
+_proxy.gauge(
+    "reput_proxy_ready", "1 while the proxy serves gRPC clients.", _of_proxy(lambda p: int(p.is_ready))
+)
+_proxy.counter(
+    "reput_proxy_starts_total", "Starts of its process: one, unless it ends.", _of_proxy(lambda p: p.starts)
+)
+_proxy.counter(
+    "reput_proxy_requests_total",
+    "Requests that were answered, by method and code.",
+    _of_proxy(lambda p: (((method, code), count) for method, code, count in p.figures.requests)),
+    method=ANY,
+    code=ANY,
+)
+_proxy.counter(
+    "reput_proxy_sent_messages_total",
+    "Messages that brokers have stored.",
+    _of_proxy(lambda p: p.figures.sent),
+)
+_proxy.counter(
+    "reput_proxy_received_messages_total",
+    "Messages that clients have received.",
+    _of_proxy(lambda p: p.figures.received),
+)
+_proxy.counter(
+    "reput_proxy_acknowledged_messages_total",
+    "Messages that clients acknowledged.",
+    _of_proxy(lambda p: p.figures.acknowledged),
+)
+_proxy.gauge(
+    "reput_proxy_clients", "Telemetry streams that are open.", _of_proxy(lambda p: p.figures.clients)
+)
+_proxy.gauge(
+    "reput_proxy_waiting_receives",
+    "Receives and pulls that wait for messages.",
+    _of_proxy(lambda p: p.figures.waiting_receives),
+)
+_proxy.gauge(
+    "reput_proxy_held_messages",
+    "Messages of push consumers, whose invisible times are renewed.",
+    _of_proxy(lambda p: p.figures.held_messages),
+)
+
 METRICS: dict[str, MetricSpec] = by_name(
     (
         _process,
@@ -803,5 +852,6 @@ METRICS: dict[str, MetricSpec] = by_name(
         _queues,
         _limits,
         _tls,
+        _proxy,
     )
 )

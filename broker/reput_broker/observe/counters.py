@@ -12,11 +12,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from reput_protocol.proxy_process import ProxyFigures
 
 REPLY_RESULTS = ("delivered", "no_requester", "not_taken")
 KINDS = ("normal", "ordered", "delayed", "transactional", "retry", "dlq")
@@ -259,6 +261,15 @@ class NameServerTraffic:
     def __init__(self) -> None:
         self.is_registered = False
         self.registrations = dict.fromkeys(REGISTRATION_RESULTS, 0)
+
+
+@dataclass(slots=True)
+class ProxyCounters:
+    """The proxy of `proxy_port`: how often it was started, whether it serves, and what its process reports."""
+
+    starts: int = 0
+    is_ready: bool = False
+    figures: ProxyFigures = field(default_factory=ProxyFigures)
 
 
 class Counters:

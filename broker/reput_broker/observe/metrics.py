@@ -26,6 +26,7 @@ from reput_broker.observe.counters import (
     DelayStats,
     GroupTraffic,
     Histogram,
+    ProxyCounters,
     TopicTraffic,
     topic_kind,
 )
@@ -147,6 +148,8 @@ class MetricsSources:
     """Takes spans, if the configuration names a receiver for them."""
     tls: ServerTls | None = None
     """The certificates, if the configuration names some."""
+    proxy: ProxyCounters | None = None
+    """Those of the proxy, if the configuration has one."""
     held_pulls_bytes: Callable[[], int] = lambda: 0
     registered_brokers: Callable[[], int] = lambda: 0
     recovery_duration_s: float = 0.0

@@ -93,11 +93,17 @@ def test_the_patch_adds_tls_to_the_pod() -> None:
 
 
 def test_the_pod_fits_the_image() -> None:
+    given = {each["name"]: each["value"] for each in BROKER["env"] if "value" in each}
     config = load_config(
-        ROOT / "conf" / "container.toml", {"REPUT_ADVERTISE": "reput-0.reput-pods.x.svc:10911"}, {}
+        ROOT / "conf" / "container.toml", {**given, "REPUT_ADVERTISE": "reput-0.reput-pods.x.svc:10911"}, {}
     )
     ports = {port["name"]: port["containerPort"] for port in BROKER["ports"]}
-    assert ports == {"broker": config.port, "names": config.port_to_open("name_port"), "http": 10913}
+    assert ports == {
+        "broker": config.port,
+        "names": config.port_to_open("name_port"),
+        "http": 10913,
+        "grpc": config.proxy_port,
+    }
     assert BROKER["volumeMounts"][0]["mountPath"] == str(config.data_dir)
     assert POD["terminationGracePeriodSeconds"] > config.shutdown_grace + 10
     image = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -1,0 +1,149 @@
+"""A proxy that its broker has started: `python -m reput_proxy`, with a `ProxyTask` on stdin. See `proxy_process`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reput_client import TLS
+from reput_protocol.exit_codes import ExitCode
+from reput_protocol.proxy_process import (
+    DRAIN,
+    FIGURES_S,
+    ProxyFigures,
+    ProxyLog,
+    ProxyReady,
+    ProxyReport,
+    ProxyTask,
+)
+from reput_proxy.http import code_name
+from reput_proxy.log import write_log
+from reput_proxy.proxy import Proxy
+from reput_proxy.server import ProxyOptions, serving
+from reput_proxy.upstream import BrokerOptions
+from reput_proxy.users import UsersUnreadable
+
+
+@dataclass(frozen=True)
+class _OwnBroker(TLS):
+    """Trusts the certificate of `pin` alone, under any name: the broker that has started this process shows it."""
+
+    pin: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        end = "-----END CERTIFICATE-----\n"
+        try:
+            context.load_verify_locations(
+                cadata=Path(self.pin).read_text("ascii", "replace").partition(end)[0] + end
+            )
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key, password="")
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(f"{self.pin}: {error}") from error
+        return context
+
+
+def _tls(task: ProxyTask) -> TLS | None:
+    """Return how connections to the broker are encrypted."""
+    if not task.server_tls:
+        return None
+    cert, key = task.server_cert or None, task.server_key or None
+    if task.server_pin:
+        return _OwnBroker(cert=cert, key=key, pin=task.server_pin)
+    return TLS(ca=task.server_ca or None, cert=cert, key=key, server_name=task.server_name or None)
+
+
+def _options(task: ProxyTask) -> ProxyOptions:
+    def path(name: str) -> Path | None:
+        return Path(name) if name else None
+
+    return ProxyOptions(
+        brokers=BrokerOptions(task.server, _tls(task), task.ack),
+        host=task.host,
+        port=task.port,
+        tls_cert=path(task.tls_cert),
+        tls_key=path(task.tls_key),
+        tls_client_ca=path(task.tls_client_ca),
+        users=None if task.users is None else Path(task.users),
+        configured_users=task.configured_users,
+    )
+
+
+def _tell(report: ProxyReport) -> None:
+    """Write a line to the broker. A broker that is gone ends the process, by its stdin."""
+    try:
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.buffer.flush()
+    except OSError:
+        os._exit(ExitCode.FAILED)
+
+
+def _log(level: str, event: str, facts: dict[str, Any]) -> None:
+    _tell(ProxyLog(level, event, facts))
+
+
+def _figures(proxy: Proxy) -> ProxyFigures:
+    counters = proxy.counters
+    return ProxyFigures(
+        [(method, code_name(code), count) for (method, code), count in counters.requests.items()],
+        counters.sent,
+        counters.received,
+        counters.acknowledged,
+        len(proxy.clients),
+        proxy.receives,
+        len(proxy.renewals),
+    )
+
+
+async def _serve(task: ProxyTask) -> None:
+    loop, draining = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, draining.set)  # of a service manager that ends the broker too
+    orders = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    listening = asyncio.ensure_future(_obey(orders, draining))
+    async with serving(_options(task), drain_s=task.drain_s) as running:
+        _tell(ProxyReady(running.address))
+        while not draining.is_set():
+            _tell(_figures(running.proxy))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(draining.wait(), FIGURES_S)
+    listening.cancel()
+
+
+async def _obey(orders: asyncio.StreamReader, draining: asyncio.Event) -> None:
+    """Note what the broker says, and end the process when the broker is gone."""
+    while line := await orders.readline():
+        if line == DRAIN:
+            draining.set()
+    os._exit(ExitCode.FAILED)  # its port is free at once, for the proxy of the next broker
+
+
+def main() -> int:
+    """Serve as the line on stdin says, and return the exit code."""
+    write_log(_log)
+    # Byte by byte: what follows the line is for the event loop.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as orders:
+        task = msgspec.json.decode(orders.readline(), type=ProxyTask)
+    try:
+        asyncio.run(_serve(task))
+    except (OSError, ValueError, UsersUnreadable) as error:
+        _log("error", "proxy_failed", {"error": str(error)})
+        return ExitCode.FAILED
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The process of a broker's proxy: what it is told, how it is started again and ended. The processes are small ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from reput_broker import BrokerConfig
+from reput_broker.compose import proxy_process
+from reput_broker.compose.proxy_process import ProxyProcess, proxy_task
+from reput_broker.config.errors import ConfigError
+from reput_broker.observe.counters import ProxyCounters
+from reput_broker.observe.health import Health
+from reput_protocol.codes import AckLevel
+from reput_protocol.proxy_process import ProxyTask
+
+TASK = ProxyTask(server="127.0.0.1:10911", host="127.0.0.1", port=8081, drain_s=1.0)
+READY = """
+import sys
+task = sys.stdin.readline()
+print('{"type":"ready","address":"127.0.0.1:8081"}', flush=True)
+print('{"type":"figures","sent":7,"requests":[["SendMessage","OK",7]]}', flush=True)
+"""
+DRAINS = READY + "sys.exit(0 if sys.stdin.readline() == 'drain\\n' else 1)"
+STAYS = READY + "import time; time.sleep(600)"
+
+
+class Watched:
+    """A proxy process and what it has reported."""
+
+    def __init__(self, program: str) -> None:
+        self.counters, self.health = ProxyCounters(), Health()
+        self.process = ProxyProcess(TASK, self.counters, self.health, [sys.executable, "-c", program])
+
+    @property
+    def check(self) -> tuple[bool, str]:
+        found = self.health.checks["proxy"]
+        return found.ok, found.detail
+
+    async def wait_ready(self) -> None:
+        with trio.fail_after(60):
+            while not self.counters.figures.sent:
+                await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(program: str) -> AsyncIterator[Watched]:
+    watched = Watched(program)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watched.process.run)
+        yield watched
+        nursery.cancel_scope.cancel()
+
+
+def task_of(**options: Any) -> ProxyTask:
+    return proxy_task(BrokerConfig.model_validate({"proxy_port": 8081, **options}), "127.0.0.1:10911", 8081)
+
+
+@pytest.mark.trio
+async def test_it_shows_what_the_process_reports_and_ends_it_by_its_drain() -> None:
+    async with running(DRAINS) as watched:
+        assert watched.check == (False, "it starts")
+        await watched.wait_ready()
+        assert watched.check == (True, "127.0.0.1:8081")
+        assert watched.counters.is_ready
+        assert watched.counters.figures.requests == [("SendMessage", "OK", 7)]
+        await watched.process.stop()
+        assert watched.counters.starts == 1
+        assert not watched.counters.is_ready
+
+
+@pytest.mark.trio
+async def test_a_process_that_does_not_drain_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_process, "_END_S", 0.0)
+    monkeypatch.setattr(proxy_process, "_DRAIN_S", 0.0)
+    async with running(STAYS) as watched:
+        await watched.wait_ready()
+        with trio.fail_after(60):
+            await watched.process.stop()
+        assert watched.process.status()["pid"] is None
+
+
+@pytest.mark.trio
+async def test_a_process_that_hangs_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_process, "_SILENT_S", 0.2)
+    monkeypatch.setattr(proxy_process, "_END_S", 0.0)
+    monkeypatch.setattr(proxy_process, "_PAUSE_S", 0.0)
+    async with running(STAYS) as watched:
+        with trio.fail_after(60):
+            while watched.counters.starts < 3:
+                await trio.sleep(0.01)
+
+
+@pytest.mark.trio
+async def test_a_stop_between_two_processes_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_process, "_PAUSE_S", 600.0)
+    async with running("import sys; sys.exit(3)") as watched:
+        with trio.fail_after(60):
+            while watched.check[1] != "it ended with 3; the log says why":
+                await trio.sleep(0.01)
+        with trio.fail_after(10):
+            await watched.process.stop()
+
+
+@pytest.mark.trio
+async def test_pauses_between_starts_grow_and_shrink_after_a_steady_run(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[float] = []
+    lasts = [0.0] * 7 + [60.0, 0.0]
+
+    async def run_one(_: ProxyProcess) -> int:
+        starts.append(trio.current_time())
+        await trio.sleep(lasts[len(starts) - 1])
+        if len(starts) == len(lasts):
+            await trio.sleep_forever()
+        return 1
+
+    monkeypatch.setattr(ProxyProcess, "_run_one", run_one)
+    async with running(""):
+        await trio.sleep(1000)
+    pauses = [after - before - last for before, after, last in zip(starts, starts[1:], lasts, strict=False)]
+    assert pauses == pytest.approx([1, 2, 4, 8, 16, 30, 30, 1])
+
+
+def test_it_connects_to_its_broker_or_to_the_name_servers() -> None:
+    assert task_of().server == "127.0.0.1:10911"
+    assert task_of(name_servers=["names1:9876", "names2:9876"], advertise="a:10911").server == (
+        "names1:9876,names2:9876"
+    )
+
+
+def test_messages_are_copied_where_the_broker_has_copies() -> None:
+    assert task_of().ack is AckLevel.FLUSHED
+    assert task_of(ha={"in_sync_replicas": 2}).ack is AckLevel.REPLICATED
+    assert task_of(ha={"role": "SYNC_MASTER"}).ack is AckLevel.REPLICATED
+
+
+def test_tls_to_the_broker_follows_the_broker(tmp_path: Path) -> None:
+    cert, ca = str(tmp_path / "cert.pem"), str(tmp_path / "ca.pem")
+    plain = task_of()
+    assert (plain.server_tls, plain.tls_cert) == (False, "")
+    permissive = task_of(tls={"mode": "permissive", "cert": cert})
+    assert (permissive.server_tls, permissive.tls_cert, permissive.tls_client_ca) == (False, cert, "")
+    alone = task_of(tls={"mode": "required", "cert": cert, "ca": ca, "client_cert": "required"})
+    assert (alone.server_tls, alone.server_pin, alone.server_ca, alone.tls_client_ca) == (True, cert, "", ca)
+    cluster = task_of(advertise="a:10911", tls={"mode": "required", "cert": cert, "ca": ca, "connect": True})
+    assert (cluster.server, cluster.server_tls) == ("a:10911", True)
+    assert (cluster.server_pin, cluster.server_ca) == ("", ca)
+
+
+def test_its_drain_is_within_the_grace_of_the_broker() -> None:
+    assert task_of().drain_s == 10.0
+    assert task_of(shutdown_grace="4s").drain_s == 4.0
+
+
+@pytest.mark.parametrize("port", ["auto", "8081", -1, 65536, True])
+def test_other_ports_are_refused(port: object) -> None:
+    with pytest.raises(ConfigError, match="proxy_port"):
+        BrokerConfig(proxy_port=port)
+
+
+def test_its_port_is_no_other_listeners() -> None:
+    with pytest.raises(ConfigError, match="proxy_port"):
+        BrokerConfig(proxy_port=10911)
