@@ -1,6 +1,7 @@
 # The stage `build` has a C compiler and makes a wheel; the last stage has only a virtual environment with the pinned
-# requirements and that wheel. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts no children.
-# It needs no capability and writes only to /var/lib/reput, so the root file system can be read-only.
+# requirements and that wheel. The broker is PID 1, runs as 10001:10001, handles SIGTERM itself and starts no children
+# but the proxy of proxy_port. It needs no capability and writes only to /var/lib/reput, so the root file system can be
+# read-only.
 #
 # `--target spark` makes another image for the jobs of `reput pipeline`, with the extra `spark` and a Java runtime. It
 # has no broker configuration; archives are in /archive, and Spark needs a /tmp whose files may be executed.
@@ -25,6 +26,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY broker broker
 COPY client client
+COPY proxy proxy
 COPY pipeline pipeline
 COPY cli cli
 COPY docker-compose.yml ./
@@ -85,7 +87,8 @@ VOLUME /var/lib/reput
 ENV REPUT_USER=admin \
     REPUT_SECRET_FILE=/var/lib/reput/access/admin.secret \
     REPUT_DATA_DIR=/var/lib/reput
-# Clients of every kind, RocketMQ's name service port, and HTTP: metrics, health, status.
-EXPOSE 10911 9876 10909 10912 10913
+# Clients of every kind, RocketMQ's name service port, HTTP (metrics, health, status), and gRPC clients, if there is a
+# proxy.
+EXPOSE 10911 9876 10909 10912 10913 8081
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["reput", "health"]
 CMD ["serve", "-c", "/etc/reput/broker.toml"]

@@ -17,11 +17,10 @@ import yaml
 
 MEMBERS = ("reput-0", "reput-1", "reput-2")
 CLUSTER = ("etcd", "namesrv", *MEMBERS)
-SERVICES = ("reput", "proxy", "proxy-topic", "spark", *CLUSTER, "prometheus", "grafana")
+SERVICES = ("reput", "proxy", "spark", *CLUSTER, "prometheus", "grafana")
 SERVICE_KEYS = frozenset(
     {"build", "cap_drop", "command", "depends_on", "environment", "healthcheck", "image", "init"}
     | {
-        "network_mode",
         "networks",
         "ports",
         "profiles",
@@ -47,7 +46,6 @@ DATA_VOLUMES = {
 DEPENDENCIES = {
     "spark": ("reput",),
     "proxy": ("reput",),
-    "proxy-topic": ("reput",),
     **dict.fromkeys(MEMBERS, ("etcd", "namesrv")),
     "prometheus": ("reput",),
     "grafana": ("prometheus",),
@@ -55,7 +53,6 @@ DEPENDENCIES = {
 PROFILES = {
     "spark": ["spark"],
     "proxy": ["proxy"],
-    "proxy-topic": ["proxy"],
     "prometheus": ["monitoring"],
     "grafana": ["monitoring"],
     **{name: ["cluster"] for name in CLUSTER},

@@ -46,6 +46,7 @@ from stand_in_base import make_stand_in
 REPOSITORY = Path(__file__).resolve().parents[1]
 DIRECTORY = REPOSITORY / "build" / "image-check"
 PORTS = {"port": 10911, "name_port": 9876, "fast_port": 10909, "ha_port": 10912, "http_port": 10913}
+PROXY_PORT = 8081
 READY_DEADLINE_S = 60.0
 SECURE = "/etc/reput/secure"
 BODIES = [f"message {number} ".encode() * 50 for number in range(200)]
@@ -325,7 +326,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     }
     wrong = {name: config.get(name) for name, value in expected.items() if config.get(name) != value}
     if {port.split("/")[0] for port in config.get("ExposedPorts", {})} != {
-        str(port) for port in PORTS.values()
+        str(port) for port in (*PORTS.values(), PROXY_PORT)
     }:
         wrong["ExposedPorts"] = config.get("ExposedPorts")
     if (config.get("Healthcheck") or {}).get("Test") != ["CMD", "reput", "health"]:

@@ -10,10 +10,12 @@ import yaml
 
 from compose_rules import MEMBERS, compose_problems, merged
 from image_check import base_image
+from reput_broker.access.opening import user_file_of
 from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
 from reput_broker.name_server import DEFAULTS as NAME_SERVER_DEFAULTS
 from reput_broker.name_server import check_options
+from reput_cli.proxy import command as proxy
 from reput_pipeline.jobs.archive import command
 from reput_pipeline.spark.session import DEFAULTS, LOCAL_DEFAULTS
 
@@ -58,7 +60,6 @@ def test_the_image_and_the_compose_file_advertise_nothing() -> None:
         ("context: .", "context: ..", "spark: it is built from .., not from the repository"),
         ("- archive-data:/archive", "- archive-data:/data", "spark: /archive is in no named volume"),
         ("profiles: [proxy]", "profiles: [grpc]", "proxy: its profiles are ['grpc'], not ['proxy']"),
-        ("image: apache/rocketmq:5.3.3", "image: apache/rocketmq", "proxy: its image has no exact version"),
         ('["/tmp:exec"]', '["/var/tmp"]', "spark: it has no tmpfs on /tmp"),
         ("  grafana:", "  graphs:", "service 'grafana' is missing"),
         ("profiles: [monitoring]", "profiles: [m]", "prometheus: its profiles are ['m'], not ['monitoring']"),
@@ -172,19 +173,33 @@ def test_grafana_has_no_account_with_a_known_password() -> None:
     assert own.items() <= merged(plain, override)["services"]["grafana"]["environment"].items()
 
 
-def test_the_proxy_starts_when_the_brokers_own_container_has_created_its_topic() -> None:
+def proxy_options(services: dict[str, Any]) -> dict[str, Any]:
+    """Return what the proxy of a compose file is started with; a wrong option raises."""
+    verb, *arguments = services["proxy"]["command"]
+    assert verb == "proxy"
+    with proxy.make_context("proxy", arguments) as context:
+        return context.params
+
+
+def test_the_proxy_is_ours_and_its_health_is_that_of_its_http_port() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"]
-    assert services["proxy-topic"]["network_mode"] == "service:reput"
-    assert services["proxy-topic"]["restart"] == "no"
-    assert services["proxy"]["depends_on"]["proxy-topic"] == {"condition": "service_completed_successfully"}
+    given = proxy_options(services)
+    assert (given["host"], given["port"], given["users"]) == ("0.0.0.0", 8081, None)
+    assert services["proxy"]["image"] == services["reput"]["image"]
+    assert services["proxy"]["healthcheck"]["test"][-1] == f"http://127.0.0.1:{given['http_port']}/readyz"
 
 
-def test_with_tls_the_proxy_and_its_topic_only_add_what_they_need() -> None:
-    plain, override = (yaml.safe_load(path.read_text())["services"] for path in (COMPOSE, WITH_TLS))
-    settings = ["-pc", "/etc/reput/secure/rmq-proxy.json"]
-    assert override["proxy"]["command"] == plain["proxy"]["command"] + settings
-    authority = "--tls-ca=/etc/reput/secure/ca.pem"
-    assert override["proxy-topic"]["command"] == [*plain["proxy-topic"]["command"], authority]
+def test_with_tls_clients_of_the_proxy_use_tls_and_sign_as_users_of_the_broker() -> None:
+    plain, override = (yaml.safe_load(path.read_text()) for path in (COMPOSE, WITH_TLS))
+    services = merged(plain, override)["services"]
+    given, before = proxy_options(services), proxy_options(plain["services"])
+    added = {"tls_ca", "listen_tls_cert", "listen_tls_key", "users"}
+    assert {name for name in given if given[name] != before[name]} == added
+    [volume] = [each for each in services["proxy"]["volumes"] if each.startswith("reput-data:")]
+    _, directory, mode = volume.split(":")
+    broker = load_config(REPOSITORY / "conf" / "container.toml", {})
+    assert mode == "ro"
+    assert str(given["users"]).replace(directory, str(broker.data_dir), 1) == str(user_file_of(broker).path)
 
 
 def test_with_tls_the_job_and_prometheus_only_add_what_they_need() -> None:
