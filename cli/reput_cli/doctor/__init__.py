@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from reput_cli.doctor import broker, cluster, container, group, store
+from reput_cli.doctor import broker, cluster, container, group, proxy, store
 
 
 class _BrokerByDefault(click.Group):
@@ -27,5 +27,5 @@ def command() -> None:
     """
 
 
-for _module in (broker, group, cluster, store, container):
+for _module in (broker, group, cluster, proxy, store, container):
     command.add_command(_module.command)

@@ -67,6 +67,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
                 "delayed messages": lambda: check_delays(status),
                 "transactions": lambda: check_transactions(status),
                 "name server": lambda: check_name_servers(status),
+                "proxy": lambda: check_proxy(status),
                 "groups": lambda: [check_groups(admin.list_groups())],
                 "dead letters": lambda: [check_dead_letters(admin)],
             }
@@ -209,6 +210,7 @@ _NEXT = {
     "index": "messages are stored; free space, then the index is completed",
     "tables": "check the disk of the data directory",
     "replication": "reput doctor cluster",
+    "proxy": "the last events of the proxy in the broker's log, then reput doctor proxy",
 }
 
 
@@ -351,6 +353,22 @@ def check_name_servers(status: Mapping[str, Any]) -> Iterator[Finding]:
                 + address
                 + "; the option name_servers has its address",
             )
+
+
+def check_proxy(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check that the proxy of proxy_port stays up; one that is not ready is a fault of the broker's state."""
+    proxy = status.get("proxy")
+    if not proxy or not proxy["ready"]:
+        return
+    if proxy["starts"] > 1:
+        yield warning(
+            "proxy",
+            f"its process has ended {counted(proxy['starts'] - 1, 'time')} since the broker's start",
+            "the event proxy_ended has its exit code; -9 is a kill, mostly for lack of memory",
+            "the broker's log, and dmesg on its machine",
+        )
+    else:
+        yield ok("proxy", f"serves gRPC clients at port {proxy['port']}")
 
 
 def check_groups(groups: list[GroupSummary]) -> Finding:
