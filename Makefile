@@ -67,7 +67,7 @@ NEEDS_spark := $(SPARK)
 PROXIES := apache
 # `make soak KIND=...`: each is tests/KIND/run.py, where `-` is `_`. Variables become options of their names.
 SOAKS := cluster-faults crash faults filters fuzz fuzz-kernel histories hostile ops outages pipeline-faults round-trip \
-	scan simulation sweep
+	proxy-faults scan simulation sweep
 OPTIONS = $(foreach name,CASES IMAGES MESSAGES MINUTES ROUNDS SEED SEEDS,$(if $($(name)),--$(shell echo $(name) | \
 	tr A-Z a-z) $($(name))))
 one_of = $(or $(filter $(1),$(2)),$(error KIND is one of: $(2)))

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,9 +12,10 @@ import grpc
 import pytest
 
 from reput_proxy import messaging_pb2 as pb
-from support.broker_process import BrokerProcess, free_port
+from support.broker_process import BrokerProcess
 from support.cluster_of_three import ClusterOfThree
 from support.grpc_client import Code, GrpcClient, client_of, message
+from support.proxy_process import ProxyProcess, running_proxy
 from support.waiting import until, wait_until
 
 pytestmark = pytest.mark.process
@@ -26,51 +23,6 @@ pytestmark = pytest.mark.process
 KILLS = 4
 FAILOVERS = 2
 SENDERS = 4
-
-
-class ProxyProcess:
-    """One process; `log` is what it has written."""
-
-    def __init__(self, directory: Path, server: str, *arguments: str) -> None:
-        self.port, self.http_port = free_port(), free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self._log = directory / "proxy.log"
-        ports = ["--port", str(self.port), "--http-port", str(self.http_port)]
-        self._command = [sys.executable, "-m", "reput_cli", "proxy", "--server", server, *ports, *arguments]
-        self.start()
-
-    def start(self) -> None:
-        """Start the process, again after it has ended."""
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def page(self, path: str) -> tuple[int, str]:
-        """Return a page; the status is 0 while the proxy does not listen."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
-
-    def wait_ready(self) -> None:
-        wait_until(lambda: self.page("/readyz")[0] == 200, what=lambda: self.log)
-
-
-@contextmanager
-def running(directory: Path, server: str, *arguments: str) -> Iterator[ProxyProcess]:
-    proxy = ProxyProcess(directory, server, *arguments)
-    try:
-        yield proxy
-    finally:
-        proxy.process.kill()
-        proxy.process.wait()
 
 
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
@@ -90,7 +42,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         broker.wait_ready()
         address_file = tmp_path / "address"
-        with running(tmp_path, broker.address, "--address-file", str(address_file)) as proxy:
+        with running_proxy(tmp_path, broker.address, "--address-file", str(address_file)) as proxy:
             proxy.wait_ready()
             assert address_file.read_text() == proxy.address
             assert proxy.page("/healthz") == (200, "ok\n")
@@ -103,7 +55,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
 
 def test_it_is_not_ready_without_a_broker_and_becomes_ready(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path / "data")
-    with running(tmp_path, broker.address) as proxy:
+    with running_proxy(tmp_path, broker.address) as proxy:
         wait_until(lambda: proxy.page("/readyz")[0] == 503, what=lambda: proxy.log)
         with broker:
             broker.wait_ready()
@@ -120,7 +72,7 @@ def test_it_is_not_ready_without_a_broker_and_becomes_ready(tmp_path: Path) -> N
     ],
 )
 def test_a_mistake_ends_it_with_a_text(tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:
-    with running(tmp_path, "127.0.0.1:1", *arguments) as proxy:
+    with running_proxy(tmp_path, "127.0.0.1:1", *arguments) as proxy:
         assert proxy.process.wait(30) != 0
         assert error in proxy.log
         assert "Traceback" not in proxy.log
@@ -211,7 +163,7 @@ def test_nothing_acknowledged_is_lost_while_the_broker_is_killed(tmp_path: Path)
             broker.start()
             broker.wait_ready()
 
-        with running(tmp_path, broker.address) as proxy:
+        with running_proxy(tmp_path, broker.address) as proxy:
             proxy.wait_ready()
             asyncio.run(Load(proxy.address).run(kill, KILLS))
             assert "Traceback" not in proxy.log
@@ -221,12 +173,11 @@ def test_nothing_acknowledged_is_lost_while_the_broker_is_killed(tmp_path: Path)
 def test_nothing_acknowledged_is_lost_while_the_proxy_is_killed(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data") as broker:
         broker.wait_ready()
-        with running(tmp_path, broker.address) as proxy:
+        with running_proxy(tmp_path, broker.address) as proxy:
             proxy.wait_ready()
 
             def kill() -> None:
-                proxy.process.kill()
-                proxy.process.wait()
+                proxy.kill()
                 proxy.start()
                 proxy.wait_ready()
 
@@ -246,7 +197,7 @@ def test_nothing_acknowledged_is_lost_in_a_failover(tmp_path: Path) -> None:
             cluster.brokers[old].start()
             cluster.brokers[old].wait_ready()
 
-        with running(tmp_path, ",".join(cluster.addresses), "--ack", "replicated") as proxy:
+        with running_proxy(tmp_path, ",".join(cluster.addresses), "--ack", "replicated") as proxy:
             proxy.wait_ready()
             asyncio.run(Load(proxy.address).run(kill, FAILOVERS))
             assert "Traceback" not in proxy.log
