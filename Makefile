@@ -49,7 +49,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 	&& build/uv/bin/python -m pip install --quiet uv; };
 
 # `make bench KIND=...` measures: these are in benchmarks/KIND.py but for those that say their programs.
-BENCHES := console delay filters groups lakehouse libraries memory peers replication scaling security spark stalls store verify
+BENCHES := console delay filters groups lakehouse libraries memory peers proxy replication scaling security spark stalls store verify
 BENCH_memory := idle_clients many_queues
 BENCH_peers := peers_run
 BENCH_spark := spark_run
@@ -61,6 +61,7 @@ DEMO_spark := pipeline_demo.py
 # What kinds of these need besides; the others need $(RUN).
 NEEDS_lakehouse := $(DEV)
 NEEDS_peers := $(COLUMNS)
+NEEDS_proxy := $(DEV)
 NEEDS_replication := $(SERVICE)
 NEEDS_spark := $(SPARK)
 # `make proxy KIND=...`; without KIND, Reput's.

@@ -18,10 +18,8 @@ from support.broker_process import free_port
 VERSION = "5.3.3"
 _STARTS_MAX = 3
 
+_SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _JVM = (
-    "-Xmx512m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-Duser.home=.",
     "-Djava.io.tmpdir=.",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -29,9 +27,16 @@ _JVM = (
 )
 
 
-def command() -> list[str]:
+def command(jvm: Sequence[str] = _SMALL) -> list[str]:
     """What starts the proxy, before its arguments, built if need be; see `built_classpath` for its errors."""
-    return ["java", *_JVM, "-cp", building.java("proxy", VERSION), "org.apache.rocketmq.proxy.ProxyStartup"]
+    return [
+        "java",
+        *jvm,
+        *_JVM,
+        "-cp",
+        building.java("proxy", VERSION),
+        "org.apache.rocketmq.proxy.ProxyStartup",
+    ]
 
 
 def signing_as(user: str, secret: str) -> dict[str, object]:
@@ -109,6 +114,11 @@ class Proxy:
         status = self._process.wait()
         raise ClientFailed(f"the proxy ended with {status}\n{self._tail()}")
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def kill(self) -> None:
         """End the process with SIGKILL."""
         self._process.kill()
@@ -142,6 +152,7 @@ def apache_proxy(
     settings: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     port: int | None = None,
+    jvm: Sequence[str] = _SMALL,
 ) -> Proxy:
     """Return a process of RocketMQ's proxy in cluster mode; see `Proxy` for its errors.
 
@@ -151,6 +162,7 @@ def apache_proxy(
         settings: more of the proxy's configuration.
         environment: more variables of the process.
         port: for gRPC clients; a free one by default.
+        jvm: options of the virtual machine.
     """
     (home / "conf").mkdir(parents=True, mode=0o700)
     port = port or free_port()
@@ -176,4 +188,4 @@ def apache_proxy(
         **(environment or {}),
     }
     # It ends if its first request is not answered within 3 s, its own TLS handshake included.
-    return Proxy([*command(), "-pc", str(configuration)], home, variables, port, _STARTS_MAX)
+    return Proxy([*command(jvm), "-pc", str(configuration)], home, variables, port, _STARTS_MAX)

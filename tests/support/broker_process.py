@@ -180,7 +180,11 @@ class BrokerProcess:
 
     def __enter__(self) -> BrokerProcess:
         self.start()
-        self.wait_ready()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(

@@ -117,17 +117,15 @@ def _receive(consumer: Any, listener: Listener) -> None:
     """Handle what a simple consumer receives, until it has ended."""
     while consumer.is_running:
         try:
-            received = consumer.receive(16, 60) or ()
+            for message in consumer.receive(16, 60) or ():
+                if listener.consume(message) == rocketmq.ConsumeResult.SUCCESS:
+                    consumer.ack(message)
+                else:
+                    consumer.change_invisible_duration(message, 1)
         except Exception as error:
-            # The first time, if the proxy does not have the consumer's settings yet.
+            # The first time, if the proxy does not have the consumer's settings yet; later, if the proxy is away.
             print(repr(error), file=sys.stderr)
             time.sleep(0.5)
-            continue
-        for message in received:
-            if listener.consume(message) == rocketmq.ConsumeResult.SUCCESS:
-                consumer.ack(message)
-            else:
-                consumer.change_invisible_duration(message, 1)
 
 
 def _message(request: dict[str, Any], fields: dict[str, Any]) -> Any:
