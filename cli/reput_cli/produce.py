@@ -33,7 +33,7 @@ from reput_protocol.record.message_fields import body_of
 _READ_BYTES = 1 << 16
 _BLOCK_BYTES = 16 << 10
 """A block must fit into one log file, which may be small."""
-_DELAYS = ("delay_s", "delay_level", "deliver_at")
+_SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority")
 
 
 @click.command()
@@ -60,6 +60,9 @@ _DELAYS = ("delay_s", "delay_level", "deliver_at")
     "--delay-level", type=click.IntRange(1, 18), help="Deliver after the delay of this RocketMQ level."
 )
 @click.option("--at", type=TIME, help="Deliver at this time: 2026-01-02T03:04:05Z.")
+@click.option(
+    "--priority", type=click.IntRange(0), help="Popped before lower ones in a topic of the type PRIORITY."
+)
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Send this file as one message.")
 @click.option(
     "--json",
@@ -82,6 +85,7 @@ def command(
     delay: float | None,
     delay_level: int | None,
     at: int | None,
+    priority: int | None,
     path: Path | None,
     as_json: bool,
 ) -> int:
@@ -99,7 +103,7 @@ def command(
             code=ExitCode.USAGE,
         )
     template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": parse_properties(properties)}
-    template |= {"delay_s": delay, "delay_level": delay_level}
+    template |= {"delay_s": delay, "delay_level": delay_level, "priority": priority}
     template["deliver_at"] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
     one = None
     if body is not None or path is not None:
@@ -243,7 +247,7 @@ def _message(topic: str, data: bytes, template: dict[str, Any], as_json: bool) -
             tag=fields.get("tag") or template["tag"],
             keys=[*template["keys"], *(fields.get("keys") or ())],
             properties={**template["properties"], **_own_properties(fields.get("properties") or {})},
-            **{name: template[name] for name in _DELAYS},
+            **{name: template[name] for name in _SENT_ALONE},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CommandFailed(

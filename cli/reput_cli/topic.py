@@ -20,6 +20,14 @@ _PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
 _PERMISSION_NAMES = {number & 6: name for name, number in _PERMISSIONS.items()}
 
 
+_type_option = click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"], case_sensitive=False),
+    help="What messages it is for: pops of PRIORITY begin with the highest priority; gRPC proxies check all of them.",
+)
+
+
 @click.group()
 def command() -> None:
     """List, describe, create, alter and delete topics."""
@@ -85,6 +93,7 @@ def describe(settings: Settings, topic: str) -> int:
 @click.argument("topic", type=TOPIC)
 @click.option("--queues", type=click.IntRange(1, 65_535), default=4, show_default=True)
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), default="rw", show_default=True)
+@_type_option
 @click.option(
     "--broker",
     "brokers",
@@ -93,7 +102,14 @@ def describe(settings: Settings, topic: str) -> int:
     help="Only on this broker; repeatable.  [default: all]",
 )
 @shared_options
-def create(settings: Settings, topic: str, queues: int, permission: str, brokers: tuple[str, ...]) -> int:
+def create(
+    settings: Settings,
+    topic: str,
+    queues: int,
+    permission: str,
+    message_type: str | None,
+    brokers: tuple[str, ...],
+) -> int:
     """Create TOPIC on every broker of the cluster; does nothing where it exists with these settings."""
     with settings.admin() as admin:
         _refuse_system(admin, topic)
@@ -106,12 +122,15 @@ def create(settings: Settings, topic: str, queues: int, permission: str, brokers
             (name, config)
             for name, config in there.items()
             if (config.read_queue_nums, config.perm & 6) != (queues, _PERMISSIONS[permission])
+            or message_type not in (None, config.message_type)
         ]
         if not other:
             missing = sorted(wanted - set(there))
             if missing:
                 perm = _PERMISSIONS[permission]
-                admin.create_topic(topic, queues=queues, perm=perm, brokers=missing)
+                admin.create_topic(
+                    topic, queues=queues, perm=perm, message_type=message_type, brokers=missing
+                )
             each = f" on each of {', '.join(missing)}" if len(missing) > 1 else ""
             Printer(settings).note(
                 f"topic {topic} created with {counted(queues, 'queue')}{each}"
@@ -122,8 +141,10 @@ def create(settings: Settings, topic: str, queues: int, permission: str, brokers
     name, existing = other[0]
     raise CommandFailed(
         f"topic {topic} exists with other settings" + (f" on broker {name}" if len(wanted) > 1 else ""),
-        reason=f"{counted(existing.read_queue_nums, 'queue')}, permission {_PERMISSION_NAMES[existing.perm & 6]}",
-        remedy=f"reput topic alter {topic} --queues {queues} --permission {permission}",
+        reason=f"{counted(existing.read_queue_nums, 'queue')}, permission {_PERMISSION_NAMES[existing.perm & 6]}, "
+        f"type {existing.message_type or 'not set'}",
+        remedy=f"reput topic alter {topic} --queues {queues} --permission {permission}"
+        + ("" if message_type is None else f" --type {message_type}"),
     )
 
 
@@ -131,11 +152,16 @@ def create(settings: Settings, topic: str, queues: int, permission: str, brokers
 @click.argument("topic", type=TOPIC)
 @click.option("--queues", type=click.IntRange(1, 65_535), help="New number of queues.")
 @click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="New permission.")
+@_type_option
 @shared_options
-def alter(settings: Settings, topic: str, queues: int | None, permission: str | None) -> int:
-    """Change the number of queues or the permission of TOPIC; its messages stay."""
-    if queues is None and permission is None:
-        raise CommandFailed("nothing to change", remedy="--queues N or --permission rw", code=ExitCode.USAGE)
+def alter(
+    settings: Settings, topic: str, queues: int | None, permission: str | None, message_type: str | None
+) -> int:
+    """Change the number of queues, the permission or the type of TOPIC; its messages stay."""
+    if queues is None and permission is None and message_type is None:
+        raise CommandFailed(
+            "nothing to change", remedy="--queues N, --permission rw or --type NORMAL", code=ExitCode.USAGE
+        )
     with settings.admin() as admin:
         _refuse_system(admin, topic)
         config = admin.topic_config(topic)
@@ -147,7 +173,7 @@ def alter(settings: Settings, topic: str, queues: int | None, permission: str | 
                 abort=True,
                 err=True,
             )
-        admin.create_topic(topic, queues=queues, perm=perm)
+        admin.create_topic(topic, queues=queues, perm=perm, message_type=message_type)
     Printer(settings).note(
         f"topic {topic} has {counted(queues, 'queue')}, permission {_PERMISSION_NAMES[perm & 6]}"
     )

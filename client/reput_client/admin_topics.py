@@ -16,6 +16,7 @@ from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.pull import FETCH_BYTES_MAX
 from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands.topic import (
+    MESSAGE_TYPE_ATTRIBUTE,
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
@@ -54,6 +55,7 @@ class TopicAdmin(AdminRequests):
         *,
         queues: int = 4,
         perm: int = Perm.READ_WRITE,
+        message_type: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
         """Create a topic, or change an existing one.
@@ -61,9 +63,18 @@ class TopicAdmin(AdminRequests):
         Args:
             queues: for writing and for reading, on each broker.
             perm: bits of `Perm`: 4 read, 2 write, 6 both.
+            message_type: what it is for: `NORMAL`, `FIFO`, `DELAY`, `TRANSACTION`, `PRIORITY` or `MIXED`; None: as
+                it is.
             brokers: names of brokers; without them, all.
         """
-        await self.alter_topic(topic, read_queues=queues, write_queues=queues, perm=perm, brokers=brokers)
+        await self.alter_topic(
+            topic,
+            read_queues=queues,
+            write_queues=queues,
+            perm=perm,
+            message_type=message_type,
+            brokers=brokers,
+        )
 
     async def alter_topic(
         self,
@@ -72,6 +83,7 @@ class TopicAdmin(AdminRequests):
         read_queues: int,
         write_queues: int,
         perm: int = Perm.READ_WRITE,
+        message_type: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
         """Set the numbers of queues for reading and writing separately, as needed to shrink a topic.
@@ -80,7 +92,8 @@ class TopicAdmin(AdminRequests):
         """
         if not (1 <= read_queues <= _QUEUES_MAX and 1 <= write_queues <= _QUEUES_MAX):
             raise ValueError(f"a topic has 1 to {_QUEUES_MAX} queues")
-        header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm)
+        attributes = None if message_type is None else f"+{MESSAGE_TYPE_ATTRIBUTE}={message_type}"
+        header = CreateTopicHeader(check_topic(topic), read_queues, write_queues, perm, attributes=attributes)
         ext = header.to_ext(_MSGPACK)
         await self._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create {topic}", brokers=brokers)
 

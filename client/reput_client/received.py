@@ -22,7 +22,7 @@ from reput_client.errors import (
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
-from reput_protocol.properties import SHARDING_KEY, decode_properties, find_property, split_keys
+from reput_protocol.properties import PRIORITY, SHARDING_KEY, decode_properties, find_property, split_keys
 from reput_protocol.record.compression import compression_method, inflate
 from reput_protocol.record.delays import moment_of
 from reput_protocol.record.head import born_host_in, store_host_in
@@ -252,6 +252,12 @@ class ReceivedMessage(Generic[V]):
     def ordering_key(self) -> str | None:
         """What its producer ordered it by (RocketMQ: sharding key, message group), or None."""
         return self.get_property(SHARDING_KEY)
+
+    @property
+    def priority(self) -> int | None:
+        """What its producer has given as priority; None without one that is valid."""
+        text = self.get_property(PRIORITY) or ""
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else None
 
     def get_property(self, name: str) -> str | None:
         """One property, or None; cheaper than `properties`."""

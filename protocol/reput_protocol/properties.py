@@ -75,6 +75,8 @@ DLQ_REASON: Final = "DLQ_REASON"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 SHARDING_KEY: Final = "__SHARDINGKEY"
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+"""0 or more; the highest is popped first (RocketMQ 5.4: MessageConst.PROPERTY_PRIORITY)."""
 CRC32: Final = "__CRC32#"
 
 PROPERTIES_BYTES_MAX: Final = 32_767

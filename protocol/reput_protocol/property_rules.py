@@ -176,6 +176,7 @@ RULES: Final = (
     _senders(names.TAGS, "filters"),
     _senders(names.WAIT, "`false` does not wait for the disk"),
     _senders(names.SHARDING_KEY, "chooses the queue of a replayed dead letter"),
+    _senders(names.PRIORITY, "chooses the queue if sent alone; removed from delayed, ordered and half messages"),
     _senders(names.MSG_REGION, "replaced if sent alone", alone=_DROPPED),
     _senders(names.TRACE_ON, "replaced if sent alone", alone=_DROPPED),
     _senders(names.CLUSTER, "replaced if sent alone; the cluster of the reply topic", alone=_DROPPED),

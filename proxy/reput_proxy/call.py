@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reput_proxy.proxy import Proxy
@@ -20,6 +21,7 @@ class Call:
         user: the user's name; empty without access control.
         client_id: as the client names itself; empty if it does not.
         remaining_s: how long the client waits for the answer.
+        trace: the trace context of the call (W3C: traceparent, tracestate), which its messages get.
     """
 
     proxy: Proxy
@@ -27,6 +29,7 @@ class Call:
     user: str
     client_id: str
     remaining_s: float
+    trace: Mapping[str, str]
 
     @property
     def client(self) -> tuple[str, str]:

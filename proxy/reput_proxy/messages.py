@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -69,11 +69,14 @@ def kind_of(message: pb.Message) -> pb.MessageType:
         return pb.DELAY
     if system.message_group:
         return pb.FIFO
-    return pb.NORMAL
+    return pb.PRIORITY if system.HasField("priority") else pb.NORMAL
 
 
-def to_send(message: pb.Message) -> Message:
+def to_send(message: pb.Message, trace: Mapping[str, str]) -> Message:
     """Return a message of a client as the producer sends it, without its message group.
+
+    Args:
+        trace: properties with the trace context of the call, for a message that has none.
 
     Raises:
         Rejected: it cannot be sent; the code says what is wrong.
@@ -93,7 +96,11 @@ def to_send(message: pb.Message) -> Message:
     delay: dict[str, Any] = {}
     if system.HasField("delivery_timestamp"):
         delay["deliver_at"] = _moment(system.delivery_timestamp)
+    if kind_of(message) == pb.PRIORITY:
+        delay["priority"] = system.priority
     properties = _properties(message, tag)
+    if "traceparent" not in properties:
+        properties.update(trace)
     try:
         return Message(
             topic,
@@ -226,6 +233,9 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
         system.message_group = properties[names.SHARDING_KEY]
     if TRACE_CONTEXT in properties:
         system.trace_context = properties[TRACE_CONTEXT]
+    priority = properties.get(names.PRIORITY, "")
+    if priority.isascii() and priority.isdecimal() and len(priority) < 10:
+        system.priority = int(priority)
     due = properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS, "")
     if due.isascii() and due.isdecimal() and len(due) < 15:
         system.delivery_timestamp.CopyFrom(timestamp_of(int(due)))
@@ -256,7 +266,9 @@ def _type_of(properties: dict[str, str]) -> pb.MessageType:
         return pb.TRANSACTION
     if not properties.keys().isdisjoint(_DELAYS):
         return pb.DELAY
-    return pb.FIFO if names.SHARDING_KEY in properties else pb.NORMAL
+    if names.SHARDING_KEY in properties:
+        return pb.FIFO
+    return pb.PRIORITY if names.PRIORITY in properties else pb.NORMAL
 
 
 def timestamp_of(time_ms: int) -> Timestamp:

@@ -14,13 +14,13 @@ from reput_proxy.messages import check_name
 from reput_proxy.receiving import check_group_and_topic
 from reput_proxy.rejections import Code, Rejected, ok
 
-_TYPE_ATTRIBUTE: Final = "message.type"
-_EVERY_TYPE: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
+_EVERY_TYPE: Final = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION, pb.PRIORITY)
 _TYPES: Final[dict[str, tuple[pb.MessageType, ...]]] = {
     "NORMAL": (pb.NORMAL,),
     "FIFO": (pb.FIFO,),
     "DELAY": (pb.DELAY,),
     "TRANSACTION": (pb.TRANSACTION,),
+    "PRIORITY": (pb.PRIORITY,),
 }
 _ANY_QUEUE: Final = -1
 
@@ -28,8 +28,7 @@ _ANY_QUEUE: Final = -1
 async def accepted_types(call: Call, topic: str) -> Sequence[pb.MessageType]:
     """Return what messages a topic takes, by its attribute `message.type`; without it all of them."""
     config = await call.upstream.topics.get(topic)
-    text = "" if config is None else config.attributes.get(_TYPE_ATTRIBUTE, "")
-    return _TYPES.get(text.upper(), _EVERY_TYPE)
+    return _EVERY_TYPE if config is None else _TYPES.get(config.message_type, _EVERY_TYPE)
 
 
 async def query_route(call: Call, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:

@@ -31,7 +31,7 @@ async def send(call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResp
     topic = given[0].topic.name
     if any(message.topic.name != topic for message in given):
         raise Rejected(Code.MESSAGE_CORRUPTED, "the messages of a request are of one topic")
-    messages = [to_send(message) for message in given]
+    messages = [to_send(message, call.trace) for message in given]
     kinds = {kind_of(message) for message in given}
     accepted = await accepted_types(call, topic)
     for kind in kinds:
@@ -66,7 +66,7 @@ async def _send_one(call: Call, given: pb.Message, message: Message) -> pb.SendR
     if given.system_properties.message_type == pb.TRANSACTION:
         return await upstream.transactions.send(given, message, key, call.timeout_s)
     if message.is_delayed:
-        return await _send_delayed(call, message, key)
+        return await _send_alone(call, message, key)
     receipt = await upstream.producer.send(message, ordering_key=key, timeout_s=call.timeout_s)
     return result_entry(receipt)
 
@@ -92,8 +92,8 @@ async def _send_batch(call: Call, key: str | None, messages: Sequence[Message]) 
     ]
 
 
-async def _send_delayed(call: Call, message: Message, key: str | None) -> pb.SendResultEntry:
-    """Send a delayed message; the broker's answer has what it is recalled by."""
+async def _send_alone(call: Call, message: Message, key: str | None) -> pb.SendResultEntry:
+    """Send a message with a delay or a priority; the broker's answer has what a delayed one is recalled by."""
     producer, ack = call.upstream.producer, call.upstream.options.ack
     message = ordered(message, key)
     text = encode_properties_text(message, None)

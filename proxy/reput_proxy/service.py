@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, ok, sta
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 METHODS: Final = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
+_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_STATE_MAX: Final = 512
 _WAIT_S: Final = 30.0
 """How long a request without a deadline may take."""
 
@@ -87,6 +90,7 @@ class Service:
             user,
             metadata.get("x-mq-client-id", ""),
             _WAIT_S if remaining_s is None or not math.isfinite(remaining_s) else remaining_s,
+            trace_of(metadata) if "traceparent" in metadata else {},
         )
 
     def _unary(self, name: str, handler: Callable[[Call, Any], Awaitable[Any]]) -> Any:
@@ -135,6 +139,17 @@ class Service:
                 code = grpc.StatusCode.UNAUTHENTICATED
             await context.abort(code, failed.message)
         self._proxy.counters.count("Telemetry", Code.OK)
+
+
+def trace_of(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return the trace context in the metadata of a call; empty if it is not valid."""
+    if not _TRACE_PARENT.fullmatch(metadata["traceparent"]):
+        return {}
+    found = {"traceparent": metadata["traceparent"]}
+    state = metadata.get("tracestate", "")
+    if state and len(state) <= _TRACE_STATE_MAX and state.isascii() and state.isprintable():
+        found["tracestate"] = state
+    return found
 
 
 def _codecs(name: str) -> tuple[Any, Any]:

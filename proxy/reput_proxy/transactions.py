@@ -30,7 +30,6 @@ from reput_proxy.messages import check_name, ms_of, to_client
 from reput_proxy.rejections import Code, Rejected, ok
 from reput_proxy.settings import Known
 
-_TYPE_ATTRIBUTE: Final = "message.type"
 _RECOVERY_MAX_S: Final = 3600
 _TOPICS_MAX: Final = 1000
 """Topics with transactions; each has a connection to each broker."""
@@ -163,7 +162,7 @@ class Transactions:
         for topic in topics:
             try:
                 config = await self._topics.get(topic)
-                if config is not None and config.attributes.get(_TYPE_ATTRIBUTE, "").upper() == "TRANSACTION":
+                if config is not None and config.message_type == "TRANSACTION":
                     await self._producer(topic)._presence.begin()
             except (ReputError, Rejected) as error:
                 log.warning("transaction_checks_not_taken", topic=topic, error=str(error))

@@ -54,6 +54,57 @@ async def test_a_message_keeps_all_that_its_producer_has_given(
 
 
 @with_proxy
+async def test_a_message_gets_the_trace_context_of_its_call_unless_it_has_its_own(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    parent, own = f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'c' * 32}-{'d' * 16}-00"
+    given = {"traceparent": parent, "tracestate": "x=1"}
+    async with client_of(client.address, "traced", metadata=given) as traced:
+        await traced.send(message(topic, b"plain", "ID1"))
+        await traced.send(message(topic, b"own", "ID2", properties={"traceparent": own}))
+    async with client_of(client.address, "wrong", metadata={**given, "traceparent": "00-1-2-3"}) as wrong:
+        await wrong.send(message(topic, b"wrong", "ID3"))
+    found = {got.body: dict(got.user_properties) for got in await client.receive_all(topic, topic, 3)}
+    assert found == {b"plain": given, b"own": {"traceparent": own}, b"wrong": {}}
+
+
+@with_proxy
+async def test_priorities(client: GrpcClient, address: str, topic: str) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topic(topic, queues=4, message_type="PRIORITY")
+    entries = [
+        entry
+        for priority in (0, 3, 7, 1)
+        for entry in await client.send(message(topic, b"%d" % priority, f"ID{priority}", priority=priority))
+    ]
+    assert [entry.status.code for entry in entries] == [Code.OK] * 4
+    found = [each for _ in range(4) for each in await client.receive_all(topic, topic, 1, batch=1)]
+    assert [(each.system_properties.priority, each.system_properties.queue_id) for each in found] == [
+        (3, 3),
+        (7, 3),
+        (1, 1),
+        (0, 0),
+    ]
+    assert {each.system_properties.message_type for each in found} == {pb.PRIORITY}
+    plain = pb.SendMessageRequest(messages=[message(topic, b"x", "ID")])
+    answer = await client.call("SendMessage", plain)
+    assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    wrong = pb.SendMessageRequest(messages=[message(topic, b"x", "ID", priority=-1)])
+    answer = await client.call("SendMessage", wrong)
+    assert answer.status.code == Code.BAD_REQUEST
+    assert "priority -1" in answer.status.message
+
+
+@with_proxy
+async def test_a_method_that_is_not_served_says_so(client: GrpcClient, address: str, topic: str) -> None:
+    """As RocketMQ's proxy 5.3: clients for lite topics call it."""
+    call = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SyncLiteSubscription")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call(b"", timeout=20.0)
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@with_proxy
 async def test_several_messages_of_a_topic_are_one_request(
     client: GrpcClient, address: str, topic: str
 ) -> None:

@@ -1,7 +1,8 @@
 """Pops: 200050 (RocketMQ: PopMessageProcessor).
 
 A pop takes messages from the queues of a topic, beginning at any of them, and from the group's retry topic of it; at
-every fifth pop from that one first. For each queue a check point is put before the answer (`pop.checkpoints`), which
+every fifth pop from that one first. In a topic of the type PRIORITY it begins with the highest queue, which has the
+highest priority. For each queue a check point is put before the answer (`pop.checkpoints`), which
 need not be on disk: the group's offset follows only when it can be read (`pop.positions`). Ordered pops have no check
 point; they block their queue instead (`pop.order_info`).
 """

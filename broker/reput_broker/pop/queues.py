@@ -17,6 +17,7 @@ WRONG_OFFSET: Final = (
     GetStatus.OFFSET_FOUND_NULL,
 )
 """The queue begins or ends elsewhere; a get at the result's next offset finds what there is."""
+PRIORITY_TYPE: Final = "PRIORITY"
 _RETRY_FIRST: Final = 0.2
 """How many of the pops begin with the retry topic (RocketMQ: popFromRetryProbability)."""
 
@@ -62,6 +63,9 @@ class PopQueues:
     def places(self, wanted: PopTarget, *, with_retries: bool) -> Iterator[PoppedQueue]:
         """Yield the queues in the order in which they are popped."""
         group, topic = wanted.consumer_group, wanted.topic
+        if with_retries and wanted.queue_id < 0 and self._begins_with_highest(group, topic):
+            yield from self._by_priority(group, topic)
+            return
         retries = self._retry_topics(group, topic) if with_retries else []
         if retries and random.random() < _RETRY_FIRST:
             yield from self._queues_of(group, retries.pop(0))
@@ -71,6 +75,26 @@ class PopQueues:
             yield from self._queues_of(group, topic)
         for retry in retries:
             yield from self._queues_of(group, retry)
+
+    def _begins_with_highest(self, group: str, topic: str) -> bool:
+        """Tell whether a pop takes the highest priority first (RocketMQ: usePriorityMode)."""
+        config = self._topic_access.known(topic)
+        if config is None or config.message_type != PRIORITY_TYPE:
+            return False
+        settings = self._groups.settings_of(group)
+        return settings is None or random.randrange(100) < settings.priority_factor
+
+    def _by_priority(self, group: str, topic: str) -> Iterator[PoppedQueue]:
+        """Yield the queues of a topic of the type PRIORITY, the highest first, after those of its redelivered messages.
+
+        RocketMQ redelivers all of a topic last, or with an option first, and by default in one queue.
+        """
+        configs = map(self._topic_access.known, (*self._retry_topics(group, topic), topic))
+        queues = [(config.topic_name, config.read_queue_nums) for config in configs if config is not None]
+        for queue_id in reversed(range(max((count for _, count in queues), default=0))):
+            for name, count in queues:
+                if queue_id < count:
+                    yield PoppedQueue(group, name, queue_id)
 
     def _retry_topics(self, group: str, topic: str) -> list[str]:
         """Return the group's retry topics of a topic that exist; those with `+` are left by RocketMQ."""

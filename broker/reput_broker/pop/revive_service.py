@@ -25,11 +25,13 @@ from reput_broker.core import Core
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
+from reput_broker.pop.queues import PRIORITY_TYPE
 from reput_broker.pop.state import InFlightMessages
 from reput_broker.retry.fitted_properties import fitted_properties
 from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
 from reput_broker.store.results import PutStatus
 from reput_protocol import properties as names
+from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC, pop_retry_topic, popped_topic
 from reput_protocol.properties import CRC_PROPERTY_BYTES
@@ -245,14 +247,16 @@ class PopReviveService:
         group = tables.groups.get(key.group)
         for offset in sorted(opened.left):
             if origin is not None and group is not None:
-                await self._revive_one(opened, offset, group.retry_max_times)
+                await self._revive_one(opened, offset, origin, group.retry_max_times)
             self._in_flight.done(key.group, key.topic, key.queue_id, key.pop_time)
             opened.left.discard(offset)
         queue = self._queues[opened.revive_queue_id]
         if queue.points.get(key) is opened:
             del queue.points[key]
 
-    async def _revive_one(self, opened: _Open, offset: int, max_reconsume_times: int) -> None:
+    async def _revive_one(
+        self, opened: _Open, offset: int, origin: TopicConfig, max_reconsume_times: int
+    ) -> None:
         key = opened.point.key
         units = self._core.store.queue_units(key.topic, key.queue_id, offset, 1)
         if not units:
@@ -268,8 +272,13 @@ class PopReviveService:
         is_early = opened.entry < self._queues[opened.revive_queue_id].ended_at
         if is_early and origin_of(record, key) in await self._copies_in(revived.record.topic):
             return
-        if not await self._make_topic(revived.record.topic):
+        by_priority = not revived.is_dead_letter and origin.message_type == PRIORITY_TYPE
+        made = await self._make_topic(revived.record.topic, origin.read_queue_nums if by_priority else 1)
+        if made is None:
             return
+        if by_priority:  # a redelivered message keeps its priority
+            queue_id = min(record.queue_id, made.read_queue_nums - 1)
+            revived = revived._replace(record=replace(revived.record, queue_id=queue_id))
         size = record_bytes(len(revived.record.body), revived.record.topic, len(revived.record.properties))
         result = await self._core.puts.own.put(size + _RECORD_ROOM, lambda: revived.record)
         assert result is not None
@@ -293,13 +302,21 @@ class PopReviveService:
         if found is not None:
             return found
         found = set()
+        config = self._core.tables.topics.get(topic)
+        for queue_id in range(0 if config is None else config.read_queue_nums):
+            found |= await self._copies_in_queue(topic, queue_id)
+        self._copies[topic] = found
+        return found
+
+    async def _copies_in_queue(self, topic: str, queue_id: int) -> set[str]:
+        found = set()
         low, offset = (
-            self._core.store.min_offset_in_queue(topic, 0),
-            self._core.store.max_offset_in_queue(topic, 0),
+            self._core.store.min_offset_in_queue(topic, queue_id),
+            self._core.store.max_offset_in_queue(topic, queue_id),
         )
         while offset > low:
             first = max(low, offset - _READ_AT_ONCE)
-            units = self._core.store.queue_units(topic, 0, first, offset - first)
+            units = self._core.store.queue_units(topic, queue_id, first, offset - first)
             places = [
                 (unit.physical_offset, unit.size)
                 for unit in units
@@ -312,18 +329,18 @@ class PopReviveService:
             if len(places) < len(units) or not units:
                 break
             offset = first
-        self._copies[topic] = found
         return found
 
-    async def _make_topic(self, topic: str) -> bool:
-        if self._core.tables.topics.get(topic) is None:
+    async def _make_topic(self, topic: str, queues: int) -> TopicConfig | None:
+        config = self._core.tables.topics.get(topic)
+        if config is None:
             try:
-                self._core.tables.topics.create_internal(topic)
+                config = self._core.tables.topics.create_internal(topic, queues)
             except InvalidName as error:
                 log.error("popped_message_dropped", topic=topic, detail=str(error), hint="shorten the names")
-                return False
+                return None
             await self._core.tables.topic_saver.save()
-        return True
+        return config
 
     def _count(self, group: str, revived: Revived) -> None:
         topic = revived.origin_topic

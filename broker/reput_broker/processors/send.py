@@ -34,11 +34,23 @@ from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.names import RETRY_PREFIX, dlq_topic, group_of_retry_topic
-from reput_protocol.properties import SEND_BACK_ID, UNIQ_KEY, find_property
+from reput_protocol.properties import (
+    DELAY,
+    PRIORITY,
+    SEND_BACK_ID,
+    SHARDING_KEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    find_property,
+)
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
 from reput_protocol.record.put_block import BlockLimits
 
+_WITHOUT_PRIORITY: Final = (DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, SHARDING_KEY)
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
 _host_of = lru_cache(maxsize=1024)(Host.unpack)
 """Cached because the connections of a client send many messages."""
@@ -134,6 +146,8 @@ class SendProcessor:
         """Store a message with the properties `found`, or a batch."""
         if header.queue_id < 0:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
+        if found is not None and PRIORITY in found:
+            _place_by_priority(header, found, config)
         born_host = _host_of(request.client.born_host)
         send_back_id = None if found is None else found.get(SEND_BACK_ID)
         parts: SendParts
@@ -211,6 +225,20 @@ class SendProcessor:
             return offset_message_id_of(self._packed_host, first)
         starts = record_starts(data, 0, len(data))
         return ",".join([offset_message_id_of(self._packed_host, first + start) for start in starts])
+
+
+def _place_by_priority(header: SendMessageHeader, found: dict[str, str], config: TopicConfig) -> None:
+    """Choose the queue by a message's priority, whatever its client has chosen (RocketMQ: SendMessageProcessor).
+
+    Delayed, ordered and half messages have none; theirs is removed. A value other than 0 or more has no effect.
+    """
+    priority = number_of(found[PRIORITY].encode())
+    if priority is None or not 0 <= priority < 1 << 31:
+        return
+    if found.get(TRAN_MSG) == "true" or not found.keys().isdisjoint(_WITHOUT_PRIORITY):
+        del found[PRIORITY]
+    else:
+        header.queue_id = min(priority, max(1, config.write_queue_nums) - 1)
 
 
 def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:

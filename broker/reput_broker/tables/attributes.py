@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from reput_broker.request import Refusal
+from reput_protocol.commands.group import PRIORITY_FACTOR_ATTRIBUTE
 from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
 from reput_protocol.errors import ErrorCode
 
@@ -18,13 +19,17 @@ class _Attribute(NamedTuple):
 
 TOPIC_ATTRIBUTES: Mapping[str, _Attribute] = {
     "cleanup.policy": _Attribute(("DELETE", "COMPACTION"), is_changeable=False),
-    "message.type": _Attribute(("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")),
+    "message.type": _Attribute(
+        ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "UNSPECIFIED")
+    ),
     "queue.type": _Attribute(("SimpleCQ", "BatchCQ"), is_changeable=False),
     # -1: as long as the others. All topics are in one log, of which only whole files are deleted.
     "reserve.time": _Attribute(("-1",)),
 }
 """What a topic may have, and the values that are served or refused for another reason (`why_not_kept`)."""
-GROUP_ATTRIBUTES: Mapping[str, _Attribute] = {}
+GROUP_ATTRIBUTES: Mapping[str, _Attribute] = {
+    PRIORITY_FACTOR_ATTRIBUTE: _Attribute(tuple(map(str, range(101)))),
+}
 
 
 def parse_changes(text: str | None) -> dict[str, str]:

@@ -206,6 +206,10 @@ RETRY_MAX_TIMES: Final = 16
 _CONSUME_TIMEOUT_MINUTES: Final = 15
 
 
+PRIORITY_FACTOR_ATTRIBUTE: Final = "priority.factor"
+"""RocketMQ: SubscriptionGroupAttributes."""
+
+
 class SubscriptionGroupConfig(Body):
     """A group's settings: body of 200, answer body of 352, entry of 201 and of `subscriptionGroup.json`.
 
@@ -228,6 +232,12 @@ class SubscriptionGroupConfig(Body):
     consume_timeout_minute: I64 = _CONSUME_TIMEOUT_MINUTES
     subscription_data_set: list[Any] | UnsetType = UNSET
     attributes: dict[str, str] = {}
+
+    @property
+    def priority_factor(self) -> int:
+        """How many of 100 pops of a topic of the type PRIORITY begin with the highest priority; others anywhere."""
+        text = self.attributes.get(PRIORITY_FACTOR_ATTRIBUTE, "")
+        return int(text) if text.isascii() and text.isdecimal() else 100
 
 
 class SubscriptionGroupTableHeader(CommandHeader):

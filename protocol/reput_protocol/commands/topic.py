@@ -95,6 +95,9 @@ GENERATION_ATTRIBUTE: Final = "reput.generation"
 """Reput's: distinguishes a topic from a deleted one of the same name."""
 
 
+MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
+
+
 class TopicConfig(Body):
     """A topic's settings: answer body of 351, entry of the topic table. Defaults are RocketMQ's."""
 
@@ -106,6 +109,11 @@ class TopicConfig(Body):
     order: bool = False
     attributes: dict[str, str] = {}
     topic_filter_type: str = "SINGLE_TAG"
+
+    @property
+    def message_type(self) -> str:
+        """What messages the topic is for (RocketMQ: TopicMessageType), such as `FIFO`; empty if it does not say."""
+        return self.attributes.get(MESSAGE_TYPE_ATTRIBUTE, "").upper()
 
     @property
     def generation(self) -> str:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypedDict
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import DELAY, TIMER_DELAY_MS, TIMER_DELIVER_MS
+from reput_protocol.properties import DELAY, PRIORITY, TIMER_DELAY_MS, TIMER_DELIVER_MS
 
 DELAY_LEVELS_MS: Final = tuple(
     1000 * seconds
@@ -81,15 +81,18 @@ def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequen
     return (store_timestamp_ms + levels_ms[level - 1] + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+_PRIORITY_MAX: Final = (1 << 31) - 1
+
+
 class Delay(NamedTuple):
-    """Name and value of the property that requests a delay."""
+    """Name and value of the property that requests a delay, or a priority: what has one is sent alone."""
 
     name: str
     value: str
 
 
 class DelayOptions(TypedDict, total=False):
-    """The arguments of `Message` of which one gives it a delay."""
+    """The arguments of `Message` of which one gives it a delay or a priority; a message has one of these."""
 
     delay_level: int | None
     """1 to 18, RocketMQ's fixed delays from one second to two hours."""
@@ -97,6 +100,9 @@ class DelayOptions(TypedDict, total=False):
     """Seconds from when the broker stores the message, rounded up to milliseconds."""
     deliver_at: datetime | None
     """The moment, rounded up likewise; local time without a time zone. A past one delivers at once."""
+    priority: int | None
+    """0 or more: the broker stores the message in the queue of this number, at most in the last one. Pops of a topic of
+    the type PRIORITY begin with the highest."""
 
 
 def delay_of(options: DelayOptions) -> Delay | None:
@@ -108,9 +114,14 @@ def delay_of(options: DelayOptions) -> Delay | None:
     """
     for unknown in options.keys() - DelayOptions.__optional_keys__:
         raise TypeError(f"Message.__init__() got an unexpected keyword argument {unknown!r}")
+    if sum(value is not None for value in options.values()) > 1:
+        raise InvalidMessage(
+            "a message has one delay, or a priority; pass one of delay_level=, delay_s=, deliver_at= and priority="
+        )
     delay_level, delay_s, deliver_at = map(options.get, ("delay_level", "delay_s", "deliver_at"))
-    if (delay_level is not None) + (delay_s is not None) + (deliver_at is not None) > 1:
-        raise InvalidMessage("a message has one delay; pass one of delay_level=, delay_s= and deliver_at=")
+    priority = options.get("priority")
+    if priority is not None:
+        return Delay(PRIORITY, str(_checked_priority(priority)))
     if delay_level is not None:
         return Delay(DELAY, str(_checked_level(delay_level)))
     if delay_s is not None:
@@ -119,6 +130,12 @@ def delay_of(options: DelayOptions) -> Delay | None:
     if deliver_at is not None:
         return Delay(TIMER_DELIVER_MS, str(_checked_moment_ms(deliver_at)))
     return None
+
+
+def _checked_priority(priority: object) -> int:
+    if type(priority) is not int or not 0 <= priority <= _PRIORITY_MAX:
+        raise InvalidMessage(f"priority {priority!r} must be an int from 0 to {_PRIORITY_MAX}")
+    return priority
 
 
 def _checked_level(level: object) -> int:

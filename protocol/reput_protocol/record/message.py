@@ -55,7 +55,8 @@ class Message:
 
     Consumers filter by `tag`; the message can be found by `keys`; `properties` and the 32 bits of `flag` are the
     application's. `unique_id` identifies it in RocketMQ's tools; a producer generates one if it is None. `delay` is the
-    property for a delay, or None. The constructor validates everything, so do not change a message afterwards.
+    property for a delay or a priority, or None. The constructor validates everything, so do not change a message
+    afterwards.
 
     Instead of a body it may have a `value`, for which a producer with a `serializer` sends a body.
     """
@@ -88,7 +89,7 @@ class Message:
             value: instead of `body`, what the producer's `serializer` takes.
             delay: at most one of these: `delay_level`, 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30
                 min, 1 2 h; `delay_s`, seconds from when the broker stores the message, 0 for no delay; `deliver_at`,
-                the moment, in local time without a time zone, a past one for no delay.
+                the moment, in local time without a time zone, a past one for no delay; or `priority`, 0 or more.
 
         Raises:
             InvalidName: the topic's name is not valid, or clients may not send to it.
@@ -123,7 +124,7 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether delivery is delayed. Such a message is sent alone (310), never in a block."""
+        """Whether it has a delay or a priority. Such a message is sent alone (310), never in a block."""
         return self.delay is not None
 
 

@@ -85,6 +85,10 @@ def test_the_delay_comes_last_and_no_block_takes_it() -> None:
         ({"deliver_at": datetime.max.replace(tzinfo=timezone(-timedelta(hours=1)))}, "beyond"),
         ({"delay_level": 3, "delay_s": 1.0}, "one delay"),
         ({"delay_s": 1.0, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "one delay"),
+        ({"delay_s": 1.0, "priority": 1}, "one delay, or a priority"),
+        ({"priority": -1}, "priority -1 must be"),
+        ({"priority": 1 << 31}, "from 0 to"),
+        ({"priority": True}, "must be an int"),
     ],
 )
 def test_invalid_delays(delay: dict[str, Any], hint: str) -> None:

@@ -92,7 +92,7 @@ def test_any_message_is_sent_or_rejected(data: bytes) -> None:
     message.topic.name = "orders"
     message.system_properties.message_id = "ID"
     message.body = message.body or b"x"
-    code = rejection(lambda: to_send(message))
+    code = rejection(lambda: to_send(message, {}))
     assert code is None or Code.BAD_REQUEST <= code < Code.INTERNAL_ERROR
 
 
