@@ -24,6 +24,7 @@ from reput_proxy.rejections import Code, Rejected, ok, status
 
 _MESSAGES_MAX: Final = 256
 _RESERVE_S: Final = 0.5
+_TIME_MAX_MS: Final = 10**15
 
 
 async def pull(call: Call, request: pb.PullMessageRequest) -> AsyncIterator[pb.PullMessageResponse]:
@@ -74,13 +75,19 @@ async def pull(call: Call, request: pb.PullMessageRequest) -> AsyncIterator[pb.P
 
 
 async def _queue(call: Call, given: pb.MessageQueue) -> MessageQueue:
-    """Return the queue that a request names, whose broker is known then."""
+    """Return the queue that a request names, whose broker is known then.
+
+    Raises:
+        Rejected: the topic is not at that broker.
+    """
     topic = given.topic.name
     check_name(check_topic, topic, Code.ILLEGAL_TOPIC)
     session = call.upstream.session
     deadline = session.deadline(call.timeout_s)
-    await session.route(topic, deadline)
-    return await session.queue(topic, given.id, given.broker.name or None, deadline)
+    route, name = await session.route(topic, deadline), given.broker.name
+    if name and name not in route.brokers:
+        raise Rejected(Code.NOT_FOUND, f"topic {topic!r} is not at broker {name[:80]!r}")
+    return await session.queue(topic, given.id, name or None, deadline)
 
 
 async def update_offset(call: Call, request: pb.UpdateOffsetRequest) -> pb.UpdateOffsetResponse:
@@ -114,6 +121,10 @@ async def query_offset(call: Call, request: pb.QueryOffsetRequest) -> pb.QueryOf
         offset = await offsets.max_offset(queue)
     elif not request.HasField("timestamp"):
         raise Rejected(Code.BAD_REQUEST, "the request has no time")
+    elif not 0 <= (time_ms := ms_of(request.timestamp)) <= _TIME_MAX_MS:
+        raise Rejected(
+            Code.BAD_REQUEST, f"the time, {time_ms} ms since 1970, is not from 0 to {_TIME_MAX_MS}"
+        )
     else:
-        offset = await offsets.offset_by_time(queue, ms_of(request.timestamp))
+        offset = await offsets.offset_by_time(queue, time_ms)
     return pb.QueryOffsetResponse(status=ok(), offset=offset)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from fuzz.client_frames import fuzz_requests
 from fuzz.client_requests import Form
+from fuzz.grpc_service import fuzz_grpc
 from fuzz.http_port import fuzz_http
 from fuzz.message_port import fuzz_frames
 from fuzz.outcome import Outcome
@@ -24,6 +25,7 @@ class Tried(NamedTuple):
 
 KINDS = {
     "http": Tried(fuzz_http, 1.0, 3_000),
+    "grpc": Tried(fuzz_grpc, 1.0, 1_000),
     "frames": Tried(fuzz_frames, 0.1, 1_000),
     "json-of-clients": Tried(partial(fuzz_requests, HeaderType.JSON, Form.NONE), 1.0, 400),
     "rocketmq-of-clients": Tried(partial(fuzz_requests, HeaderType.BINARY, Form.NONE), 1.0, 400),

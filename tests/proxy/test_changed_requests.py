@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
+from fuzz.grpc_requests import changed, samples
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.messages import duration_of
 from reput_proxy.service import METHODS, SERVICE
 from support.grpc_client import (
     Code,
     GrpcClient,
     Telemetry,
-    ack_request,
     client_of,
     message,
     proxy_of,
@@ -27,63 +24,6 @@ from support.grpc_client import (
 
 CHANGED = 1500
 AT_ONCE = 16
-
-
-async def samples(client: GrpcClient, topic: str) -> dict[str, Sequence[Any]]:
-    """Return valid requests by method."""
-    await client.send(message(topic, b"x", "ID"))
-    [got] = await client.receive_all(topic, topic, 1)
-    [half] = await client.send(message(topic, b"x", "ID2", message_type=pb.TRANSACTION))
-    named = pb.Resource(name=topic)
-    queue = pb.MessageQueue(topic=named, id=0)
-    dialled = pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host="h", port=1)])
-    handle = got.system_properties.receipt_handle
-    several = [message(topic, b"x", f"ID{n}", tag="a", keys=["k"], properties={"a": "b"}) for n in range(3)]
-    return {
-        "QueryRoute": [pb.QueryRouteRequest(topic=named, endpoints=dialled)],
-        "QueryAssignment": [pb.QueryAssignmentRequest(topic=named, group=named, endpoints=dialled)],
-        "Heartbeat": [pb.HeartbeatRequest(group=named, client_type=pb.PUSH_CONSUMER)],
-        "NotifyClientTermination": [pb.NotifyClientTerminationRequest(group=named)],
-        "SendMessage": [
-            pb.SendMessageRequest(messages=several[:1]),
-            pb.SendMessageRequest(messages=several),
-            pb.SendMessageRequest(messages=[message(topic, b"x", "ID", message_group="g")]),
-        ],
-        "RecallMessage": [pb.RecallMessageRequest(topic=named, recall_handle="djEgdCBicm9rZXItYSAxIElE")],
-        "EndTransaction": [
-            pb.EndTransactionRequest(topic=named, transaction_id=half.transaction_id, resolution=pb.COMMIT)
-        ],
-        "AckMessage": [ack_request(topic, got), ack_request(topic, got, got)],
-        "ChangeInvisibleDuration": [
-            pb.ChangeInvisibleDurationRequest(
-                group=named, topic=named, receipt_handle=handle, invisible_duration=duration_of(30_000)
-            )
-        ],
-        "ForwardMessageToDeadLetterQueue": [
-            pb.ForwardMessageToDeadLetterQueueRequest(group=named, topic=named, receipt_handle=handle)
-        ],
-        "UpdateOffset": [pb.UpdateOffsetRequest(group=named, message_queue=queue, offset=1)],
-        "GetOffset": [pb.GetOffsetRequest(group=named, message_queue=queue)],
-        "QueryOffset": [pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.END)],
-        "PullMessage": [pb.PullMessageRequest(group=named, message_queue=queue, batch_size=3)],
-    }
-
-
-def changed(data: bytes, rng: random.Random) -> bytes:
-    """Return bytes with one to four changes."""
-    found = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        at = rng.randrange(len(found) + 1)
-        match rng.randrange(4):
-            case 0:
-                found[at : at + 1] = rng.randbytes(1)
-            case 1:
-                del found[at : at + rng.randrange(1, 6)]
-            case 2:
-                found[at:at] = rng.randbytes(rng.randrange(1, 6))
-            case 3:
-                found += found[at:]
-    return bytes(found)
 
 
 async def answered(client: GrpcClient, name: str, data: bytes) -> int:

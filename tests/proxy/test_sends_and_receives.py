@@ -96,6 +96,29 @@ async def test_priorities(client: GrpcClient, address: str, topic: str) -> None:
 
 
 @with_proxy
+async def test_a_queue_at_another_broker_and_a_time_out_of_range_are_the_clients_mistakes(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    """Both were internal errors, after which clients try again."""
+    await client.send(message(topic, b"x", "ID"))
+    elsewhere = pb.MessageQueue(topic=pb.Resource(name=topic), broker=pb.Broker(name="broker-z"))
+    for name, request in (
+        ("QueryOffset", pb.QueryOffsetRequest(message_queue=elsewhere, query_offset_policy=pb.END)),
+        ("GetOffset", pb.GetOffsetRequest(group=pb.Resource(name=topic), message_queue=elsewhere)),
+    ):
+        answer = await client.call(name, request)
+        assert answer.status.code == Code.NOT_FOUND
+        assert "broker-z" in answer.status.message
+    for seconds in (-1, 1 << 62):
+        request = pb.QueryOffsetRequest(
+            message_queue=pb.MessageQueue(topic=pb.Resource(name=topic)),
+            query_offset_policy=pb.TIMESTAMP,
+            timestamp=Timestamp(seconds=seconds),
+        )
+        assert (await client.call("QueryOffset", request)).status.code == Code.BAD_REQUEST
+
+
+@with_proxy
 async def test_a_method_that_is_not_served_says_so(client: GrpcClient, address: str, topic: str) -> None:
     """As RocketMQ's proxy 5.3: clients for lite topics call it."""
     call = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SyncLiteSubscription")

@@ -122,7 +122,6 @@ async def attributes_of(client: BenchClient, topic: str) -> dict[str, str]:
     ("attributes", "reason"),
     [
         ("+message.type=LITE", "message.type=LITE is not served; values: NORMAL, FIFO"),
-        ("+message.type=PRIORITY", "message.type=PRIORITY is not served"),
         ("+message.type=fifo", "message.type=fifo is not served"),
         ("+nonsense=1", "'nonsense' is not served; served here: cleanup.policy, message.type"),
         ("+reput.generation=1", "'reput.generation' is not served"),
