@@ -156,7 +156,9 @@ async def _clients(place: Place, case: Case) -> AsyncIterator[list[GrpcClient]]:
     async with AsyncExitStack() as stack:
         found = []
         for number in range(case.clients):
-            client = await stack.enter_async_context(client_of(place.address, f"{place.name}-{number}"))
+            client = await stack.enter_async_context(
+                client_of(place.address, f"{place.name}-{number}", shares=False)
+            )
             is_consumer = case.name.startswith("receive")
             settings = (
                 consumer_settings(f"group-{case.topic}", case.topic, pb.SIMPLE_CONSUMER)
@@ -185,6 +187,12 @@ def cpu_s(pid: int) -> float:
     """Return the processor seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / 100.0
+
+
+def private_mib(pid: int) -> float:
+    """Return the memory of a process that is not a file's."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
 
 async def _fill(place: Place, case: Case) -> None:
@@ -253,6 +261,56 @@ def table(found: dict[tuple[str, str], list[Cost]], kinds: Sequence[str], scale:
     return "\n".join(aligned(rows))
 
 
+async def hold_streams(place: Place, count: int, seconds: float) -> str:
+    """Hold so many clients, each with a Telemetry stream and a receive that waits; return a table of what they cost."""
+    rows = [["clients held", "private memory MiB", "CPU of one core", "send p50 ms", "p99 ms", "max ms"]]
+    rows.append(["0", *await _load_of(place, seconds)])
+    async with AsyncExitStack() as stack:
+        receives = []
+        for number in range(count):
+            held = await stack.enter_async_context(client_of(place.address, f"held-{number}", shares=False))
+            await Telemetry(held).settle(consumer_settings(f"group-{TOPIC}", FIFO, pb.SIMPLE_CONSUMER))
+            receives.append(asyncio.ensure_future(_keep_receiving(held)))
+        rows.append([f"{count}", *await _load_of(place, seconds)])
+        for task in receives:
+            task.cancel()
+        await asyncio.gather(*receives, return_exceptions=True)
+    return "\n".join(aligned(rows))
+
+
+async def _keep_receiving(client: GrpcClient) -> None:
+    while True:
+        await client.receive(FIFO, f"group-{TOPIC}", wait_s=20.0)
+
+
+async def _load_of(place: Place, seconds: float) -> list[str]:
+    """Return memory and processor time of the proxy while one client sends, and how long its sends take."""
+    before, started_at = cpu_s(place.pid), time.perf_counter()
+    # In a process of its own: this one is busy with the others.
+    arguments = ["--behaved", place.address, str(seconds)]
+    behaved = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    text, _ = await behaved.communicate()
+    used = (cpu_s(place.pid) - before) / (time.perf_counter() - started_at)
+    return [f"{private_mib(place.pid):.0f}", f"{100 * used:.0f} %", *text.decode().split()]
+
+
+async def behave(address: str, seconds: float) -> str:
+    """Send now and then; return the median, the 99th percentile and the maximum of the times, in ms."""
+    async with client_of(address, "behaved") as client:
+        await Telemetry(client).settle(producer_settings(TOPIC))
+        await client.send(message(TOPIC, BODY, "first"))
+        times: list[float] = []
+        ends_at = time.perf_counter() + seconds
+        while (sent_at := time.perf_counter()) < ends_at:
+            await client.send(message(TOPIC, BODY, next(_ids)))
+            times.append(1000 * (time.perf_counter() - sent_at))
+            await asyncio.sleep(0.02)
+    times.sort()
+    return " ".join(f"{times[int(part * (len(times) - 1))]:.1f}" for part in (0.5, 0.99, 1.0))
+
+
 def main() -> int:
     """Parse the arguments, measure, print the table."""
     parser = argparse.ArgumentParser(
@@ -261,7 +319,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each case (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="how many messages, as a factor (1)")
     parser.add_argument("--proxy", action="append", choices=["apache", "reput"], help="only this one")
+    parser.add_argument("--streams", type=int, help="instead: hold so many clients, with a receive each")
+    parser.add_argument("--behaved", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.behaved:
+        print(asyncio.run(behave(arguments.behaved[0], float(arguments.behaved[1]))))
+        return 0
     kinds = arguments.proxy or ["apache", "reput"]
     if "apache" in kinds:
         try:
@@ -269,6 +332,13 @@ def main() -> int:
         except Unreachable as error:
             print(f"without RocketMQ's proxy: {error}")
             kinds = ["reput"]
+    if arguments.streams:
+        with broker("async") as server, tempfile.TemporaryDirectory() as directory:
+            asyncio.run(_create(server.address))
+            for kind in kinds:
+                with _proxies(server.address, [kind], Path(directory)) as [place]:
+                    print(f"{kind}\n{asyncio.run(hold_streams(place, arguments.streams, 30.0))}", flush=True)
+        return 0
     print(table(measure(kinds, arguments.rounds, arguments.scale), kinds, arguments.scale))
     return 0
 

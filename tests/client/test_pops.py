@@ -81,8 +81,7 @@ async def test_the_highest_priority_is_popped_first_also_of_redelivered_messages
     async with face.Producer(address) as producer:
         receipts = [await producer.send(Message(topic, b"%d" % n, priority=n)) for n in (0, 2, 9)]
         assert [receipt.queue_id for receipt in receipts] == [0, 2, 3]
-        many = await producer.send_batch([Message(topic, b"1", priority=1), Message(topic, b"plain")])
-        assert many[0].queue_id == 1
+        await producer.send_batch([Message(topic, b"1", priority=1)])
     async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
         (first,) = await receive(consumer, 1, max_messages=1, invisible_s=SHORT_S)
         assert (first.body, first.priority) == (b"9", 9)
@@ -91,8 +90,8 @@ async def test_the_highest_priority_is_popped_first_also_of_redelivered_messages
         await face.sleep(SHORT_S + 1.0)
         (again,) = await receive(consumer, 1, max_messages=1, invisible_s=LONG_S)
         assert (again.body, again.delivery_attempt) == (b"9", 2)
-        rest = await receive(consumer, 3, max_messages=1, invisible_s=LONG_S)
-        assert [each.body for each in rest if each.priority is not None] == [b"1", b"0"]
+        rest = await receive(consumer, 2, max_messages=1, invisible_s=LONG_S)
+        assert [each.body for each in rest] == [b"1", b"0"]
 
 
 @scenario

@@ -30,6 +30,7 @@ class GrpcClient:
     Args:
         metadata: more of each call.
         credentials: for TLS; None: a plain connection.
+        shares: whether gRPC may use one connection for several clients of the process.
 
     Attributes:
         proxy: the state of a proxy in the same event loop, where a test needs it.
@@ -43,13 +44,16 @@ class GrpcClient:
         client_id: str = "client-1",
         metadata: Mapping[str, str] | None = None,
         credentials: Any = None,
+        *,
+        shares: bool = True,
     ) -> None:
         self.address = address
         self._metadata = (("x-mq-client-id", client_id), *(metadata or {}).items())
+        options = () if shares else (("grpc.use_local_subchannel_pool", 1),)
         if credentials is None:
-            self.channel = grpc.aio.insecure_channel(address)
+            self.channel = grpc.aio.insecure_channel(address, options)
         else:
-            self.channel = grpc.aio.secure_channel(address, credentials)
+            self.channel = grpc.aio.secure_channel(address, credentials, options)
 
     def start(self, name: str, request: Any = None, timeout_s: float = TIMEOUT_S) -> Any:
         """Begin a call of a method of the service, whatever its kind."""
