@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -18,6 +19,8 @@ INVISIBLE_MIN_MS: Final = 10_000
 INVISIBLE_MAX_MS: Final = 12 * 3600 * 1000
 WAIT_MIN_S: Final = 5.0
 WAIT_MAX_S: Final = 20.0
+_EARLIER_PART: Final = 0.1
+"""By what part of its time at most a receive without messages ends earlier."""
 _RESERVE_S: Final = 0.5
 """So long before the client's deadline an answer leaves."""
 
@@ -94,4 +97,5 @@ def _wait_s(call: Call, request: pb.ReceiveMessageRequest) -> float:
                 f"the request ends in {remaining_s:.1f} s, and a receive waits {WAIT_MIN_S:.0f} s at least",
             )
         wait_s = remaining_s - _RESERVE_S
-    return wait_s
+    # Clients whose receives have ended together once would otherwise ask together for ever.
+    return wait_s * random.uniform(1 - _EARLIER_PART, 1.0)

@@ -21,7 +21,6 @@ from reput_protocol.errors import ReputError
 from reput_proxy import log
 from reput_proxy.receipt_handle import Delivery
 
-
 INVISIBLE_S: Final = 60.0
 _AHEAD_S: Final = 20.0
 """How long before its end an invisible time is renewed."""
