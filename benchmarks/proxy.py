@@ -45,6 +45,8 @@ from tables import aligned
 BODY = bytes(1024)
 SETTLE_S = 1.0
 TOPIC, FIFO = "bench", "bench-fifo"
+AGENT = {"x-mq-language": "PYTHON", "x-mq-client-version": "5.0.0", "x-mq-protocol": "v2"}
+"""What RocketMQ's proxy wants to know of a client."""
 
 
 class Place(NamedTuple):
@@ -157,7 +159,7 @@ async def _clients(place: Place, case: Case) -> AsyncIterator[list[GrpcClient]]:
         found = []
         for number in range(case.clients):
             client = await stack.enter_async_context(
-                client_of(place.address, f"{place.name}-{number}", shares=False)
+                client_of(place.address, f"{place.name}-{number}", metadata=AGENT, shares=False)
             )
             is_consumer = case.name.startswith("receive")
             settings = (
@@ -268,7 +270,9 @@ async def hold_streams(place: Place, count: int, seconds: float) -> str:
     async with AsyncExitStack() as stack:
         receives = []
         for number in range(count):
-            held = await stack.enter_async_context(client_of(place.address, f"held-{number}", shares=False))
+            held = await stack.enter_async_context(
+                client_of(place.address, f"held-{number}", metadata=AGENT, shares=False)
+            )
             await Telemetry(held).settle(consumer_settings(f"group-{TOPIC}", FIFO, pb.SIMPLE_CONSUMER))
             receives.append(asyncio.ensure_future(_keep_receiving(held)))
         rows.append([f"{count}", *await _load_of(place, seconds)])
@@ -298,7 +302,7 @@ async def _load_of(place: Place, seconds: float) -> list[str]:
 
 async def behave(address: str, seconds: float) -> str:
     """Send now and then; return the median, the 99th percentile and the maximum of the times, in ms."""
-    async with client_of(address, "behaved") as client:
+    async with client_of(address, "behaved", metadata=AGENT) as client:
         await Telemetry(client).settle(producer_settings(TOPIC))
         await client.send(message(TOPIC, BODY, "first"))
         times: list[float] = []
