@@ -48,7 +48,8 @@ def main() -> int:
         return started[-1]
 
     files = rows("cp-parquet", "parquet", path=str(directory / "parquet"))
-    copier = threading.Thread(target=keep_running, args=(copy,), daemon=True)
+    stop = threading.Event()
+    copier = threading.Thread(target=keep_running, args=(copy,), kwargs={"stop": stop}, daemon=True)
     copier.start()
 
     def is_up() -> bool:
@@ -68,6 +69,7 @@ def main() -> int:
     failed = not is_up()
     if failed:
         print(f"a query has ended: {files.exception() or started[-1].exception()}", flush=True)
+    stop.set()
     files.stop()
     started[-1].stop()
     copier.join(60.0)

@@ -50,7 +50,7 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 )
 @click.option(
     "--drop-empty-after",
-    type=click.FloatRange(0),
+    type=click.FloatRange(0, 24 * 365 * 100),
     metavar="HOURS",
     help="With --by key: leave out keys whose latest message has no body and was stored that long ago, so that readers "
     "of the archives before have seen that the key is deleted; 0: all of them.  [default: keep them]",

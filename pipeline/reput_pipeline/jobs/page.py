@@ -116,14 +116,17 @@ class Page:
                     bottom=below,
                     align="edge",
                     color=_mark(number),
-                    label=escape_mathtext(one.name),
                 )
                 below = [low + value for low, value in zip(below, values, strict=True)]
             locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
             if len(series) > 1:
-                axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=_TEXT)
+                bars = axes.containers
+                names = [escape_mathtext(one.name) for one in series]
+                axes.legend(
+                    bars, names, loc="upper left", bbox_to_anchor=(1, 1), frameon=False, labelcolor=_TEXT
+                )
 
         self._chart(draw)
 

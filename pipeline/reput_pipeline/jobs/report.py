@@ -17,6 +17,7 @@ from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.page import Page, Series
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.printable import counted
 from reput_protocol.quantities import Size, size_text
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ _STEPS = {
 }
 """How much time a bar has, in ms, and its name."""
 _TIMES_MAX = 120
-_TOPICS_MAX = 8
-"""So many of the largest topics are in the chart of all."""
+_TOPICS_MAX = 7
+"""So many of the largest topics are in the chart of all by name."""
 _CHARTS_MAX = 100
 """So many of them have charts of their own."""
 
@@ -244,15 +245,17 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
             min(row["first_ms"] for row in figures.topics), max(row["last_ms"] for row in figures.topics)
         )
         page.heading(f"all topics: messages by {_step_name(step)}")
-        page.times(
-            [_by_time(figures.times, row["topic"], step) for row in figures.topics[:_TOPICS_MAX]], step / 1000
-        )
+        shown = [_by_time(figures.times, [row["topic"]], step) for row in figures.topics[:_TOPICS_MAX]]
+        others = [row["topic"] for row in figures.topics[_TOPICS_MAX:]]
+        if others:
+            shown.append(_by_time(figures.times, others, step, counted(len(others), "other topic")))
+        page.times(shown, step / 1000)
     for topic in figures.topics[:_CHARTS_MAX]:
         name = topic["topic"]
         page.heading(name)
         step = step_ms(topic["first_ms"], topic["last_ms"])
         page.heading(f"messages by {_step_name(step)}", 3)
-        page.times([_by_time(figures.times, name, step)], step / 1000)
+        page.times([_by_time(figures.times, [name], step)], step / 1000)
         page.heading("messages by size of their bodies, from", 3)
         sizes = [row for row in figures.sizes if row["topic"] == name]
         page.bars([(size_text(row["from_bytes"]), row["messages"]) for row in sizes])
@@ -264,6 +267,10 @@ def page_of(figures: Figures, where: str, title: str = "Messages") -> Page:
                     [heading[:-1], "messages", "bytes"],
                     [_shown(row, ("name", "messages", "bytes")) for row in mine],
                 )
+    if len(figures.topics) > _CHARTS_MAX:
+        page.heading(
+            f"{len(figures.topics) - _CHARTS_MAX} smaller topics have no charts; name them with --topic"
+        )
     return page
 
 
@@ -280,13 +287,15 @@ def _step_name(step: int) -> str:
     return _STEPS.get(step, f"{step // _DAY_MS} days")
 
 
-def _by_time(times: list[dict[str, Any]], topic: str, step: int) -> Series:
-    """Return a topic's messages by time."""
+def _by_time(
+    times: list[dict[str, Any]], topics: Sequence[str], step: int, name: str | None = None
+) -> Series:
+    """Return the messages of topics by time; the name is the topic's if it is one."""
     found: Counter[float] = Counter()
     for row in times:
-        if row["topic"] == topic:
+        if row["topic"] in topics:
             found[row["from_ms"] // step * step / 1000] += row["messages"]
-    return Series(topic, found)
+    return Series(name or topics[0], found)
 
 
 def _time(at_ms: int) -> str:

@@ -24,11 +24,11 @@ from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
 from reput_pipeline.sink.rows import ANY_QUEUE, BadRows, Messages, RowReader
 from reput_pipeline.sink.schema import SinkColumns
-from reput_pipeline.spark.errors import SinkError
+from reput_pipeline.spark.errors import BatchNotWritten, SinkError
 from reput_pipeline.spark.notes import note
 from reput_pipeline.spark.option_reader import credentials_for, naming_tls_options
 from reput_protocol.commands.stage import StagedPart
-from reput_protocol.errors import ErrorCode, MessageRefused, TopicNotFound
+from reput_protocol.errors import ErrorCode, MessageRefused, NotFound, TopicNotFound
 from reput_protocol.kernel.records import crc32
 from reput_protocol.printable import counted
 from reput_protocol.record.layout import MESSAGE_BYTES_MAX
@@ -104,6 +104,7 @@ class SinkTask:
 
         Raises:
             SinkError: a row cannot be a message.
+            BatchNotWritten: the broker lost what was staged, and the rows are not here any more.
             BrokerError, RequestTimeout, ConnectFailed: the broker refused, or did not answer in time.
         """
         brokers = brokers_of(self._options)
@@ -117,9 +118,12 @@ class SinkTask:
                 return None
             self._new_topic_queues = state.new_topic_queues
             writer.begin(StagingScope(query_id, batch_id, partition_id, uuid.uuid4().hex))
-            for messages in self._messages(writer, batches):
-                self._write(writer, messages)
-            return writer.end() if self.messages else None
+            try:
+                for messages in self._messages(writer, batches):
+                    self._write(writer, messages)
+                return writer.end() if self.messages else None
+            except NotFound as error:  # and the rows were too many to be kept, or it was lost too often
+                raise BatchNotWritten(batch_id, str(error)) from error
 
     @naming_tls_options()
     def put(self, batches: Iterator[pa.RecordBatch], query_id: str, number: int) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 
 from reput_pipeline.sink.options import SinkOptions, parse_sink_options
 from reput_pipeline.sink.schema import SinkColumns, sink_columns
-from reput_pipeline.spark.errors import SinkError, StagedRowsGone
+from reput_pipeline.spark.errors import BatchNotWritten, SinkError
 from reput_pipeline.spark.notes import note
 from reput_pipeline.spark.option_reader import naming_tls_options
 from reput_protocol.commands.stage import StagedPart
@@ -98,15 +98,16 @@ def _commit(options: SinkOptions, done: Sequence[TaskDone], query_id: str, batch
         return
     brokers = sorted({one.broker for one in staged})
     if len(brokers) > 1:
-        raise SinkError(
-            f"while batch {batch_id} was written, a broker of the topic was added or removed: its tasks have staged at "
-            f"{' and '.join(brokers)}; nothing was published, run the batch again"
+        raise BatchNotWritten(
+            batch_id,
+            "while it was written, a broker of the topic was added or removed, so that its tasks have staged at "
+            f"{' and '.join(brokers)}",
         )
     with connect(options, brokers[0]) as writer:
         try:
             result = writer.commit(query_id, batch_id, parts, options.commit_timeout_s)
         except NotFound as error:
-            raise StagedRowsGone(batch_id, brokers[0], error) from error
+            raise BatchNotWritten(batch_id, str(error)) from error
     if result.repeated:
         note(f"batch {batch_id} of query {query_id} was already committed; nothing was published again")
 

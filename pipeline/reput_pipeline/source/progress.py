@@ -7,6 +7,7 @@ called right after every batch.
 from __future__ import annotations
 
 import json
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -27,23 +28,27 @@ from reput_protocol.record.view import record_views
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of a query, as far as it read from this source."""
+    """A batch of a query, and what it read from one of its sources."""
 
     query: str
     """The query's name, or its id."""
     batch_id: int
     ends: dict[QueueKey, int]
-    """Where it ended."""
+    """The next offset of each queue of the source."""
     messages: int
-    """What it read."""
+    """The number of messages read from the source."""
     seconds: float
-    """How long its trigger took."""
+    """The duration of the trigger."""
     observed: Mapping[str, Any]
-    """What the program observes in it (`DataFrame.observe`), by the name of the observation."""
+    """The observations of the program (`DataFrame.observe`) by name."""
+    is_first: bool
+    """Whether this is the first of the query's sources over this format."""
 
 
 class BatchListener(StreamingQueryListener):
     """Is called with each batch of a query.
+
+    With access control the user is the environment's, as for the source without the option `user`.
 
     Args:
         name_server: address of the broker.
@@ -62,34 +67,38 @@ class BatchListener(StreamingQueryListener):
 
     @abstractmethod
     def ended(self, batch: Batch, /) -> None:
-        """Handle a batch. An error of the client is logged."""
+        """Handle a batch; called for each source of the format `reput`. An error of the client is logged."""
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 (Spark's name)
         """Do nothing."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """Handle the batch; what it read from other sources is left out."""
+        """Handle the batch."""
         progress = event.progress
         if self._query is not None and progress.name != self._query:
             return
-        ends: dict[QueueKey, int] = {}
-        messages = 0
+        query = progress.name or str(progress.id)
+        seconds = progress.durationMs.get("triggerExecution", 0) / 1000
+        is_first = True
         for source in progress.sources:
             try:
-                offsets = decode_offsets(json.loads(source.endOffset or "null") or {}).queues
+                ends = decode_offsets(json.loads(source.endOffset or "null") or {}).queues
             except (ValueError, AttributeError, OffsetsUnreadable):
                 continue
-            ends |= offsets
-            messages += source.numInputRows
-        if not ends:
-            return
-        seconds = progress.durationMs.get("triggerExecution", 0) / 1000
-        query = progress.name or str(progress.id)
-        batch = Batch(query, progress.batchId, ends, messages, seconds, progress.observedMetrics)
-        try:
-            self.ended(batch)
-        except ReputError as error:
-            note(f"{type(self).__name__} of {self._name_server}: {error}")
+            batch = Batch(
+                query,
+                progress.batchId,
+                ends,
+                source.numInputRows,
+                seconds,
+                progress.observedMetrics,
+                is_first,
+            )
+            is_first = False
+            try:
+                self.ended(batch)
+            except ReputError as error:  # of one of several clusters, perhaps
+                note(f"{type(self).__name__} of {self._name_server}: {error}")
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Do nothing: the last batch has been handled."""
@@ -132,17 +141,25 @@ class Lag:
     """Age of the oldest unread message; 0 without one."""
 
 
-def lags(reader: BulkReader, ends: dict[QueueKey, int]) -> list[Lag]:
+def lags(reader: BulkReader, ends: dict[QueueKey, int], give_up_at: float = math.inf) -> list[Lag]:
     """Ask the brokers how far they are ahead of offsets; by topic.
+
+    Args:
+        reader: connected to the cluster.
+        ends: the next offset of each queue.
+        give_up_at: when to stop asking, on the clock of `time.monotonic`.
 
     Raises:
         ReputError: a broker cannot be reached.
+        TimeoutError: it is too late.
     """
     found: dict[str, Lag] = {}
     for broker in sorted({queue.broker for queue in ends}):
         topics = sorted({queue.topic for queue in ends if queue.broker == broker})
         for topic, queues in reader.queue_bounds(topics, broker).topics.items():
             for queue_id, low, high in queues:
+                if time.monotonic() > give_up_at:
+                    raise TimeoutError("the brokers answer too slowly to tell the lag")
                 first = max(low, ends.get(QueueKey(topic, broker, queue_id), low))
                 age_s = _age_s(reader, topic, queue_id, first, broker) if first < high else 0.0
                 lag = found.get(topic, Lag(topic, 0, 0, 0.0))

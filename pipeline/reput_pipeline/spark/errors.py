@@ -101,19 +101,20 @@ class SinkError(ReputError):
     """A DataFrame cannot be written as it is; what is staged is dropped."""
 
 
-class StagedRowsGone(SinkError):
-    """The rows of a batch that its tasks have staged are not at the broker when the batch is committed."""
+class BatchNotWritten(SinkError):
+    """A batch is not published, and can be written again: what was staged of it is gone, or at several brokers."""
 
     retryable = True
 
-    def __init__(self, batch_id: int, broker: str, reason: Exception) -> None:
-        super().__init__(
-            f"batch {batch_id} is not published, because {broker} lacks rows that were staged, as after a failover "
-            f"between the end of a task and the commit; run the batch again: start the query again ({reason})"
-        )
+    def __init__(self, batch_id: int, reason: str) -> None:
+        super().__init__(f"batch {batch_id} is not published: {reason}; run it again: start the query again")
 
 
 _CAUSE: Final = re.compile(r"\b(reput_\w+(?:\.\w+)*)\.(\w+): (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
+_OF_PYTHON: Final = re.compile(
+    r"^(?!org\.|java\.|Caused by)[\w.]*(?:Error|Exception)\b(?:: |$)", re.MULTILINE
+)
+"""The last line of a traceback of Python."""
 
 
 class Cause(NamedTuple):
@@ -129,13 +130,23 @@ class Cause(NamedTuple):
 def cause_in(error: BaseException) -> Cause | None:
     """Return which of our errors has caused one of Spark's, or None.
 
-    Spark has it as text, before a plan, or between tracebacks of Java and Python.
+    Spark has it as text, before a plan, or between tracebacks of Java and Python. An error of ours that the program
+    has answered with one of its own is not the cause.
     """
-    found = _CAUSE.findall(str(error))
+    text = str(error)
+    found = [*_CAUSE.finditer(text)]
     if not found:
         return None
-    module, name, text = found[-1]
-    kind = getattr(sys.modules.get(module), name, ReputError)
-    # What a broker has refused is told by the symbol in its text, not by the class.
-    told = error_from_response(ResponseCode.SYSTEM_ERROR, text, {}) if issubclass(kind, BrokerError) else kind
-    return Cause(name, text, getattr(told, "retryable", False))
+    last = found[-1]
+    after = _OF_PYTHON.search(text, last.end())
+    if after is not None and not after[0].startswith("pyspark."):
+        return None
+    module, name, words = last.groups()
+    return Cause(name, words, _is_retryable(getattr(sys.modules.get(module), name, None), words))
+
+
+def _is_retryable(kind: object, text: str) -> bool:
+    if isinstance(kind, type) and issubclass(kind, BrokerError):
+        # The symbol in the text, not the class, says why a broker refused a request.
+        return error_from_response(ResponseCode.SYSTEM_ERROR, text, {}).retryable
+    return bool(getattr(kind, "retryable", False))

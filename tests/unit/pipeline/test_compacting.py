@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,21 @@ def test_files_of_a_stopped_run_are_removed(
     assert [file.path for file in made.files()] == ["topic=T/part-0-new.zstd.parquet"]
     assert made.unfinished() is None
     assert run(*arguments).result["argument"] == "--to"
+
+
+@pytest.mark.parametrize(("hours", "kept_s"), [("24", 86_400), ("0.5", 1800), ("0", 0)])
+def test_deleted_keys_are_kept_for_hours(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: str, kept_s: int
+) -> None:
+    with ArchiveDirectory(tmp_path / "a") as source:
+        source.begin(ArchiveKind("archive", "s"))
+        source.complete(source.plan([], {}), [])
+    until: list[datetime] = []
+    monkeypatch.setattr(
+        "reput_pipeline.jobs.compact.chosen", lambda *_, **given: until.append(given["empty_until"])
+    )
+    monkeypatch.setattr("reput_pipeline.jobs.compact.write_frame", lambda *_: [])
+    began = datetime.now(UTC)
+    ran = run("compact", "--archive", tmp_path / "a", "--to", tmp_path / "k", "--drop-empty-after", hours)
+    assert ran.code == 0, ran.err
+    assert began <= until[0] + timedelta(seconds=kept_s) <= datetime.now(UTC)

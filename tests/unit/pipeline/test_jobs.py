@@ -187,17 +187,31 @@ def test_progress_names_the_step_of_all_steps(
     assert "report: 2 of 5, times: 3 of 8 tasks\n" in capsys.readouterr().err
 
 
+def test_small_topics_are_one_of_the_chart_and_have_no_charts_where_there_are_very_many() -> None:
+    row = dict.fromkeys(("messages", "messages_per_s", "size_p50", "size_p99", "size_max", "bytes"), 1)
+    row |= {"first_ms": T0, "last_ms": T0, "bytes_per_s": 1}
+    names = [f"topic-{number:03d}" for number in range(102)]
+    times = [{"topic": name, "from_ms": T0, "messages": 5, "bytes": 7} for name in names]
+    page = page_of(Figures([{"topic": name, **row} for name in names], [], times, [], []), "here").html()
+    assert ">topic-006</text>" in page
+    assert ">topic-007</text>" not in page
+    assert ">95 other topics</text>" in page
+    assert "2 smaller topics have no charts" in page
+    assert page.count('aria-label="messages by second"') == 100
+
+
 def test_a_page_escapes_and_loads_nothing() -> None:
     page = Page("<t>", "where")
     page.table(["k", "n"], [["<script>", 1234567]])
     page.bars([("<script>", 1.0), ("$x$", 2.0)])
-    page.times([Series("<script>", {0.0: 1}), Series("$y$", {1.0: 2})], 1)
+    page.times([Series("<script>", {0.0: 1}), Series("$y$", {1.0: 2}), Series("_z", {1.0: 2})], 1)
     page.times([Series("none", {})], 1)
     text = page.html()
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 3
     assert ">$x$</text>" in text
     assert ">$y$</text>" in text
+    assert ">_z</text>" in text
     assert "default-src 'none'" in text
     assert set(re.findall(r'https?://[^"]+', text)) <= {
         "http://www.w3.org/2000/svg",

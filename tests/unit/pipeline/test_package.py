@@ -17,7 +17,7 @@ from support.packed_for_spark import packed_file
 _ON_AN_EXECUTOR = """
 import sys
 sys.path = [sys.argv[1], *(path for path in sys.path if "site-packages" not in path)]
-import pandas, pyarrow
+import fastavro, google.protobuf, pandas, pyarrow
 from reput_client.arrow import read_arrow
 from reput_client.blocking.bulk import BulkReader
 from reput_broker.tools.tables import offsets_in

@@ -84,7 +84,7 @@ def page(metrics: QueryMetrics) -> dict[str, float]:
 def test_queries_are_series_of_the_driver(
     broker: BackgroundBroker, metrics: QueryMetrics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    metrics.onQueryStarted(SimpleNamespace(id="i-d", name="mine"))
+    metrics.onQueryStarted(SimpleNamespace(id="i-d", runId="1", name="mine"))
     metrics.onQueryProgress(progress("mine", json.dumps(ENDS), reput={"rows": 12, "bytes": 345}))
     found = page(metrics)
     age_s = found.pop('reput_query_lag_seconds{query="mine",topic="t"}')
@@ -101,7 +101,7 @@ def test_queries_are_series_of_the_driver(
     with Producer(broker.address, group="p") as producer:
         producer.send(Message("t", b"one more"))
     assert page(metrics)['reput_query_lag_messages{query="mine",topic="t"}'] == 9  # no batch has ended since
-    metrics.onQueryTerminated(SimpleNamespace(id="i-d", exception="it failed"))
+    metrics.onQueryTerminated(SimpleNamespace(id="i-d", runId="1", exception="it failed"))
     broker.stop()
     found = page(metrics)
     assert (
@@ -112,21 +112,52 @@ def test_queries_are_series_of_the_driver(
     assert "QueryMetrics of 127.0.0.1" in capsys.readouterr().err
 
 
+def test_the_end_of_an_earlier_run_that_is_told_late_changes_nothing(metrics: QueryMetrics) -> None:
+    def is_running() -> float:
+        return page(metrics)['reput_query_running{query="mine"}']
+
+    metrics.onQueryStarted(SimpleNamespace(id="i-d", runId="1", name="mine"))
+    metrics.onQueryProgress(progress("mine", json.dumps(ENDS)))
+    metrics.onQueryStarted(SimpleNamespace(id="i-d", runId="2", name="mine"))
+    metrics.onQueryTerminated(SimpleNamespace(id="i-d", runId="1", exception="it failed"))
+    assert is_running() == 1
+    metrics.onQueryTerminated(SimpleNamespace(id="i-d", runId="2", exception=None))
+    assert is_running() == 0
+    assert page(metrics)['reput_query_failures_total{query="mine"}'] == 1
+
+
+def test_each_source_of_a_query_counts_also_if_one_is_of_another_cluster(
+    broker: BackgroundBroker, metrics: QueryMetrics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = json.dumps({"version": 2, "topics": {"u": {"broker-z": {"0": 1}}}})
+    behind = json.dumps({"version": 2, "topics": {"t": {"broker-a": {"0": 2, "1": 8}}}})
+    event = progress("mine", elsewhere, json.dumps(ENDS))
+    GroupProgress(broker.address, "g").onQueryProgress(event)
+    with PullConsumer(broker.address, group="g") as consumer:
+        assert [consumer.committed("t", queue) for queue in (0, 1)] == [4, 8]
+    assert "broker-z" in capsys.readouterr().err
+    metrics.onQueryProgress(progress("mine", json.dumps(ENDS), behind))  # one topic twice
+    found = page(metrics)
+    assert found['reput_query_lag_messages{query="mine",topic="t"}'] == 10
+    assert found['reput_query_messages_total{query="mine"}'] == 24
+    assert found['reput_query_batch_seconds_count{query="mine"}'] == 1
+
+
 def test_the_dashboard_names_series_of_the_page(metrics: QueryMetrics) -> None:
-    metrics.onQueryStarted(SimpleNamespace(id="i-d", name="mine"))
+    metrics.onQueryStarted(SimpleNamespace(id="i-d", runId="1", name="mine"))
     metrics.onQueryProgress(progress("mine", json.dumps(ENDS), reput={"rows": 12, "bytes": 345}))
     dashboard = Path(__file__).parents[3] / "conf" / "grafana" / "dashboards" / "reput.json"
     named = set(re.findall(r"reput_query_[a-z_]+", dashboard.read_text()))
-    assert len(named) == 7
-    assert named == {name.partition("{")[0] for name in page(metrics)} - {"reput_query_running"}
+    assert len(named) == 8
+    assert named == {name.partition("{")[0] for name in page(metrics)}
 
 
 def test_series_are_of_the_wanted_query(broker: BackgroundBroker) -> None:
     metrics = QueryMetrics(broker.address, 0, "127.0.0.1", query="mine")
     try:
-        metrics.onQueryStarted(SimpleNamespace(id="an", name="other"))
+        metrics.onQueryStarted(SimpleNamespace(id="an", runId="1", name="other"))
         metrics.onQueryProgress(progress("other", json.dumps(ENDS)))
-        metrics.onQueryTerminated(SimpleNamespace(id="an", exception="it failed"))
+        metrics.onQueryTerminated(SimpleNamespace(id="an", runId="1", exception="it failed"))
         assert page(metrics) == {}
     finally:
         metrics.close()

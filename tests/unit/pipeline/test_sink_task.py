@@ -20,12 +20,13 @@ from reput_client.blocking.bulk import BatchWriter
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.rows import BadRows
 from reput_pipeline.sink.schema import SinkColumns
-from reput_pipeline.spark.errors import SinkError
+from reput_pipeline.spark.errors import BatchNotWritten, SinkError, cause_in
 from reput_pipeline.spark.option_reader import OptionError
 from support.sink_client import published
 
 pa = pytest.importorskip("pyarrow")
 task = import_module("reput_pipeline.sink.task")
+writers = import_module("reput_pipeline.sink.writers")
 
 COLUMNS = SinkColumns("body", None, None, None, "queueId", None, None, None, None)
 SEMANTICS = ("exactly-once", "at-least-once")
@@ -215,3 +216,26 @@ def test_bad_rows_are_separated_from_the_others_in_order(bad: list[bool]) -> Non
 def test_wrong_options_for_bad_rows_are_named(options: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         parse_sink_options({"nameServer": "127.0.0.1:1", "topic": "t", **options}, streaming=True)
+
+
+def test_a_batch_whose_staged_rows_are_gone_can_be_written_again(
+    new_reput_broker: Callable[..., BackgroundBroker],
+) -> None:
+    broker = new_reput_broker(store={"flush": "sync"})
+    with Admin(broker.address) as admin:
+        admin.create_topic("orders", queues=2)
+    options = parse_sink_options({"nameServer": broker.address, "topic": "orders"}, streaming=True)
+    work = task.SinkTask(options, COLUMNS)
+    part = work.stage(iter([of_queues(4, 2)]), "query:q", 3, 0)
+    with BatchWriter(broker.address) as writer:
+        writer.abort("query:q", 3)  # as a failover does
+    done = writers.TaskDone("query:q", 3, 0, part, 4, work.broker)
+    with pytest.raises(BatchNotWritten, match=r"batch 3 .* start the query again") as failed:
+        writers._commit(options, [done], "query:q", 3)
+    text = f"{BatchNotWritten.__module__}.BatchNotWritten: {failed.value}"
+    found = cause_in(RuntimeError(text))
+    assert found is not None
+    assert found.retryable
+    with pytest.raises(BatchNotWritten, match="staged at broker-a and broker-b"):
+        writers._commit(options, [done, replace(done, partition_id=1, broker="broker-b")], "query:q", 3)
+    assert published(broker.address, "orders") == {0: [], 1: []}
