@@ -55,6 +55,7 @@ WITH_NAMES = {
     *(("docs/client.md", number) for number in range(9)),
     ("docs/delays.md", 0),
     *(("docs/frameworks.md", number) for number in range(4)),
+    ("docs/pop.md", 2),
     *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
 }
 """Blocks that are no whole programs, or have no end: each has its own test below."""
@@ -208,6 +209,15 @@ def test_pop(broker: BackgroundBroker) -> None:
 
     trio.run(main)
     assert handled == [b"next"]
+
+
+def test_priorities(broker: BackgroundBroker) -> None:
+    with blocking.Admin(broker.address) as admin:
+        admin.create_topic("jobs", queues=4, message_type="PRIORITY")
+    trio.run(lambda: run(("docs/pop.md", 2), broker.address))
+    with blocking.PopConsumer(broker.address, group="g", topic="jobs") as consumer:
+        (message,) = consumer.receive(max_messages=1, wait_s=10.0)
+    assert (message.body, message.priority, message.queue_id) == (b"now", 3, 3)
 
 
 def test_request_and_reply(broker: BackgroundBroker) -> None:
