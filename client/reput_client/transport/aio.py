@@ -75,6 +75,7 @@ class SocketWatch:
         self._sockets: tuple[socket.socket, ...] = ()
         self._future: asyncio.Future[None] | None = None
         self._read: Callable[[], object] = _nothing
+        self._failure: Exception | None = None  # of a read that had woken the waiting task before
         self._timer: asyncio.TimerHandle | None = None
         self._ends_at = math.inf
 
@@ -99,6 +100,9 @@ class SocketWatch:
             await self._future
         finally:
             self._future = None
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def interrupt(self) -> None:
         """End the wait in progress, if any."""
@@ -134,7 +138,9 @@ class SocketWatch:
             try:
                 self._read()
             except Exception as error:
-                if not future.done():
+                if future.done():
+                    self._failure = error
+                else:
                     future.set_exception(error)
             if not future.done():
                 future.set_result(None)

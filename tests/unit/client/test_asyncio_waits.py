@@ -222,6 +222,29 @@ def test_what_the_reading_raises_reaches_the_waiting_task(
     run(work())
 
 
+def test_what_the_reading_raises_after_it_has_woken_the_task_reaches_it(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = ends
+
+    async def work() -> None:
+        watch = SocketWatch()
+        sockets = (near,)
+
+        def wake_and_fail() -> None:
+            near.recv(10)
+            watch.interrupt()  # as the answer of the waiting task does
+            raise TimeoutError("from a signal handler")
+
+        far.send(b"x")
+        with pytest.raises(TimeoutError, match="signal handler"):
+            await watch.wait(sockets, SOON_S, wake_and_fail)
+        far.send(b"y")
+        await watch.wait(sockets, SOON_S, lambda: near.recv(10))
+
+    run(work())
+
+
 def test_bytes_that_come_after_an_interrupt_are_left_to_the_next_wait(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
