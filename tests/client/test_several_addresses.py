@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 from reput_client import Message
+from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.errors import BrokerNotFound, ConnectFailed, SendOutcomeUnknown
 from reput_client.transport import connecting
+from reput_client.transport.address import parse_address
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.connection import BrokerConnection
+from reput_client.transport.options import ClientOptions
+from reput_client.transport.pump import Pump
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicRoute
 from support.faces import Face, scenario
@@ -154,6 +160,36 @@ async def test_an_address_that_falls_silent_is_left(face: Face, broker: FakeBrok
             assert len((await pull.pull("t", 0, 1, wait_s=5.0)).messages) == 1
             assert [(await consumer.receive(10.0)).body for _ in range(2)] == [b"x", b"y"]
         assert second.committed["g", "t", 0] == 1
+
+
+def test_an_address_that_falls_silent_is_left_without_a_pause(broker: FakeBroker) -> None:
+    with FakeBroker(queues=1) as second:
+        introduce(second)
+        runtime = BlockingRuntime()
+        connection = BrokerConnection(
+            runtime,
+            Pump(runtime),
+            parse_address(broker.address)._replace(others=(parse_address(second.address),)),
+            ClientOptions("unused", new_backoff=lambda: Backoff(60.0, 60.0)),
+            lambda _request: None,
+            lambda _connection: None,
+        )
+
+        async def leave_the_first() -> None:
+            deadline = runtime.now() + 10.0
+            await connection.open(deadline, patient=False)
+            broker.behave(WHO, SILENCE)
+            assert connection.doubt(runtime.now() + 1.0)
+            await connection.check(deadline)
+            assert not connection.is_open
+            assert not connection.is_resting, "the second address was not tried"
+            await connection.open(deadline, patient=True)
+            assert runtime.now() < deadline
+            assert connection.place == parse_address(second.address)
+
+        runtime.run(leave_the_first())
+        connection.close()
+        runtime.close()
 
 
 @scenario

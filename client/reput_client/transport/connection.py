@@ -175,7 +175,8 @@ class BrokerConnection:
         self._connecting = event = self._runtime.event()
         try:
             began_at = self._runtime.now()
-            if self._socket is not None and not await self._still_answers(began_at, deadline):
+            is_lost = self._socket is not None and not await self._still_answers(began_at, deadline)
+            if is_lost and not self.address.others:  # else the others have not been tried
                 self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
         finally:
             self._connecting = None
