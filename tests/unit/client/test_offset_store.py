@@ -95,6 +95,15 @@ def test_a_member_lowers_a_stored_offset_only_if_it_was_set_back(group: Group) -
     assert group.offsets == {Q0: 3}
 
 
+def test_a_member_commits_from_the_beginning_where_the_stored_offset_is_gone(group: Group) -> None:
+    kept, runtime = OffsetsInStore(RemoteOffsetStore(group)), BlockingRuntime()
+    runtime.run(kept.write(Q0, 5, increase_only=True, timeout_s=None))
+    del group.offsets[Q0]
+    assert runtime.run(kept.read(Q0, None)) is None
+    runtime.run(kept.write(Q0, 1, increase_only=True, timeout_s=None))
+    assert group.offsets == {Q0: 1}
+
+
 def test_persist_all_writes_the_named_and_forgets_the_others(store: OffsetStore) -> None:
     store.update(Q0, 1)
     store.update(Q1, 2)

@@ -141,6 +141,8 @@ class OffsetsInStore:
             return offset
         if self._store.failure is not None:
             raise self._store.failure  # an offset may be stored nevertheless
+        # Else the next write, of a lower offset, would store what is in memory again.
+        self._store.remove(queue)
         return None
 
     async def write(
