@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client import Message
+from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.topic import BrokerData, QueueData, TopicList, TopicRoute
 from support.faces import Face, scenario
+from support.fake_pops import POP, Pops
+from support.fakes import Answer, FakeBroker
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +187,64 @@ async def test_a_popped_topic_that_is_deleted_is_forgotten(face: Face, real_brok
         await send(face, real_broker, f"{name}-popgone", b"3")
         (message,) = await consumer.receive(wait_s=10.0)
         assert (message.topic, message.body) == (f"{name}-popgone", b"3")
+
+
+NOT_THERE = Answer(ResponseCode.TOPIC_NOT_EXIST, remark="UNKNOWN_TOPIC: not here")
+
+
+@scenario
+async def test_a_popped_topic_of_unknown_state_does_not_keep_others_back(face: Face) -> None:
+    with FakeBroker(queues=1) as broker:
+        pops = Pops(broker)
+        broker.behave(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Answer(body=TopicList(["t", "u"]).to_json())
+        )
+        async with face.PopConsumer(
+            broker.address, group="g", topics=re.compile("t|u"), orderly=False
+        ) as consumer:
+            assert await consumer.receive(wait_s=0.0) == []
+            broker.behave(
+                POP, lambda header, body: NOT_THERE if header.ext["topic"] == "u" else pops.pop(header, body)
+            )
+            # Whether there is a master that knows better is not known either.
+            broker.behave(
+                RequestCode.GET_BROKER_CLUSTER_INFO, Answer(ResponseCode.SYSTEM_ERROR, remark="away")
+            )
+            pops.waiting = [b"0", b"1"]
+            for _ in range(2):
+                (message,) = await consumer.receive(1, wait_s=10.0)
+                await message.ack()
+            assert await consumer.receive(wait_s=0.0) == []
+            assert consumer.topics == ("t", "u")
+
+
+@scenario
+async def test_messages_are_popped_without_delay_while_the_topics_cannot_be_listed(face: Face) -> None:
+    with FakeBroker(queues=1) as home, FakeBroker(queues=1) as other:
+        addresses = {"home": home, "other": other}
+        route = TopicRoute(
+            [QueueData(name, 1, 1, 6, 0) for name in addresses],
+            [BrokerData("c", name, {0: broker.address}) for name, broker in addresses.items()],
+        )
+        for name, broker in addresses.items():
+            broker.broker_name = name
+            broker.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=route.to_json()))
+        home.behave(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Answer(body=TopicList(["t"]).to_json()))
+        Pops(home)
+        pops = Pops(other)
+        async with face.PopConsumer(
+            home.address, group="g", topics=re.compile("t"), orderly=False
+        ) as consumer:
+            assert await consumer.receive(wait_s=0.0) == []
+            home.stop()
+            await face.sleep(0.3)  # the topics are due to be listed
+            for number in range(10):
+                pops.waiting = [b"%d" % number]
+                began_at = time.monotonic()
+                (message,) = await consumer.receive(1, wait_s=10.0)
+                assert time.monotonic() - began_at < 1.0
+                await message.ack()
+                await face.sleep(0.1)
 
 
 @scenario

@@ -671,22 +671,24 @@ class Session:
         return masters
 
     async def is_gone(self, topic: str, deadline: float) -> bool:
-        """Whether a topic does not exist any more, after an answer that it does not.
+        """Whether a topic certainly does not exist any more, after an answer that it does not.
 
         If a master of each of its brokers is known where routes are asked for, the answer is right: a name server that
         has started again knows no topics of a broker without a master, and a slave may not have the newest topics.
+        False if that cannot be found out. Raises `ClientClosed` if the client was closed.
         """
         brokers = self.routes.brokers_of(topic)
         if brokers is None:
             return True
-        there = (await self.cluster(deadline)).broker_addr_table
-        has_masters = all(name in there and MASTER_ID in there[name].broker_addrs for name in brokers)
-        if not (has_masters and self.connection_to(self._guide or self.home).is_master):
-            return False
         try:
-            await self.fetch_route(topic, deadline)
+            there = (await self.cluster(deadline)).broker_addr_table
+            has_masters = all(name in there and MASTER_ID in there[name].broker_addrs for name in brokers)
+            if has_masters and self.connection_to(self._guide or self.home).is_master:
+                await self.fetch_route(topic, deadline)
         except TopicNotFound:
             return True
+        except ReputError:
+            self.check_open()
         return False
 
     def learn_quietly(self, topic: str, call: Call, asked_at: Address) -> None:

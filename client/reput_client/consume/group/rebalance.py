@@ -127,7 +127,7 @@ class Rebalancer:
                     else:
                         self._share_out(assignment, route, members, self._strategy)
             except TopicNotFound as error:
-                if not await self._is_gone(topic):
+                if not await self._session.is_gone(topic, self._session.deadline(None)):
                     if topic not in self._missing:
                         self._missing.add(topic)
                         log.warning("topic %s is not known now, its queues stay: %s", topic, error)
@@ -170,13 +170,6 @@ class Rebalancer:
         self.awaited.discard(topic)
         self._missing.discard(topic)
         return route
-
-    async def _is_gone(self, topic: str) -> bool:
-        try:
-            return await self._session.is_gone(topic, self._session.deadline(None))
-        except ReputError:
-            self._session.check_open()
-            return False
 
     async def _members_at(self, route: Route, asked: dict[Address, list[str]]) -> list[str] | None:
         """Return the members as the first broker of the topic that answers knows them, or None without one.
