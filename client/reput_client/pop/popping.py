@@ -24,7 +24,7 @@ from reput_client.pop.popped import Popped, popped_messages
 from reput_client.pop.settling import Settling
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
-from reput_client.transport.session import Session, wall_clock_ms
+from reput_client.transport.session import SILENCE_S, Session, wall_clock_ms
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     POP_MESSAGES_MAX,
@@ -128,7 +128,7 @@ class Popping:
 
     async def begin(self) -> None:
         """Find the topics that match a pattern; raises `ReputError` if their list cannot be had."""
-        await self._search.look()
+        await self._search.look(self._session.deadline(None))
         self._has_begun = True
 
     def _found(self, topic: str) -> None:
@@ -213,7 +213,7 @@ class Popping:
         is_named = self._subscriptions.pattern is None
         if is_named and not self._wait_for_topic:
             raise error
-        if not is_named and await self._session.is_gone(topic, self._session.deadline(None)):
+        if not is_named and await self._session.is_gone(topic, self._session.runtime.now() + SILENCE_S):
             log.info("topic %s, which matched the pattern, does not exist any more", topic)
             self._subscriptions.discard(topic)
             self._missing.pop(topic, None)

@@ -161,7 +161,7 @@ class GroupMember:
         """
         session = self._session
         deadline = session.deadline(None)
-        await self._search.look()
+        await self._search.look(self._session.deadline(None))
         for topic in self.options.subscriptions.topics:
             try:
                 route = await session.route(topic, deadline)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from reput_client.consume.group.subscriptions import Subscriptions
-from reput_client.transport.session import Session
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.session import SILENCE_S, Session
 from reput_protocol.errors import ReputError
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 
@@ -21,7 +22,8 @@ log = logging.getLogger("reput_client")
 class TopicSearch:
     """Asks for the cluster's topics every 20 s; of a member also when the group changes. A background chore.
 
-    Without a pattern it is never due.
+    Without a pattern it is never due. A background search tries the client's own address once and waits a second for
+    it at most, because pulls and pops wait for the search; after failures it pauses longer, up to the interval.
 
     Args:
         on_found: called with each topic that matches for the first time.
@@ -34,6 +36,7 @@ class TopicSearch:
         self._subscriptions = subscriptions
         self._on_found = on_found
         self._due_at = math.inf if subscriptions.pattern is None else 0.0
+        self._pauses = Backoff(_RETRY_S, INTERVAL_S)
 
     def next_due(self) -> float:
         """See `Chore`."""
@@ -46,20 +49,24 @@ class TopicSearch:
 
     async def do(self) -> None:
         """See `Chore`."""
+        session = self._session
+        deadline = session.runtime.now() + SILENCE_S
         try:
-            await self.look()
+            await session.connection_to(session.home).open(deadline, patient=False)
+            await self.look(deadline)
         except ReputError as error:
-            self._session.check_open()
+            session.check_open()
             log.warning("the list of topics is not known, asking again: %s", error)
-            self._due_at = self._session.runtime.now() + _RETRY_S
+            self._due_at = session.runtime.now() + self._pauses.next_delay_s()
+        else:
+            self._pauses.reset()
 
-    async def look(self) -> None:
-        """Subscribe to the topics that match; raises `ReputError` if the list cannot be had."""
+    async def look(self, deadline: float) -> None:
+        """Subscribe to the topics that match; raises `ReputError` if the list cannot be had before `deadline`."""
         pattern = self._subscriptions.pattern
         if pattern is None:
             return
         self._due_at = self._session.runtime.now() + INTERVAL_S
-        deadline = self._session.deadline(None)
         topics = await self._session.topic_names(deadline)
         own_names = (await self._session.cluster(deadline)).own_names
         for topic in topics:
