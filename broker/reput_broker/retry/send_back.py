@@ -111,9 +111,9 @@ class SendBackProcessor:
 
         size = len(encode_record(record)) + 20
         puts = self._core.puts
-        ack = puts.ack_of_returned(puts.default_ack())
 
-        def make_put(work: Work) -> Put:
+        def make_put(work: Work) -> Put:  # after a look that may have waited
+            ack = puts.ack_of_returned(puts.default_ack())
             return Put(request, size, work, lambda _: Response(), returned.record.topic, ack)
 
         return self._once.append(key, key.group, record, put, make_put, look=look)
