@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
-from reput_client.produce.accumulator import Accumulator, InBlock
+from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
@@ -95,7 +95,7 @@ class Posts:
         self._check_open()
         await self._attend()
         await self._session.runtime.pause()
-        posted = Posted(*await self._take(message, terms, choice, on_done))
+        _, posted = await self._take(message, terms, choice, on_done)
         self._ensure_task()
         return posted
 
@@ -105,7 +105,11 @@ class Posts:
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
         taken = self._accumulator.take(message, terms, choice)
-        block, number = taken or await self._take(message, terms, choice)
+        if taken is None:
+            block, posted = await self._take(message, terms, choice)
+            number = posted.number
+        else:
+            block, number = taken
         block.asked.add(number)
         try:
             await self._sender.wait_for(block)
@@ -133,7 +137,7 @@ class Posts:
 
     async def _take(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None = None
-    ) -> InBlock:
+    ) -> tuple[PostedBlock, Posted]:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
         self._check_open()
@@ -166,15 +170,15 @@ class Posts:
                 block = self._begin(queue, terms, is_free=choice is None, alone=alone)
         if choice is not None:
             block.is_free = False
-        number = accumulator.put(block, message, text, size)
+        posted = Posted(block, accumulator.put(block, message, text, size))
         if on_done is not None:
-            block.call_back(Posted(block, number), on_done)
+            block.call_back(posted, on_done)
         if alone:
             sender.seal(block)
             left = True
         if left:
             sender.go_on()
-        return block, number
+        return block, posted
 
     def _begin(self, queue: MessageQueue, terms: Terms, *, is_free: bool, alone: bool) -> PostedBlock:
         sender, now = self._sender, self._session.runtime.now()
