@@ -333,6 +333,23 @@ async def test_a_later_block_that_fails_tells_what_is_stored(face: Face, broker:
 
 
 @scenario
+async def test_a_later_block_needs_no_route(face: Face) -> None:
+    """The first one to a new topic goes by the template's route, which is not kept."""
+    with FakeBroker(unknown_topics=frozenset({"new"})) as broker:
+
+        def then_no_routes(header: Header, body: memoryview) -> Answer:
+            broker.behave(ROUTE, Answer(ResponseCode.SYSTEM_ERROR, remark="the name service is away"))
+            return broker.put(header, body)
+
+        broker.behave(PUT, then_no_routes)
+        async with face.Producer(broker.address, batch_bytes=400) as producer:
+            receipts = await producer.send_batch([Message("new", b"x")] * 6)
+        assert len({receipt.queue_id for receipt in receipts}) == 1
+        assert [receipt.queue_offset for receipt in receipts] == list(range(6))
+        assert broker.count(PUT) > 1
+
+
+@scenario
 async def test_many_messages_without_an_answer_are_of_unknown_outcome(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(PUT, SILENCE)

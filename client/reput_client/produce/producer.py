@@ -51,7 +51,7 @@ from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.names import check_group, check_send_topic
 from reput_protocol.properties import SHARDING_KEY, check_key
 from reput_protocol.record.forwarding import forwarded_properties
-from reput_protocol.record.message import NOT_SERIALIZED, Message, checked_body
+from reput_protocol.record.message import NOT_SERIALIZED, Message, MessageQueue, checked_body
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
 
 log = logging.getLogger("reput_client")
@@ -439,7 +439,8 @@ class Producer(Client):
         try:
             for group in groups:
                 block = await self._deliver(group, terms, choice)
-                receipts += block.receipts or ()
+                assert block.receipts is not None, "what is done without an error is stored"
+                receipts += block.receipts
                 choice = block.queue  # the first block may have gone to any broker; the others follow it
         except AckNotReached as error:
             error.receipts[:0] = receipts
@@ -615,10 +616,14 @@ class Producer(Client):
         return terms
 
     async def _deliver(self, group: Group, terms: Terms, choice: QueueChoice) -> OutgoingBlock:
-        """Send a group as one block, and return that; see `BlockSender.deliver`."""
+        """Send a group as one block, and return that; see `BlockSender.deliver`. A chosen queue needs no route."""
         started_at = self._session.runtime.now()
-        route = await self._session.publish_route(group.topic, started_at + terms.timeout_s)
-        block = block_of(group, self._sender.choose(route, choice), terms, is_free=choice is None)
+        if isinstance(choice, MessageQueue):
+            queue = choice
+        else:
+            route = await self._session.publish_route(group.topic, started_at + terms.timeout_s)
+            queue = self._sender.choose(route, choice)
+        block = block_of(group, queue, terms, is_free=choice is None)
         block.since = started_at
         await self._sender.deliver(block)
         return block
