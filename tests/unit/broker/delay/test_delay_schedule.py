@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from reput_broker.delay.deliverer import Deliverer
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import encode_properties
@@ -58,6 +59,34 @@ async def test_a_time_is_kept_however_near_it_is(tmp_path: Path) -> None:
             for ms in (1, 2, 300, 649, 650, 651, 700, 1650, 2000, 2650)
         }
         await trio.sleep(5)
+    assert bench.delivered() == {body: [when] for body, when in due.items()}
+    bench.stop()
+
+
+async def test_deliveries_wake_for_a_message_that_is_due_earlier_and_for_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    step = Deliverer.step
+
+    async def counted(self: Deliverer, *, with_timers: bool = True) -> int:
+        steps.append(bench.clock_ms() - T0)
+        return await step(self, with_timers=with_timers)
+
+    monkeypatch.setattr(Deliverer, "step", counted)
+    bench = DelayBench(bench_options(tmp_path / "store"))
+    async with bench.running():
+        await trio.sleep(10.02)
+        due = {b"first": bench.timed(b"first", 900)}
+        await trio.sleep(0.01)
+        steps.clear()
+        due[b"later"] = bench.timed(b"later", 920)
+        await trio.sleep(0.01)
+        assert steps == []
+        due[b"earlier"] = bench.timed(b"earlier", 300)
+        await trio.sleep(0.01)
+        assert steps == [10_040]
+        await trio.sleep(1)
     assert bench.delivered() == {body: [when] for body, when in due.items()}
     bench.stop()
 
