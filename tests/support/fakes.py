@@ -488,6 +488,8 @@ class FakeBroker:
         with self._arrived:
             while len(queue) == offset and time.monotonic() < deadline and not self._closing:
                 self._arrived.wait(max(0.0, deadline - time.monotonic()))
+            if self._closing:
+                return HANG_UP  # else a pull that begins to wait during a stop would be answered
             bounds = {"minOffset": 0, "maxOffset": len(queue), "suggestWhichBrokerId": self.suggests}
             if offset > len(queue) and self.is_slave:
                 return Answer(ResponseCode.PULL_RETRY_IMMEDIATELY, {**bounds, "nextBeginOffset": len(queue)})
