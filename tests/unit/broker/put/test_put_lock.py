@@ -17,7 +17,6 @@ from reput_broker.put.put_lock import PutLock
 @pytest.mark.trio
 async def test_appends_that_wait_go_in_the_order_they_came() -> None:
     lock = PutLock(Fence(), StoreConfig())
-    lock.is_held = True
     order: list[int] = []
 
     async def append(number: int) -> None:
@@ -26,11 +25,11 @@ async def test_appends_that_wait_go_in_the_order_they_came() -> None:
             await trio.lowlevel.checkpoint()
             order.append(number)
 
-    async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery, lock.held():
         for number in range(5):
             nursery.start_soon(append, number)
             await trio.testing.wait_all_tasks_blocked()
-        lock.release()
+        assert not order
     assert order == list(range(5))
     assert not lock.is_held
 
@@ -38,22 +37,21 @@ async def test_appends_that_wait_go_in_the_order_they_came() -> None:
 @pytest.mark.trio
 async def test_a_cancelled_wait_leaves_the_lock_to_the_others() -> None:
     lock = PutLock(Fence(), StoreConfig())
-    lock.is_held = True
+    got = trio.Event()
+
+    async def take() -> None:
+        async with lock.held():
+            got.set()
+
     async with trio.open_nursery() as nursery:
-        with trio.move_on_after(0) as scope:
-            async with lock.held():
-                raise AssertionError("it is held by somebody else")
-        assert scope.cancelled_caught
-        got = trio.Event()
-
-        async def take() -> None:
-            async with lock.held():
-                got.set()
-
-        nursery.start_soon(take)
-        await trio.testing.wait_all_tasks_blocked()
-        assert not got.is_set()
-        lock.release()
+        async with lock.held():
+            with trio.move_on_after(0) as scope:
+                async with lock.held():
+                    raise AssertionError("another append holds it")
+            assert scope.cancelled_caught
+            nursery.start_soon(take)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not got.is_set()
         await got.wait()
     assert not lock.is_held
     assert lock.call_now(str, 1) == "1"
