@@ -129,6 +129,10 @@ class CleanedFiles(NamedTuple):
 class CleanConsumeQueue:
     """Deletes files that follow the log, in rounds. Runs in a worker thread, one call at a time.
 
+    Each queue keeps its last file, and any that no durable entries follow, because it determines the next queue offset.
+    A log file that is deleted while it is held no longer counts for readers, but would be part of the log again after a
+    kill: what is derived from it stays until it is gone. RocketMQ does not wait for that.
+
     Args:
         min_physical_offset: where the log begins for readers.
         kept_offset: where its oldest file on disk begins.

@@ -1,4 +1,4 @@
-"""What opening works on: the parts of a store that is not open yet."""
+"""The parts of a store that is not open yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reput_broker.store.queue.table import ConsumeQueueTable
 
 
 class StoreParts(NamedTuple):
-    """The parts of the store that opening works on."""
+    """Built before the recovery, which reads and repairs them; an open store keeps them."""
 
     options: StoreOptions
     lock: DirectoryLock
