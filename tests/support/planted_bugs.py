@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 NONE: Final = "none"
-EACH: Final = "only"
+ONLY: Final = "only"
 
 
 def add_bug_option(parser: ArgumentParser, names: Sequence[str] = ()) -> None:
@@ -19,7 +19,7 @@ def add_bug_option(parser: ArgumentParser, names: Sequence[str] = ()) -> None:
     of_names = f": {', '.join(names)}" if names else ""
     parser.add_argument(
         "--bug",
-        choices=[NONE, EACH, *names] if names else None,
+        choices=[NONE, ONLY, *names] if names else None,
         default=NONE,
         metavar="none|only|NAME",
         help=f"plant each bug (only), or the one of this name, in place of the other runs{of_names}",
@@ -28,4 +28,4 @@ def add_bug_option(parser: ArgumentParser, names: Sequence[str] = ()) -> None:
 
 def chosen_bugs(chosen: str, names: Iterable[str]) -> list[str]:
     """Return the names of the bugs that the value of `--bug` stands for."""
-    return {NONE: [], EACH: [*names]}.get(chosen, [chosen])
+    return {NONE: [], ONLY: [*names]}.get(chosen, [chosen])

@@ -90,11 +90,11 @@ class MessageIntake(Permission):
     """Whether the broker takes messages of producers. It outlasts the tenures, and so does a drain.
 
     Attributes:
-        now: as an operator has set it.
+        current: as an operator has set it.
     """
 
     def __init__(self, health: Health) -> None:
-        self.now = Intake.OPEN
+        self.current = Intake.OPEN
         self._health = health
         self._refuse: Callable[[Collection[int], Refusal | None], None] = lambda *_: None
 
@@ -105,11 +105,11 @@ class MessageIntake(Permission):
             refuse: has the tenure refuse requests, by their codes, or none.
         """
         self._refuse = refuse
-        refuse(_NEW_MESSAGES, _REFUSALS.get(self.now))
+        refuse(_NEW_MESSAGES, _REFUSALS.get(self.current))
 
     def set(self, intake: Intake, peer: str) -> Intake:
         """Take or refuse messages of producers, as an operator at `peer` says; return what was before."""
-        was, self.now = self.now, intake
+        was, self.current = self.current, intake
         self._refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
         is_draining = intake is Intake.DRAINING
         detail = "" if intake is Intake.OPEN else f"{intake}, set by an operator"
@@ -121,12 +121,12 @@ class MessageIntake(Permission):
     @property
     @override
     def is_writable(self) -> bool:
-        return self.now is Intake.OPEN
+        return self.current is Intake.OPEN
 
     @override
     def set_writable(self, writable: bool, peer: str) -> None:
         """To take messages ends a drain, too; to refuse them leaves one as it is."""
-        if writable or self.now is Intake.OPEN:
+        if writable or self.current is Intake.OPEN:
             self.set(Intake.OPEN if writable else Intake.READONLY, peer)
 
 
@@ -228,7 +228,7 @@ class OperationsProcessor:
 
     async def flush_log(self, _request: Request) -> Response:
         """Sync the log and answer when that is done."""
-        return await self._flushed(self._broker.intake.now)
+        return await self._flushed(self._broker.intake.current)
 
     async def _flushed(self, was: Intake) -> Response:
         return Response(0, body=FlushedBody(await self._tenure.flushed(), was).to_json())

@@ -1,4 +1,4 @@
-"""What the synchronous `Consumer` and `PopConsumer` say of themselves."""
+"""The state that the synchronous `Consumer` and `PopConsumer` have in common."""
 
 from __future__ import annotations
 

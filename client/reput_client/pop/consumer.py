@@ -73,7 +73,8 @@ class PopConsumer(Subscriber, Generic[V]):
         group: the consumer group. All members must consume the same topics and tags. It is created on first use, where
             brokers permit that.
         topic, topics: one topic, several names, a mapping from names to tags, or a compiled pattern, which consumes all
-            topics whose whole name matches, also ones that are created later, from their beginning.
+            topics whose whole name matches, also ones that are created later: with a `start` of "earliest" or "latest"
+            from their beginning.
         tags: `*`, or tags joined by `||`, for every topic without its own.
         sql: instead of tags, a SQL92 expression over message properties, evaluated by the broker.
         start: where to begin in a queue for which the group has no offset, as of `Consumer`.

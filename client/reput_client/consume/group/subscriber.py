@@ -1,14 +1,14 @@
-"""What `Consumer` and `PopConsumer` say of themselves."""
+"""The state that `Consumer` and `PopConsumer` have in common: group, topics, connection, end."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 from reput_client.consume.group.subscriptions import Subscriptions
 from reput_client.transport.client import Client
 
 
-class Subscriber(Client):
+class Subscriber(Client, ABC):
     """A client that gets the messages of some topics for a group."""
 
     group: str
