@@ -87,11 +87,12 @@ def proxy_task(config: BrokerConfig, address: str, port: int) -> ProxyTask:
         port: that of the proxy.
     """
     tls, ha = config.tls, config.ha
-    if config.name_servers:
+    # Name servers and other brokers have other certificates, and this broker connects to them without TLS.
+    is_pinned = tls.mode == "required" and not tls.connect
+    if config.name_servers and not is_pinned:
         server = ",".join(config.name_servers)
     else:  # the other members of a group are in its routes
         server = config.advertise or address if tls.connect else address
-    is_pinned = tls.mode == "required" and not tls.connect
     has_copies = ha.in_sync_replicas > 1 or ha.role == "SYNC_MASTER"
     access = config.access
     return ProxyTask(
@@ -172,7 +173,8 @@ class ProxyProcess:
                 self._running.cancel()
             else:
                 assert process.stdin is not None
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                # Busy: its task is still being written, and DRAIN follows it.
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
                     await process.stdin.send_all(DRAIN)
             await self._ended.wait()
         if limit.cancelled_caught:

@@ -430,6 +430,12 @@ def _tls(config: BrokerConfig) -> list[ConfigProblem]:
                 "a user (access.broker_user), to which its master then proves itself",
             )
         )
+    if tls.connect and tls.mode == "off" and config.proxy_port != "off":
+        text = (
+            'the proxy of proxy_port would connect with TLS to this broker, whose tls.mode is "off"; set "permissive" '
+            'or "required" there, or set tls.connect to false, or run reput proxy on its own and proxy_port = "off"'
+        )
+        found.append(("tls.connect", text))
     if tls.server_name and not tls.connect:
         found.append(
             ("tls.server_name", "it is for tls.connect, which is false; set that too, or remove this")

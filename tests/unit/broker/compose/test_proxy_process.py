@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from reput_broker import BrokerConfig
 from reput_broker.compose import proxy_process
@@ -35,9 +37,9 @@ STAYS = READY + "import time; time.sleep(600)"
 class Watched:
     """A proxy process and what it has reported."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, task: ProxyTask) -> None:
         self.counters, self.health = ProxyCounters(), Health()
-        self.process = ProxyProcess(TASK, self.counters, self.health, [sys.executable, "-c", program])
+        self.process = ProxyProcess(task, self.counters, self.health, [sys.executable, "-c", program])
 
     @property
     def check(self) -> tuple[bool, str]:
@@ -51,8 +53,8 @@ class Watched:
 
 
 @asynccontextmanager
-async def running(program: str) -> AsyncIterator[Watched]:
-    watched = Watched(program)
+async def running(program: str, task: ProxyTask = TASK) -> AsyncIterator[Watched]:
+    watched = Watched(program, task)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watched.process.run)
         yield watched
@@ -79,12 +81,25 @@ async def test_it_shows_what_the_process_reports_and_ends_it_by_its_drain() -> N
 @pytest.mark.trio
 async def test_a_process_that_does_not_drain_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_process, "_END_S", 0.0)
-    monkeypatch.setattr(proxy_process, "_DRAIN_S", 0.0)
-    async with running(STAYS) as watched:
+    async with running(STAYS, msgspec.structs.replace(TASK, drain_s=0.0)) as watched:
         await watched.wait_ready()
         with trio.fail_after(60):
             await watched.process.stop()
         assert watched.process.status()["pid"] is None
+
+
+@pytest.mark.trio
+async def test_a_stop_while_the_task_is_written_drains_the_process_too() -> None:
+    """The process reads nothing until the stop has begun, so that a large task fills its pipe."""
+    slow = "import time; time.sleep(0.5)" + DRAINS
+    task = msgspec.structs.replace(TASK, server="x" * 1_000_000)
+    with capture_logs() as logged:
+        async with running(slow, task) as watched:
+            with trio.fail_after(60):
+                while watched.process.status()["pid"] is None:
+                    await trio.sleep(0.001)
+                await watched.process.stop()
+    assert not [event for event in logged if event["event"] == "proxy_killed"]
 
 
 @pytest.mark.trio
@@ -154,6 +169,29 @@ def test_tls_to_the_broker_follows_the_broker(tmp_path: Path) -> None:
     cluster = task_of(advertise="a:10911", tls={"mode": "required", "cert": cert, "ca": ca, "connect": True})
     assert (cluster.server, cluster.server_tls) == ("a:10911", True)
     assert (cluster.server_pin, cluster.server_ca) == ("", ca)
+
+
+def test_names_are_asked_with_the_tls_that_the_broker_has_for_them(tmp_path: Path) -> None:
+    """A certificate that is pinned is that of the broker alone: name servers are not asked then."""
+    cert, ca = str(tmp_path / "cert.pem"), str(tmp_path / "ca.pem")
+    names = {"name_servers": ["names:9876"], "advertise": "a:10911"}
+
+    def reached(**tls: Any) -> tuple[str, bool, str, str]:
+        task = task_of(**names, tls={"cert": cert, **tls})
+        return task.server, task.server_tls, task.server_pin, task.server_ca
+
+    assert reached(mode="off") == ("names:9876", False, "", "")
+    assert reached(mode="permissive") == ("names:9876", False, "", "")
+    assert reached(mode="required") == ("127.0.0.1:10911", True, cert, "")
+    for mode in ("permissive", "required"):
+        assert reached(mode=mode, connect=True, ca=ca) == ("names:9876", True, "", ca)
+
+
+def test_a_proxy_cannot_connect_with_tls_to_a_broker_without(tmp_path: Path) -> None:
+    tls = {"mode": "off", "connect": True, "ca": str(tmp_path / "ca.pem")}
+    assert BrokerConfig(tls=tls).proxy_port == "off"
+    with pytest.raises(ConfigError, match=r"tls\.connect.*proxy_port"):
+        BrokerConfig(tls=tls, proxy_port=8081)
 
 
 def test_its_drain_is_within_the_grace_of_the_broker() -> None:
