@@ -44,11 +44,10 @@ class _OwnBroker(TLS):
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        end = "-----END CERTIFICATE-----\n"
+        end = "-----END CERTIFICATE-----"
         try:
-            context.load_verify_locations(
-                cadata=Path(self.pin).read_text("ascii", "replace").partition(end)[0] + end
-            )
+            first, _, _ = Path(self.pin).read_text("ascii", "replace").partition(end)
+            context.load_verify_locations(cadata=f"{first}{end}\n")
             if self.cert is not None:
                 context.load_cert_chain(self.cert, self.key, password="")
         except (OSError, ssl.SSLError) as error:

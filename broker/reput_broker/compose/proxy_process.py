@@ -32,7 +32,8 @@ from reput_protocol.proxy_process import DRAIN, ProxyFigures, ProxyLog, ProxyRea
 
 log = structlog.get_logger(__name__)
 
-COMMAND: Final = (sys.executable, "-m", "reput_proxy")
+COMMAND: Final = (sys.executable, "-P", "-m", "reput_proxy")
+"""Modules of the working directory are not imported."""
 CHECK: Final = "proxy"
 """The name of its check in the health page."""
 _DRAIN_S: Final = 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from structlog.testing import capture_logs
 
 from reput_broker import BrokerConfig
 from reput_broker.compose import proxy_process
-from reput_broker.compose.proxy_process import ProxyProcess, proxy_task
+from reput_broker.compose.proxy_process import COMMAND, ProxyProcess, proxy_task
 from reput_broker.config.errors import ConfigError
 from reput_broker.observe.counters import ProxyCounters
 from reput_broker.observe.health import Health
@@ -59,6 +60,13 @@ async def running(program: str, task: ProxyTask = TASK) -> AsyncIterator[Watched
         nursery.start_soon(watched.process.run)
         yield watched
         nursery.cancel_scope.cancel()
+
+
+def test_no_module_of_the_working_directory_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "reput_proxy.py").write_text("print('imported')")
+    ended = subprocess.run([*COMMAND], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert "imported" not in ended.stdout
+    assert "DecodeError" in ended.stderr, "it is the proxy, which has got no task"
 
 
 def task_of(**options: Any) -> ProxyTask:
