@@ -24,7 +24,7 @@ from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.properties import PRIORITY, SHARDING_KEY, decode_properties, find_property, split_keys
 from reput_protocol.record.compression import compression_method, inflate
-from reput_protocol.record.delays import moment_of
+from reput_protocol.record.delays import moment_of, priority_of
 from reput_protocol.record.head import born_host_in, store_host_in
 from reput_protocol.record.host import Host
 from reput_protocol.record.message import MessageQueue
@@ -256,8 +256,7 @@ class ReceivedMessage(Generic[V]):
     @property
     def priority(self) -> int | None:
         """What its producer has given as priority; None without one that is valid."""
-        text = self.get_property(PRIORITY) or ""
-        return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else None
+        return priority_of(self.get_property(PRIORITY))
 
     def get_property(self, name: str) -> str | None:
         """One property, or None; cheaper than `properties`."""

@@ -217,7 +217,7 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
             type=pb.MD5, checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
         ),
         body_encoding=encoding,
-        message_type=_type_of(properties),
+        message_type=_type_of(message, properties),
         born_timestamp=timestamp_of(message.born_timestamp_ms),
         born_host=properties.get(BORN_HOST) or str(message.born_host),
         store_timestamp=timestamp_of(message.store_timestamp_ms),
@@ -233,9 +233,9 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
         system.message_group = properties[names.SHARDING_KEY]
     if TRACE_CONTEXT in properties:
         system.trace_context = properties[TRACE_CONTEXT]
-    priority = properties.get(names.PRIORITY, "")
-    if priority.isascii() and priority.isdecimal() and len(priority) < 10:
-        system.priority = int(priority)
+    priority = message.priority
+    if priority is not None:
+        system.priority = priority
     due = properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS, "")
     if due.isascii() and due.isdecimal() and len(due) < 15:
         system.delivery_timestamp.CopyFrom(timestamp_of(int(due)))
@@ -261,14 +261,14 @@ def to_clients(messages: Iterable[ReceivedMessage[Any]], topic: pb.Resource) -> 
     return found
 
 
-def _type_of(properties: dict[str, str]) -> pb.MessageType:
+def _type_of(message: ReceivedMessage[Any], properties: dict[str, str]) -> pb.MessageType:
     if properties.get(names.TRAN_MSG) == "true":
         return pb.TRANSACTION
     if not properties.keys().isdisjoint(_DELAYS):
         return pb.DELAY
     if names.SHARDING_KEY in properties:
         return pb.FIFO
-    return pb.PRIORITY if names.PRIORITY in properties else pb.NORMAL
+    return pb.NORMAL if message.priority is None else pb.PRIORITY
 
 
 def timestamp_of(time_ms: int) -> Timestamp:

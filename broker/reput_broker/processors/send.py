@@ -46,6 +46,7 @@ from reput_protocol.properties import (
     UNIQ_KEY,
     find_property,
 )
+from reput_protocol.record.delays import priority_of
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
 from reput_protocol.record.put_block import BlockLimits
@@ -146,7 +147,8 @@ class SendProcessor:
         """Store a message with the properties `found`, or a batch."""
         if header.queue_id < 0:
             header.queue_id = random.randrange(max(1, config.write_queue_nums))
-        if found is not None and PRIORITY in found:
+        group = group_of_retry_topic(header.topic)
+        if group is None and found is not None and PRIORITY in found:
             _place_by_priority(header, found, config)
         born_host = _host_of(request.client.born_host)
         send_back_id = None if found is None else found.get(SEND_BACK_ID)
@@ -156,7 +158,6 @@ class SendProcessor:
         else:
             redirect = partial(self._retry.redirects.redirect, dead=dead)
             parts = record_parts(header, found, request.body, born_host, self._core.config.cluster, redirect)
-        group = group_of_retry_topic(header.topic)
         is_returned = group is not None and not header.batch and bool(header.reconsume_times)
         # A message that was delivered again has WAIT=false from the broker, and not from who returns it now.
         waits = parts.waits or is_returned
@@ -230,10 +231,10 @@ class SendProcessor:
 def _place_by_priority(header: SendMessageHeader, found: dict[str, str], config: TopicConfig) -> None:
     """Choose the queue by a message's priority, whatever its client has chosen (RocketMQ: SendMessageProcessor).
 
-    Delayed, ordered and half messages have none; theirs is removed. A value other than 0 or more has no effect.
+    Delayed, ordered and half messages have none; theirs is removed. A value that is not valid has no effect.
     """
-    priority = number_of(found[PRIORITY].encode())
-    if priority is None or not 0 <= priority < 1 << 31:
+    priority = priority_of(found[PRIORITY])
+    if priority is None:
         return
     if found.get(TRAN_MSG) == "true" or not found.keys().isdisjoint(_WITHOUT_PRIORITY):
         del found[PRIORITY]

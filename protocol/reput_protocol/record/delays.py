@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -82,6 +83,7 @@ def deliver_time(delay: bytes | None, store_timestamp_ms: int, levels_ms: Sequen
 
 
 _PRIORITY_MAX: Final = (1 << 31) - 1
+_PRIORITY: Final = re.compile(r"\+?0*[0-9]{1,10}")
 
 
 class Delay(NamedTuple):
@@ -136,6 +138,14 @@ def _checked_priority(priority: object) -> int:
     if type(priority) is not int or not 0 <= priority <= _PRIORITY_MAX:
         raise InvalidMessage(f"priority {priority!r} must be an int from 0 to {_PRIORITY_MAX}")
     return priority
+
+
+def priority_of(text: str | None) -> int | None:
+    """Parse the property of a priority; None if it is missing or not a number from 0 to 2^31 - 1."""
+    if not text or _PRIORITY.fullmatch(text) is None:
+        return None
+    priority = int(text)
+    return priority if priority <= _PRIORITY_MAX else None
 
 
 def _checked_level(level: object) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.property_rules import properties_fault
+from reput_protocol.record.delays import priority_of
 from reput_protocol.record.message import Message, encode_properties_text
 
 
@@ -49,6 +50,21 @@ def text_of(**delay: Any) -> bytes:
 def test_each_way_has_its_property(delay: dict[str, Any], text: bytes) -> None:
     assert text_of(**delay) == text
     assert Message("orders", b"x", **delay).is_delayed
+
+
+@pytest.mark.parametrize(
+    ("text", "priority"),
+    [("0", 0), ("3", 3), ("+3", 3), ("003", 3), ("1000000000", 10**9), ("2147483647", 2**31 - 1)],
+)
+def test_priorities_are_those_that_the_broker_takes(text: str, priority: int) -> None:
+    assert priority_of(text) == priority
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "-1", "2147483648", "9999999999", "10000000000", "1_0", " 1", "1\n", "²", "high"]
+)
+def test_other_priorities_have_no_effect(text: str | None) -> None:
+    assert priority_of(text) is None
 
 
 def test_without_a_zone_it_is_local_time(far_east: None) -> None:

@@ -76,6 +76,23 @@ async def test_what_is_ordered_or_delayed_has_no_priority(tmp_path: Path, other:
         assert PRIORITY not in record.property_map()
 
 
+async def test_a_message_that_a_consumer_sends_to_its_retry_topic_keeps_its_priority(tmp_path: Path) -> None:
+    """It has a delay, which excludes a priority elsewhere."""
+    retry = f"%RETRY%{GROUP}"
+    async with broker_bench(tmp_path / "s") as bench:
+        bench.tables.groups.put(SubscriptionGroupConfig(GROUP, retry_queue_nums=QUEUES))
+        client = await make_topic(bench)
+        for delay in ({}, {"DELAY": "1"}):
+            answer = await client.send(
+                retry, b"x", {PRIORITY: "3", "RETRY_TOPIC": TOPIC, **delay}, queue_id=0
+            )
+            assert answer.code == 0, answer.remark
+        await bench.pass_time(3)
+        await bench.settled()
+        found = await bench.read(retry, 0)
+        assert [record.property_map()[PRIORITY] for record in found] == ["3", "3"]
+
+
 async def test_pops_begin_with_the_highest(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = await make_topic(bench)
