@@ -16,7 +16,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 from reput_client.errors import DamagedMessage, PartlySent
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.received import R, ReceivedMessage
-from reput_protocol.properties import DELAY, PRIORITY, TIMER_DELIVER_MS
+from reput_protocol.properties import DELAY, TIMER_DELIVER_MS
 from reput_protocol.record.message import Message
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Tracing:
         attributes: dict[str, AttributeValue] = {"messaging.message.body.size": len(message.body)}
         attributes |= _tag_and_keys(message)
         if message.delay is not None:
-            kind = kind or ("priority" if message.delay.name == PRIORITY else "delay")
+            kind = kind or ("priority" if message.delay.is_priority else "delay")
             if message.delay.name == DELAY:
                 attributes["messaging.rocketmq.message.delay_time_level"] = int(message.delay.value)
             elif message.delay.name == TIMER_DELIVER_MS:

@@ -65,7 +65,7 @@ async def _send_one(call: Call, given: pb.Message, message: Message) -> pb.SendR
     upstream, key = call.upstream, given.system_properties.message_group or None
     if given.system_properties.message_type == pb.TRANSACTION:
         return await upstream.transactions.send(given, message, key, call.timeout_s)
-    if message.is_delayed:
+    if message.delay is not None:
         return await _send_alone(call, message, key)
     receipt = await upstream.producer.send(message, ordering_key=key, timeout_s=call.timeout_s)
     return result_entry(receipt)
@@ -110,7 +110,7 @@ async def _send_alone(call: Call, message: Message, key: str | None) -> pb.SendR
     try:
         answered = await place.until_taken(put)
     except MessageRefused as error:
-        if error.error is not ErrorCode.MALFORMED:
+        if error.error is not ErrorCode.MALFORMED or not message.is_delayed:
             raise
         # All else that could be wrong with it was checked before.
         raise Rejected(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None

@@ -9,9 +9,12 @@ import pytest
 
 from reput_client import Message
 from reput_client.errors import AckNotReached, PartlySent
+from reput_client.produce.block import Terms
+from reput_client.produce.many import Limits, block_of, groups_of
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import HeaderFieldError, InvalidMessage, MessageRefused
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import Header
 from support.faces import Face, scenario
 from support.fakes import Answer, FakeBroker
@@ -95,6 +98,21 @@ async def test_posted_delayed_messages_are_in_flight_together(face: Face, broker
     assert [body for _, body in broker.parked] == [b"%d" % n for n in range(60) if n % 3]
     assert [receipt.queue_offset for receipt in receipts if receipt.physical_offset % 1000 == 0][-1] == 39
     assert len({receipt.message_id for receipt in receipts}) == 60
+
+
+@pytest.mark.parametrize(
+    ("option", "is_serial"), [({}, True), ({"priority": 3}, True), ({"delay_s": 60}, False)]
+)
+def test_only_delayed_messages_may_overtake_others_of_their_queue(
+    option: dict[str, Any], is_serial: bool
+) -> None:
+    """A block that is sent again must not come after one that was sent later, unless its message has no order."""
+    [group] = groups_of([Message("t", b"x", **option)], Limits(100, 1 << 20, 0))
+    terms = Terms(AckLevel.FLUSHED, timeout_s=3.0, retries=None)
+    block = block_of(group, MessageQueue("t", "broker-a", 0), terms, is_free=True)
+    block.seal(0, None)
+    assert block.is_serial is is_serial
+    assert (block.single_text is not None) is bool(option), "it is sent alone"
 
 
 @scenario

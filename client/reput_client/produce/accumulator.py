@@ -172,7 +172,7 @@ class Accumulator:
 
     def put(self, block: PostedBlock, message: Message, text: bytes, size: int) -> int:
         """Put a message that fits into an open block, and return its number there."""
-        block.is_delayed = message.delay is not None
+        block.delay = message.delay
         self.held += size
         return block.put(message, bytes(message.body), text, size)
 

@@ -27,6 +27,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
 from reput_protocol.properties import UNIQ_KEY, encode_properties
+from reput_protocol.record.delays import Delay
 from reput_protocol.record.layout import I32, QUEUE_ID_AT
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
@@ -69,10 +70,10 @@ class OutgoingBlock(Waiter):
         "connection",
         "count",
         "data",
+        "delay",
         "done",
         "error",
         "flags",
-        "is_delayed",
         "is_free",
         "is_serial",
         "not_before",
@@ -125,8 +126,8 @@ class OutgoingBlock(Waiter):
         self.flags: list[int] = []
         """Of each message, or one for all."""
         self.own_ids: dict[int, str] = {}
-        self.is_delayed = False
-        """Whether its only message is a delayed one."""
+        self.delay: Delay | None = None
+        """The delay or priority of its only message; None: its messages have none."""
         self.sys_flag: int | None = None
         """Bits of `MessageSysFlag` of its only message; None: those of blocks."""
         self.single_text: bytes | None = None
@@ -168,13 +169,14 @@ class OutgoingBlock(Waiter):
         """Encode the block."""
         self.count = count = len(self.bodies)
         terms = self.terms
-        # Delayed messages have no order among them.
-        self.is_serial = (terms.repeats and not self.is_delayed) or (terms.is_divisible and count > 1)
+        # Delayed messages have no order among them; those with a priority have.
+        is_ordered = self.delay is None or self.delay.is_priority
+        self.is_serial = (terms.repeats and is_ordered) or (terms.is_divisible and count > 1)
         fresh = None if ids is None else ids.next_run(count)
         self.unique_ids = (None,) * count if fresh is None else fresh
         if self.own_ids:
             self.unique_ids = [self.own_ids.get(number, one) for number, one in enumerate(self.unique_ids)]
-        if self.is_delayed or self.sys_flag is not None:
+        if self.delay is not None or self.sys_flag is not None:
             self.data, self.positions, self.single_text = self.bodies[0], (0,), self.texts[0]
             if fresh and not self.own_ids:
                 self.single_text = encode_properties({UNIQ_KEY: fresh[0]}) + self.texts[0]

@@ -23,6 +23,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, ReputError
 from reput_protocol.printable import counted
 from reput_protocol.properties import check_properties_size
+from reput_protocol.record.delays import Delay
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import (
     Message,
@@ -43,7 +44,7 @@ class Group(NamedTuple):
         texts: as `OutgoingBlock.texts`.
         flags: of each message, or one for all.
         own_ids: messages' own unique ids, by message number.
-        is_delayed, sys_flag: as those of `OutgoingBlock`.
+        delay, sys_flag: as those of `OutgoingBlock`.
     """
 
     topic: str
@@ -51,7 +52,7 @@ class Group(NamedTuple):
     texts: list[bytes]
     flags: list[int]
     own_ids: dict[int, str] = {}  # noqa: RUF012  # the default is never changed
-    is_delayed: bool = False
+    delay: Delay | None = None
     sys_flag: int | None = None
 
 
@@ -189,13 +190,13 @@ def block_of(group: Group, queue: MessageQueue, terms: Terms, *, is_free: bool) 
     block = OutgoingBlock(queue, terms, is_free=is_free)
     block.bodies, block.texts, block.flags = group.bodies, group.texts, group.flags
     block.own_ids = group.own_ids
-    block.is_delayed = group.is_delayed
+    block.delay = group.delay
     block.sys_flag = group.sys_flag
     return block
 
 
 def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
-    """Divide messages into groups of one topic; a delayed message is a group of its own.
+    """Divide messages into groups of one topic; a message with a delay or a priority is a group of its own.
 
     Raises `InvalidMessage` for the first message that is not in a group.
     """
@@ -224,8 +225,7 @@ def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
                 yield group
                 group = Group("", [], [], [])
             if not group.bodies:
-                is_delayed, size = message.delay is not None, 0
-                group = Group(message.topic, [], [], [], {}, is_delayed)
+                group, size = Group(message.topic, [], [], [], {}, message.delay), 0
             if own_id is not None:
                 group.own_ids[len(group.bodies)] = own_id
             group.bodies.append(message.body)

@@ -92,6 +92,11 @@ class Delay(NamedTuple):
     name: str
     value: str
 
+    @property
+    def is_priority(self) -> bool:
+        """Whether it is a priority, so that the message keeps its order among others."""
+        return self.name == PRIORITY
+
 
 class DelayOptions(TypedDict, total=False):
     """The arguments of `Message` of which one gives it a delay or a priority; a message has one of these."""

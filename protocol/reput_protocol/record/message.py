@@ -55,8 +55,8 @@ class Message:
 
     Consumers filter by `tag`; the message can be found by `keys`; `properties` and the 32 bits of `flag` are the
     application's. `unique_id` identifies it in RocketMQ's tools; a producer generates one if it is None. `delay` is the
-    property for a delay or a priority, or None. The constructor validates everything, so do not change a message
-    afterwards.
+    property for a delay or a priority, or None; a message that has one is sent alone (310), never in a block. The
+    constructor validates everything, so do not change a message afterwards.
 
     Instead of a body it may have a `value`, for which a producer with a `serializer` sends a body.
     """
@@ -124,15 +124,15 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it has a delay or a priority. Such a message is sent alone (310), never in a block."""
-        return self.delay is not None
+        """Whether it has a delay."""
+        return self.delay is not None and not self.delay.is_priority
 
 
 def encode_properties_text(message: Message, unique_id: str | None) -> bytes:
-    """Return the canonical properties of `message`, its unique id first, its delay last.
+    """Return the canonical properties of `message`, its unique id first, its delay or priority last.
 
     `unique_id` is used if the message has none; without either, none is written. The broker refuses a PutMessage block
-    with a delayed message; request 310 takes it.
+    with a message that has a delay; request 310 takes it.
 
     Raises:
         InvalidMessage: longer than `SENT_PROPERTIES_BYTES_MAX`, or text that UTF-8 cannot encode (a lone surrogate).

@@ -74,6 +74,7 @@ def test_without_a_zone_it_is_local_time(far_east: None) -> None:
 def test_no_delay_and_a_delay_of_nothing_are_the_same() -> None:
     assert not Message("orders", b"x").is_delayed
     assert not Message("orders", b"x", delay_s=0.0).is_delayed
+    assert not Message("orders", b"x", priority=3).is_delayed
     assert text_of(delay_s=0) == b""
 
 
