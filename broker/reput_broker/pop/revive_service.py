@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
 
+import msgspec
 import structlog
 import trio
 
@@ -35,6 +36,7 @@ from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC, pop_retry_topic, popped_topic
 from reput_protocol.properties import CRC_PROPERTY_BYTES
+from reput_protocol.record.delays import priority_of
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.record.view import RecordView
@@ -277,7 +279,9 @@ class PopReviveService:
         if made is None:
             return
         if by_priority:  # a redelivered message keeps its priority
-            queue_id = min(record.queue_id, made.read_queue_nums - 1)
+            priority = priority_of(record.property_map().get(names.PRIORITY))
+            wanted = record.queue_id if priority is None else priority  # the topic may have got more queues
+            queue_id = min(wanted, made.read_queue_nums - 1)
             revived = revived._replace(record=replace(revived.record, queue_id=queue_id))
         size = record_bytes(len(revived.record.body), revived.record.topic, len(revived.record.properties))
         result = await self._core.puts.own.put(size + _RECORD_ROOM, lambda: revived.record)
@@ -332,15 +336,22 @@ class PopReviveService:
         return found
 
     async def _make_topic(self, topic: str, queues: int) -> TopicConfig | None:
-        config = self._core.tables.topics.get(topic)
+        """Return a topic with at least so many queues; None if there can be none."""
+        topics = self._core.tables.topics
+        config = topics.get(topic)
+        if config is not None and config.read_queue_nums >= queues:
+            return config
         if config is None:
             try:
-                config = self._core.tables.topics.create_internal(topic, queues)
+                topics.create_internal(topic, queues)
             except InvalidName as error:
                 log.error("popped_message_dropped", topic=topic, detail=str(error), hint="shorten the names")
                 return None
-            await self._core.tables.topic_saver.save()
-        return config
+        else:
+            write = max(config.write_queue_nums, queues)
+            topics.put(msgspec.structs.replace(config, read_queue_nums=queues, write_queue_nums=write))
+        await self._core.tables.topic_saver.save()
+        return topics.get(topic)
 
     def _count(self, group: str, revived: Revived) -> None:
         topic = revived.origin_topic

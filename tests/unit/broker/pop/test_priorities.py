@@ -130,7 +130,7 @@ async def test_a_redelivered_message_keeps_its_priority(tmp_path: Path) -> None:
         assert again == [b"3", b"2 again", b"2", b"1", b"0"], "also when all are redelivered"
 
 
-async def test_a_retry_topic_from_before_the_type_takes_what_it_can(tmp_path: Path) -> None:
+async def test_a_retry_topic_from_before_the_type_gets_the_queues_of_the_topic(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = await make_topic(bench, "NORMAL")
         await send(client, b"x", 3)
@@ -140,7 +140,29 @@ async def test_a_retry_topic_from_before_the_type_takes_what_it_can(tmp_path: Pa
         await make_topic(bench, "PRIORITY")
         assert len(await pop(bench)) == 1
         await bench.pass_time(2.5)
-        assert [one.record.reconsume_times for one in await pop(bench)] == [2]
+        retries = bench.tables.topics.get(RETRY)
+        assert retries is not None
+        assert (retries.read_queue_nums, retries.write_queue_nums) == (QUEUES, QUEUES)
+        await send(client, b"lower", 2)
+        again = [one.record for _ in range(2) for one in await pop(bench)]
+        assert [(record.body, record.reconsume_times) for record in again] == [(b"x", 2), (b"lower", 0)]
+
+
+async def test_a_redelivered_message_keeps_its_priority_when_the_topic_has_got_more_queues(
+    tmp_path: Path,
+) -> None:
+    """Its own queue was the last one, for a priority of 7 as for one of 3."""
+    async with broker_bench(tmp_path / "s") as bench:
+        client = await make_topic(bench)
+        assert await send(client, b"7", 7) == QUEUES - 1
+        assert len(await pop(bench)) == 1
+        await bench.pass_time(2.5)
+        client = await make_topic(bench, queues=2 * QUEUES)
+        assert len(await pop(bench)) == 1
+        await bench.pass_time(2.5)
+        await send(client, b"6", 6)
+        assert [one.record.body for _ in range(2) for one in await pop(bench)] == [b"7", b"6"]
+        assert [record.body for record in await bench.read(RETRY, 7)] == [b"7"]
 
 
 async def test_the_factor_of_a_group_says_how_many_pops_begin_with_the_highest(
