@@ -20,6 +20,29 @@ def warning(event: str, **facts: object) -> None:
     _logger.warning(event, extra={"facts": facts})
 
 
+class WarningOnChange:
+    """Logs a warning of something that is tried often, only when its error is another one than before.
+
+    Args:
+        event, facts: as those of `warning`.
+    """
+
+    def __init__(self, event: str, **facts: object) -> None:
+        self._event = event
+        self._facts = facts
+        self._last: str | None = None
+
+    def failed(self, error: Exception) -> None:
+        """Log the error unless it is the last one."""
+        if str(error) != self._last:
+            self._last = str(error)
+            warning(self._event, error=self._last, **self._facts)
+
+    def succeeded(self) -> None:
+        """Have the next error logged, whichever it is."""
+        self._last = None
+
+
 def error(event: str, failure: BaseException, **facts: object) -> None:
     """Log a defect, with its traceback."""
     _logger.error(event, exc_info=failure, extra={"facts": facts})

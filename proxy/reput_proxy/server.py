@@ -141,12 +141,14 @@ def _listen(server: Any, options: ProxyOptions) -> int:
 
 async def _watch(users: Users) -> None:
     """Notice changes of the users."""
+    reading = log.WarningOnChange("users_unreadable", hint="the users stay as they were")
     while True:
         await asyncio.sleep(_WATCH_S)
         try:
             users.refresh()
+            reading.succeeded()
         except UsersUnreadable as error:
-            log.warning("users_unreadable", error=str(error), hint="the users stay as they were")
+            reading.failed(error)
 
 
 def run_proxy(options: ProxyOptions, on_ready: Callable[[RunningProxy], None]) -> None:

@@ -25,6 +25,7 @@ def tls_credentials(cert: Path, key: Path | None, client_ca: Path | None) -> Any
     """
     files = [path for path in (cert, key, client_ca) if path is not None]
     seen = _stamps(files)
+    reload = log.WarningOnChange("tls_reload_failed", hint="the certificate in use stays")
 
     def changed() -> Any:
         """Return the new configuration, None if the files are as before; runs in a thread of gRPC."""
@@ -32,12 +33,14 @@ def tls_credentials(cert: Path, key: Path | None, client_ca: Path | None) -> Any
         try:
             now = _stamps(files)
             if now == seen:
+                reload.succeeded()
                 return None
             found = _configuration(cert, key, client_ca)
         except (OSError, ValueError) as error:
-            log.warning("tls_reload_failed", error=str(error), hint="the certificate in use stays")
+            reload.failed(error)  # each connection tries again
             return None
         seen = now
+        reload.succeeded()
         log.info("tls_reloaded")
         return found
 

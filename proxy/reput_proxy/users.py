@@ -75,7 +75,7 @@ class Users:
                 data = file.read(_BYTES_MAX)
         except FileNotFoundError as error:
             if not self._configured or self._state is not None:
-                text = f"{self.path} does not exist; reput user add NAME --file {self.path}"
+                text = f"{self.path} does not exist; reput user create NAME --file {self.path}"
                 raise UsersUnreadable(text) from error
             self._users = dict(self._configured)
             return
