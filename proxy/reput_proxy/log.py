@@ -1,4 +1,7 @@
-"""The proxy's log: an event is a fixed phrase with facts, as in the broker's log. Who runs the proxy writes it."""
+"""The proxy's log: an event is a fixed phrase with facts, as in the broker's log.
+
+The process that runs the proxy writes it.
+"""
 
 from __future__ import annotations
 

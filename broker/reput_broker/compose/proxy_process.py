@@ -136,7 +136,7 @@ class ProxyProcess:
         self._is_stopping = False
         self._ended = trio.Event()
         self._running = trio.CancelScope()
-        self._set_check(ok=False, detail="it starts")
+        self._set_check(ok=False, detail="starting")
 
     @property
     def port(self) -> int:
@@ -167,7 +167,7 @@ class ProxyProcess:
     async def stop(self) -> None:
         """Have the proxy drain, and wait until its process has ended; one that takes too long is killed."""
         self._is_stopping = True
-        self._set_check(ok=False, detail="it stops")
+        self._set_check(ok=False, detail="stopping")
         with trio.move_on_after(self._task.drain_s + _END_S) as limit:
             process = self._process
             if process is None:
@@ -179,7 +179,7 @@ class ProxyProcess:
                     await process.stdin.send_all(DRAIN)
             await self._ended.wait()
         if limit.cancelled_caught:
-            log.warning("proxy_killed", hint="it has not ended in time after it was told to drain")
+            log.warning("proxy_killed", hint="it did not end in time after it had been asked to drain")
             self._running.cancel()
             await self._ended.wait()
 

@@ -117,7 +117,9 @@ def _unreachable(place: Address, tls: TLS | None, timeout_s: float) -> Finding:
     return fault(
         "connection",
         f"{place} accepts connections and takes no gRPC calls",
-        "it speaks without TLS, or it is no proxy" if tls is not None else "it needs TLS, or it is no proxy",
+        "it speaks without TLS, or it is not a proxy"
+        if tls is not None
+        else "it needs TLS, or it is not a proxy",
         "leave out --tls" if tls is not None else "--tls-ca FILE with the authority of its certificate",
         ExitCode.CANNOT_CONNECT,
     )

@@ -1,4 +1,4 @@
-"""The process of a broker's proxy: what it is told, how it is started again and ended. The processes are small ones."""
+"""The process of a broker's proxy: its task, restarts and end. Small programs are run in place of proxies."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def task_of(**options: Any) -> ProxyTask:
 @pytest.mark.trio
 async def test_it_shows_what_the_process_reports_and_ends_it_by_its_drain() -> None:
     async with running(DRAINS) as watched:
-        assert watched.check == (False, "it starts")
+        assert watched.check == (False, "starting")
         await watched.wait_ready()
         assert watched.check == (True, "127.0.0.1:8081")
         assert watched.counters.is_ready
