@@ -25,10 +25,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from interop import proxy as proxies
 from reput_client import Admin
-from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.commands.topic import CreateTopicHeader
-from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from servers import RunningBroker, broker
 from support.grpc_client import (
@@ -211,9 +208,7 @@ async def _create(address: str) -> None:
     """Create the topics, of the types that RocketMQ's proxy wants for them, and the ordered group."""
     async with Admin(address) as admin:
         for topic, kind in ((TOPIC, "NORMAL"), (FIFO, "FIFO")):
-            header = CreateTopicHeader(topic, 8, 8, attributes=f"+message.type={kind}")
-            ext = header.to_ext(HeaderType.MSGPACK)
-            await admin._ask_each(RequestCode.UPDATE_AND_CREATE_TOPIC, ext, f"create {topic}")
+            await admin.create_topic(topic, queues=8, message_type=kind)
         for topic in (TOPIC, FIFO):
             await admin.put_group(
                 SubscriptionGroupConfig(f"group-{topic}", consume_message_orderly=topic == FIFO)

@@ -53,7 +53,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option(
     "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
+    type=click.Choice(["info", "warning", "error"]),
     default="info",
     show_default=True,
     help="Least level that is logged.",
@@ -71,7 +71,7 @@ def command(
     users: Path | None,
     ack: str,
     log_format: Literal["auto", "text", "json"],
-    log_level: Literal["debug", "info", "warning", "error"],
+    log_level: Literal["info", "warning", "error"],
     address_file: str | None,
 ) -> int:
     """Serve RocketMQ 5's gRPC clients in front of the brokers at --server, until SIGTERM or Ctrl-C.

@@ -115,7 +115,7 @@ def test_users(address: str, tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_tls(address: str, tmp_path: Path) -> None:
+def test_tls(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = make_tls_files(tmp_path)
 
     async def work() -> None:
@@ -125,6 +125,12 @@ def test_tls(address: str, tmp_path: Path) -> None:
             code, found = await examine(proxy.address, "--timeout", "2s")
             assert code == ExitCode.CANNOT_CONNECT
             assert "--tls-ca" in found["connection"]["next"]
+            monkeypatch.setenv("SSL_CERT_FILE", str(files.other_ca))
+            code, found = await examine(proxy.address, "--tls", "--timeout", "2s")
+            assert code == ExitCode.CANNOT_CONNECT
+            monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))  # as an authority of the system
+            code, found = await examine(proxy.address, "--tls")
+            assert code == ExitCode.DONE, found
 
     asyncio.run(work())
 

@@ -150,7 +150,7 @@ def test_a_killed_broker_leaves_no_proxy_behind(tmp_path: Path) -> None:
 
 
 def test_it_has_the_tls_of_the_broker(tmp_path: Path) -> None:
-    """Its connection to the broker trusts the broker's certificate, whatever name that is for, and no other."""
+    """Also after the certificate was renewed by another authority: its connection trusts what the broker's file has."""
     files = make_tls_files(tmp_path)
     options = {
         "REPUT_TLS__MODE": "required",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -94,8 +95,10 @@ def _channel(place: Address, tls: TLS | None) -> Any:
 
     if tls is None:
         return grpc.insecure_channel(str(place))
+    # gRPC has authorities of its own; as elsewhere, it is the system's that count.
+    ca = tls.ca or ssl.get_default_verify_paths().cafile
     files = [
-        None if path is None else Path(path).read_bytes() for path in (tls.ca, tls.key or tls.cert, tls.cert)
+        None if path is None else Path(path).read_bytes() for path in (ca, tls.key or tls.cert, tls.cert)
     ]
     name = [] if tls.server_name is None else [("grpc.ssl_target_name_override", tls.server_name)]
     return grpc.secure_channel(str(place), grpc.ssl_channel_credentials(*files), name)
