@@ -85,6 +85,8 @@ class ProxyFigures(msgspec.Struct, frozen=True, tag="figures"):
         clients: open Telemetry streams.
         waiting_receives: receives and pulls that wait for messages.
         held_messages: messages of push consumers, whose invisible times are renewed.
+        reaches_broker: whether a broker has answered the last request of the proxy's own, made every few seconds.
+        broker_error: why none has.
     """
 
     requests: list[tuple[str, str, int]] = []
@@ -94,6 +96,8 @@ class ProxyFigures(msgspec.Struct, frozen=True, tag="figures"):
     clients: int = 0
     waiting_receives: int = 0
     held_messages: int = 0
+    reaches_broker: bool = False
+    broker_error: str = ""
 
 
 ProxyReport: TypeAlias = ProxyReady | ProxyLog | ProxyFigures

@@ -10,11 +10,12 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from reput_client import TLS
+from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.proxy_process import (
     DRAIN,
@@ -31,6 +32,8 @@ from reput_proxy.proxy import Proxy
 from reput_proxy.server import ProxyOptions, serving
 from reput_proxy.upstream import BrokerOptions
 from reput_proxy.users import UsersUnreadable
+
+_REACH_S: Final = 3.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,25 @@ def _log(level: str, event: str, facts: dict[str, Any]) -> None:
     _tell(ProxyLog(level, event, facts))
 
 
-def _figures(proxy: Proxy) -> ProxyFigures:
+class _Reach:
+    """Whether a broker answers, asked every few seconds."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self.is_there = False
+        self.error = "none was asked yet"
+
+    async def watch(self) -> None:
+        """Ask until cancelled."""
+        while True:
+            try:
+                self.is_there, self.error = await self._proxy.is_ready(), ""
+            except ReputError as error:
+                self.is_there, self.error = False, str(error)
+            await asyncio.sleep(_REACH_S)
+
+
+def _figures(proxy: Proxy, reach: _Reach) -> ProxyFigures:
     counters = proxy.counters
     return ProxyFigures(
         [(method, code_name(code), count) for (method, code), count in counters.requests.items()],
@@ -104,6 +125,8 @@ def _figures(proxy: Proxy) -> ProxyFigures:
         len(proxy.clients),
         proxy.receives,
         len(proxy.renewals),
+        reach.is_there,
+        reach.error,
     )
 
 
@@ -114,9 +137,11 @@ async def _serve(task: ProxyTask) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     listening = asyncio.ensure_future(_obey(orders, draining))
     async with serving(_options(task), drain_s=task.drain_s) as running:
+        reach = _Reach(running.proxy)
+        running.proxy.spawn(reach.watch())
         _tell(ProxyReady(running.address))
         while not draining.is_set():
-            _tell(_figures(running.proxy))
+            _tell(_figures(running.proxy, reach))
             with suppress(TimeoutError):
                 await asyncio.wait_for(draining.wait(), FIGURES_S)
     listening.cancel()

@@ -118,12 +118,17 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     async def is_ready(self) -> bool:
-        """Whether a broker answers. With users, whether the proxy serves."""
+        """Whether the proxy serves and a broker answers; with users, one of them asks, if there is any.
+
+        Raises:
+            ReputError: why no broker answers.
+        """
         if self.draining:
             return False
-        if self.users is not None:
-            return True
-        session = self.upstream("", None).session
+        user: tuple[str, str | None] | None = ("", None) if self.users is None else self.users.first()
+        if user is None:
+            return True  # no request of a client is accepted either
+        session = self.upstream(*user).session
         return bool(await session.broker_names(session.deadline(None)))
 
     def drain(self) -> None:

@@ -87,6 +87,11 @@ class Users:
             raise UsersUnreadable(f"{self.path} is not a file of users") from None
         self._state = state
 
+    def first(self) -> tuple[str, str] | None:
+        """Return a user that may sign, and its secret; None if there is none."""
+        enabled = ((name, user.secret) for name, user in self._users.items() if user.enabled and user.secret)
+        return next(enabled, None)
+
     def check(self, authorization: str | None, date_time: str | None) -> tuple[str, str]:
         """Return the user that has signed a request, and its secret.
 

@@ -13,11 +13,13 @@ import pytest
 from reput_broker import BrokerConfig
 from reput_broker.background import BackgroundBroker
 from reput_client import TLS
+from reput_protocol.errors import ReputError
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.rejections import Rejected
 from reput_proxy.server import ProxyOptions, serving
 from reput_proxy.upstream import BrokerOptions
 from reput_proxy.users import Users, UsersUnreadable
+from support.broker_process import free_port
 from support.grpc_client import (
     Code,
     Telemetry,
@@ -106,6 +108,17 @@ def test_another_user_with_the_same_client_id_has_no_part_in_its_messages(
             await bob.ack("billing", got)
             assert len(running.proxy.renewals) == 1
             assert (await alice.ack("billing", got)).status.code == Code.OK
+
+    asyncio.run(work())
+
+
+def test_it_is_ready_while_a_broker_answers_one_of_its_users(guarded: str, users_file: Path) -> None:
+    async def work() -> None:
+        async with proxy_of(guarded, users=users_file) as running:
+            assert await running.proxy.is_ready()
+        async with proxy_of(f"127.0.0.1:{free_port()}", users=users_file) as running:
+            with pytest.raises(ReputError):
+                await running.proxy.is_ready()
 
     asyncio.run(work())
 

@@ -91,7 +91,7 @@ def test_it_serves_and_the_broker_shows_its_state(tmp_path: Path) -> None:
     with running(tmp_path) as broker:
         pid = broker.wait_proxy()
         asyncio.run(send_and_receive(broker.proxy_address))
-        assert broker.check()["detail"] == broker.proxy_address
+        wait_until(lambda: broker.check()["detail"] == broker.proxy_address)
         assert not broker.check()["gates_readiness"]
         assert broker.metric("reput_proxy_ready") == 1
         assert broker.metric("reput_proxy_starts_total") == 1

@@ -134,6 +134,7 @@ class ProxyProcess:
         self._command = command
         self._process: trio.Process | None = None
         self._is_stopping = False
+        self._address = ""
         self._ended = trio.Event()
         self._running = trio.CancelScope()
         self._set_check(ok=False, detail="starting")
@@ -249,13 +250,16 @@ class ProxyProcess:
             return
         match report:
             case ProxyReady():
-                self._counters.is_ready = True
-                self._set_check(ok=True, detail=report.address)
+                self._address = report.address
                 log.info("proxy_ready", address=report.address)
             case ProxyLog():
                 write_event(report.level, report.event, report.facts)
             case ProxyFigures():
                 self._counters.figures = report
+                self._counters.is_ready = report.reaches_broker
+                if not self._is_stopping:
+                    detail = self._address if report.reaches_broker else f"no broker: {report.broker_error}"
+                    self._set_check(ok=report.reaches_broker, detail=detail)
 
     def _set_check(self, *, ok: bool, detail: str) -> None:
         self._health.set(CHECK, ok, detail)

@@ -797,7 +797,9 @@ _tls.gauge(
 
 _proxy = Section("Proxy of proxy_port")
 _proxy.gauge(
-    "reput_proxy_ready", "1 while the proxy serves gRPC clients.", _of_proxy(lambda p: int(p.is_ready))
+    "reput_proxy_ready",
+    "1 while the proxy serves gRPC clients and reaches a broker.",
+    _of_proxy(lambda p: int(p.is_ready)),
 )
 _proxy.counter(
     "reput_proxy_starts_total", "Starts of its process: one, unless it ends.", _of_proxy(lambda p: p.starts)

@@ -265,10 +265,11 @@ class NameServerTraffic:
 
 @dataclass(slots=True)
 class ProxyCounters:
-    """The proxy of `proxy_port`: how often it was started, whether it serves, and what its process reports."""
+    """The proxy of `proxy_port`: how often it was started, and what its process reports."""
 
     starts: int = 0
     is_ready: bool = False
+    """Whether it serves and reaches a broker."""
     figures: ProxyFigures = field(default_factory=ProxyFigures)
 
 

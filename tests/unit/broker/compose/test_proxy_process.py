@@ -29,7 +29,7 @@ READY = """
 import sys
 task = sys.stdin.readline()
 print('{"type":"ready","address":"127.0.0.1:8081"}', flush=True)
-print('{"type":"figures","sent":7,"requests":[["SendMessage","OK",7]]}', flush=True)
+print('{"type":"figures","sent":7,"requests":[["SendMessage","OK",7]],"reaches_broker":true}', flush=True)
 """
 DRAINS = READY + "sys.exit(0 if sys.stdin.readline() == 'drain\\n' else 1)"
 STAYS = READY + "import time; time.sleep(600)"
@@ -46,6 +46,12 @@ class Watched:
     def check(self) -> tuple[bool, str]:
         found = self.health.checks["proxy"]
         return found.ok, found.detail
+
+    async def tell(self, line: bytes) -> None:
+        process = self.process._process
+        assert process is not None
+        assert process.stdin is not None
+        await process.stdin.send_all(line)
 
     async def wait_ready(self) -> None:
         with trio.fail_after(60):
@@ -84,6 +90,23 @@ async def test_it_shows_what_the_process_reports_and_ends_it_by_its_drain() -> N
         await watched.process.stop()
         assert watched.counters.starts == 1
         assert not watched.counters.is_ready
+
+
+@pytest.mark.trio
+async def test_its_check_fails_while_the_proxy_reaches_no_broker() -> None:
+    away = """print('{"type":"figures","sent":7,"broker_error":"nothing listens"}', flush=True)\n"""
+    back = """print('{"type":"figures","sent":8,"reaches_broker":true}', flush=True)\n"""
+    async with running(f"{READY}import time\n{away}sys.stdin.readline()\n{back}time.sleep(600)") as watched:
+        await watched.wait_ready()
+        with trio.fail_after(60):
+            while watched.counters.is_ready:
+                await trio.sleep(0.01)
+        assert watched.check == (False, "no broker: nothing listens")
+        await watched.tell(b"\n")
+        with trio.fail_after(60):
+            while not watched.counters.is_ready:
+                await trio.sleep(0.01)
+        assert watched.check == (True, "127.0.0.1:8081")
 
 
 @pytest.mark.trio
