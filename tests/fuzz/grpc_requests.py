@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.messages import duration_of
+from reput_proxy.messages import duration_of, timestamp_of
 from support.grpc_client import GrpcClient, ack_request, message
 
 
@@ -21,6 +23,14 @@ async def samples(client: GrpcClient, topic: str) -> dict[str, Sequence[Any]]:
     dialled = pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host="h", port=1)])
     handle = got.system_properties.receipt_handle
     several = [message(topic, b"x", f"ID{n}", tag="a", keys=["k"], properties={"a": "b"}) for n in range(3)]
+    kinds = [
+        message(topic, b"x", "ID", message_group="g"),
+        message(topic, b"x", "ID", delivery_timestamp=timestamp_of(round(time.time() + 60) * 1000)),
+        message(topic, b"x", "ID", priority=3),
+        message(topic, b"x", "ID", message_type=pb.TRANSACTION),
+        message(topic, gzip.compress(b"x" * 100), "ID", body_encoding=pb.GZIP),
+        message(topic, b"x", "ID", born_host="h", trace_context=f"00-{1:032x}-{1:016x}-01"),
+    ]
     return {
         "QueryRoute": [pb.QueryRouteRequest(topic=named, endpoints=dialled)],
         "QueryAssignment": [pb.QueryAssignmentRequest(topic=named, group=named, endpoints=dialled)],
@@ -29,7 +39,7 @@ async def samples(client: GrpcClient, topic: str) -> dict[str, Sequence[Any]]:
         "SendMessage": [
             pb.SendMessageRequest(messages=several[:1]),
             pb.SendMessageRequest(messages=several),
-            pb.SendMessageRequest(messages=[message(topic, b"x", "ID", message_group="g")]),
+            *(pb.SendMessageRequest(messages=[one]) for one in kinds),
         ],
         "RecallMessage": [pb.RecallMessageRequest(topic=named, recall_handle="djEgdCBicm9rZXItYSAxIElE")],
         "EndTransaction": [

@@ -34,6 +34,7 @@ def test_no_input_breaks_the_broker(name: str) -> None:
     [
         ("http", "reput_broker.server.http_server.is_own_host"),
         ("frames", "reput_broker.server.handling._asks_to_wait"),
+        ("grpc", "reput_proxy.routes.accepted_types"),
     ],
 )
 def test_a_defect_is_noticed(name: str, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
