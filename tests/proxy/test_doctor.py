@@ -35,7 +35,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 async def examine(*arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Return the exit code and the findings by check, while the proxy runs in this event loop."""
-    words = ["doctor", "proxy", *arguments, "-O", "json", "--timeout", "20s"]
+    words = ["doctor", "proxy", "--timeout", "20s", *arguments, "-O", "json"]
     run: Callable[[], Any] = lambda: CliRunner().invoke(  # noqa: E731
         root, words, catch_exceptions=False, standalone_mode=False
     )
