@@ -129,6 +129,9 @@ class SharedOffsets:
     async def persist(self, queue: MessageQueue) -> None:
         """See `OffsetStore`."""
 
+    def remove(self, queue: MessageQueue) -> None:
+        """See `OffsetStore`; here nothing is in memory that is not stored."""
+
 
 def member_of(
     session: ScriptedSession, client_id: str, offsets: SharedOffsets, *, queues: int = 1, **options: Any

@@ -68,7 +68,7 @@ def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     platform = sysconfig.get_platform()
     settings = [
-        f"--archives {shlex.quote(f'{to.absolute()}#{ALIAS}')}",
+        f"--archives {shlex.quote(str(to.absolute()))}#{ALIAS}",
         f"--conf spark.executorEnv.PYTHONPATH={ALIAS}",
     ]
     run.write(

@@ -54,6 +54,6 @@ def test_a_wrong_file_is_refused(
 def test_without_arrow_it_is_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_job("package", ["--to", str(tmp_path / "packed.zip"), "--no-arrow"]) == 0
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert told["bytes"] < 12 << 20
+    assert told["bytes"] < 24 << 20
     assert not {"pyarrow", "pandas", "numpy"} & set(told["packages"])
     assert {"reput_protocol", "reput_client", "reput_pipeline", "msgpack"} <= set(told["packages"])
