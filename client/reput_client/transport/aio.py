@@ -135,15 +135,12 @@ class SocketWatch:
                 self._loop.remove_reader(descriptor)
             self._registered.clear()
         elif not future.done():  # else the task has been woken, and its next wait hears of this once more
+            # First: this task goes on before those whose answers the read brings, in the order in which they came.
+            future.set_result(None)
             try:
                 self._read()
             except Exception as error:
-                if future.done():
-                    self._failure = error
-                else:
-                    future.set_exception(error)
-            if not future.done():
-                future.set_result(None)
+                self._failure = error
 
     def _set_timer(self) -> None:
         """Keep one timer for all waits: nearly all end before it fires, and the next ends later still."""
