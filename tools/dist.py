@@ -35,7 +35,10 @@ import importlib, pkgutil, sys
 import reput_client, reput_protocol
 from reput_protocol import kernel
 
-EXTRAS = {"arrow", "arrow_columns", "avro", "columns", "faststream", "otel", "protobuf", "tracing"}
+EXTRAS = {
+    *("arrow", "arrow_columns", "avro", "celery", "columns", "django", "faststream", "otel", "protobuf", "sqlalchemy"),
+    *("taskiq", "tracing"),
+}
 assert kernel.FORM == "compiled", kernel.FORM
 for package in (reput_client, reput_protocol):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

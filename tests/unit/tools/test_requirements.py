@@ -22,6 +22,7 @@ LOCKS = (
     "requirements.lock",
     "requirements-docs.lock",
 )
+DELTA_LOCK = "requirements-delta.lock"
 NEED_LITTLE = {"run", "demo", "demo KIND=shop", "bench", "bench KIND=stalls", "bench KIND=store"}
 NEED_SERVICE = {"cluster", "proxy", "bench KIND=replication"}
 NEED_COLUMNS = {"bench KIND=peers"}
@@ -39,7 +40,14 @@ def pins(lock: str) -> dict[tuple[str, str], str]:
 def clone(tmp_path: Path) -> Path:
     """A directory with all files that the Makefile reads, and an environment marked as ready."""
     (tmp_path / "client").mkdir()
-    for name in ("Makefile", "pyproject.toml", "client/pyproject.toml", "client/hatch_build.py", *LOCKS):
+    for name in (
+        "Makefile",
+        "pyproject.toml",
+        "client/pyproject.toml",
+        "client/hatch_build.py",
+        *LOCKS,
+        DELTA_LOCK,
+    ):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").mkdir()
     return tmp_path
@@ -134,6 +142,7 @@ def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
     }
     assert found["docs"] == docs
     assert all(lock in (few, service, columns, spark, every, docs) for lock in found.values())
+    assert installed_by(clone, "test DELTA=1") == [*every, DELTA_LOCK]
 
 
 def test_installed_packages_are_not_installed_again(clone: Path) -> None:
@@ -161,6 +170,13 @@ def test_the_lock_files_agree() -> None:
     assert "mkdocs-material" in {name for name, _ in docs}
     both = docs.keys() & every.keys()
     assert {name: docs[name] for name in both} == {name: every[name] for name in both}
+
+
+def test_the_spark_for_delta_is_one_that_the_source_supports() -> None:
+    """It comes first in PYTHONPATH, so that everything in this lock takes the place of what is installed."""
+    delta = {name: version for (name, _), version in pins(DELTA_LOCK).items()}
+    assert delta.keys() == {"delta-spark", "importlib-metadata", "py4j", "pyspark", "zipp"}
+    assert delta["pyspark"].startswith("4.2.")
 
 
 IMPORT_ALL = """
