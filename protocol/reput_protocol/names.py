@@ -112,9 +112,6 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 """The producer group of messages that RocketMQ's clients send by themselves."""
 
-REPLAY_GROUP: Final = "CID_RMQ_SYS_REPUT_DLQ_REPLAY"
-"""Has the progress of `reput dlq replay`."""
-
 TRANSACTION_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Has the broker's progress through the half messages."""
 
@@ -126,6 +123,21 @@ POP_PASSED_GROUP: Final = "CID_RMQ_SYS_REPUT_POP"
 
 BROKERS_GROUPS: Final = frozenset({TRANSACTION_CHECK_GROUP, REVIVE_GROUP, POP_PASSED_GROUP})
 """Their offsets are the broker's own progress, which no client may commit."""
+
+TOOL_GROUPS: Final = frozenset(
+    {
+        "reput-bench",
+        "reput-cli",
+        "reput-console",
+        "reput-dlq",
+        "reput-outbox",
+        "reput-proxy",
+        "reput-sink",
+        "celery-results",
+        "kombu",
+    }
+)
+"""The groups under which Reput's own tools and integrations read and send."""
 
 TOPIC_LENGTH_MAX: Final = 127
 LONG_TOPIC_LENGTH_MAX: Final = 255
@@ -252,6 +264,11 @@ def is_system_topic(topic: str, own_names: Collection[str] = ()) -> bool:
 def is_system_group(group: str) -> bool:
     """Return whether `group` is a system group."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_own_group(group: str) -> bool:
+    """Return whether a program of Reput's or the system has `group`, and not an application."""
+    return group in TOOL_GROUPS or is_system_group(group)
 
 
 def retry_topic(group: str) -> str:

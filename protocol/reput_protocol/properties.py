@@ -71,12 +71,23 @@ SEND_BACK_ID: Final = "SEND_BACK_ID"
 ORIGIN_UNPROVEN: Final = "REPUT_ORIGIN_UNPROVEN"
 """Of a message in a retry topic: its client says where it is from, in RETRY_TOPIC, and the broker has found no proof;
 Reput's alone."""
+REPLAY_OF: Final = "REPUT_REPLAY_OF"
+"""Of a message as which the broker has replayed a dead letter: which one (`record.dead_letter.ReplayOf`); Reput's
+alone."""
+SCHEDULE: Final = "__SCHEDULE"
+"""Of a message that a schedule has sent: the name of the schedule; Reput's alone."""
+SCHEDULE_TIME: Final = "__SCHEDULE_TIME"
+"""The time for which a schedule has sent it, in ms since 1970; not of one that was run by hand."""
 DLQ_REASON: Final = "DLQ_REASON"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 """0 or more; the highest is popped first (RocketMQ 5.4: MessageConst.PROPERTY_PRIORITY)."""
+EXPIRES_AFTER: Final = "EXPIRES_AFTER_MS"
+"""The time to live of a message, from when it is stored in its queue; Reput's alone."""
+EXPIRES_AT: Final = "EXPIRES_AT_MS"
+"""When a message expires, in ms since 1970; Reput's alone."""
 CRC32: Final = "__CRC32#"
 
 PROPERTIES_BYTES_MAX: Final = 32_767

@@ -133,6 +133,9 @@ RULES: Final = (
     PropertyRule(
         "TIMER_", "RocketMQ's timer", _KEPT, _KEPT, _KEPT, _REFUSED, _REFUSED, is_prefix=True
     ),
+    # Expiry
+    _senders(names.EXPIRES_AFTER, "not delivered after so many ms, in a topic that has had one that was sent alone"),
+    _senders(names.EXPIRES_AT, "not delivered from that moment on, likewise"),
     # Transactions
     _sent_alone(names.TRAN_MSG, "`true` begins a transaction"),
     _senders(names.PRODUCER_GROUP, "the producers that decide a half message", refers_to="group"),
@@ -206,6 +209,8 @@ _OWN_ARGUMENT: Final = {
     names.TIMER_DELAY_SEC: "delay_s=",
     names.TIMER_DELAY_MS: "delay_s=",
     names.TIMER_DELIVER_MS: "deliver_at=",
+    names.EXPIRES_AFTER: "ttl_s=",
+    names.EXPIRES_AT: "expires_at=",
 }
 
 

@@ -2,7 +2,7 @@
 
 The broker's first line is a `ProxyTask`. DRAIN asks the proxy to end. The end of its stdin ends it immediately: then
 the broker is gone. The proxy writes `ProxyReady` once, a `ProxyLog` for each event of its log, and `ProxyFigures` every
-second.
+second, before `ProxySpans` if there are any. It writes no line of more than LINE_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from reput_protocol.codes import AckLevel
 DRAIN: Final = b"drain\n"
 FIGURES_S: Final = 1.0
 """Time between two `ProxyFigures`."""
+LINE_BYTES_MAX: Final = 1 << 20
+"""A proxy that writes a longer line is killed."""
 
 
 class ProxyTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,7 @@ class ProxyTask(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         server: `host:port` of brokers or name servers, joined by commas.
         host, port: where gRPC clients connect.
+        advertise: `host:port` that routes name; None: the address that the client has dialled.
         tls_cert, tls_key: PEM files; "": connections are not encrypted. Read again when they change.
         tls_client_ca: file with the authorities of clients' certificates, which every client must show then.
         users: file with the users; None: requests need no signature.
@@ -33,11 +36,13 @@ class ProxyTask(msgspec.Struct, frozen=True, kw_only=True):
         server_tls: whether connections to the server are encrypted; the next five are for that.
         server_ca, server_cert, server_key, server_name: as those of `TLS` of the client; "": none.
         server_pin: the file with the certificate that the server has: it alone is trusted, under any name.
+        sample_ratio: the share of calls without a trace context that begin a trace, 0 to 1; None: there are no spans.
     """
 
     server: str
     host: str
     port: int
+    advertise: str | None = None
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
@@ -51,6 +56,7 @@ class ProxyTask(msgspec.Struct, frozen=True, kw_only=True):
     server_key: str = ""
     server_name: str = ""
     server_pin: str = ""
+    sample_ratio: float | None = None
 
 
 class ProxyReady(msgspec.Struct, frozen=True, tag="ready"):
@@ -100,4 +106,29 @@ class ProxyFigures(msgspec.Struct, frozen=True, tag="figures"):
     broker_error: str = ""
 
 
-ProxyReport: TypeAlias = ProxyReady | ProxyLog | ProxyFigures
+class ProxySpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The span of a call; ids in hexadecimal digits, times in nanoseconds since 1970.
+
+    Attributes:
+        parent_id: "": the call begins the trace.
+        error: the code of the response, if it is an error, or why there was none.
+    """
+
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    started_at_ns: int
+    ended_at_ns: int
+    attributes: dict[str, str | int]
+    error: str | None = None
+
+
+class ProxySpans(msgspec.Struct, frozen=True, tag="spans"):
+    """Spans of calls that have ended, and how many more were dropped since the last ones."""
+
+    spans: list[ProxySpan]
+    dropped: int = 0
+
+
+ProxyReport: TypeAlias = ProxyReady | ProxyLog | ProxyFigures | ProxySpans

@@ -13,7 +13,7 @@ from reput_protocol.codes import ConsumeResult, RequestCode
 from reput_protocol.commands.body import Body, LargeBody, Members, Number
 from reput_protocol.commands.group import SubscriptionData
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.names import BrokerName, ClientId, GroupName, TopicName, TopicNames
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.rights import Right
@@ -229,6 +229,6 @@ REQUESTS: Final = (
     RequestType(
         RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, sender=Sender.CONSUMER, groups=Right.READ,
         fields={"originTopic": "that of the message counts"},
-        handler_checks="read on the topic of the message", slave=Slave.REFUSES, pool="send",
+        handler_checks="read on the topic of the message", kind=Kind.CHANGES, pool="send",
     ),
 )  # fmt: skip

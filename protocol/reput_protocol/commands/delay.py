@@ -12,7 +12,7 @@ from msgspec import field
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, Members, Number
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
 from reput_protocol.record.delays import moment_of
 from reput_protocol.rights import Right
@@ -165,13 +165,13 @@ class RecallMessageResult(CommandHeader):
 REQUESTS: Final = (
     RequestType(
         RequestCode.LIST_DELAYED_MESSAGES, ListDelayedHeader, topics=Right.READ, unnamed=Right.ADMIN,
-        slave=Slave.KNOWS_NOT,
+        kind=Kind.MASTER_ONLY,
     ),
     RequestType(
-        RequestCode.CANCEL_DELAYED_MESSAGE, CancelDelayedHeader, topics=Right.WRITE, slave=Slave.REFUSES
+        RequestCode.CANCEL_DELAYED_MESSAGE, CancelDelayedHeader, topics=Right.WRITE, kind=Kind.CHANGES
     ),
     RequestType(
         RequestCode.RECALL_MESSAGE, RecallMessageHeader, sender=Sender.PRODUCER, topics=Right.WRITE,
-        slave=Slave.REFUSES, refusal=ResponseCode.SLAVE_NOT_AVAILABLE,
+        kind=Kind.CHANGES, refusal=ResponseCode.SLAVE_NOT_AVAILABLE,
     ),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from reput_protocol.codes import (
 )
 from reput_protocol.commands.body import Body, LargeBody, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.filter.tags import ALL, TagFilter
 from reput_protocol.names import ClientId, GroupName, ProducerGroupName, TopicName
 from reput_protocol.record.message import MessageQueue
@@ -208,6 +208,9 @@ _CONSUME_TIMEOUT_MINUTES: Final = 15
 
 PRIORITY_FACTOR_ATTRIBUTE: Final = "priority.factor"
 """RocketMQ: SubscriptionGroupAttributes."""
+EXPIRED_ATTRIBUTE: Final = "reput.expired"
+"""Reput's: what happens to expired messages of a group: `drop`, the default, or `dead-letter`."""
+DEAD_LETTER: Final = "dead-letter"
 
 
 class SubscriptionGroupConfig(Body):
@@ -238,6 +241,11 @@ class SubscriptionGroupConfig(Body):
         """How many of 100 pops of a topic of the type PRIORITY begin with the highest priority; others anywhere."""
         text = self.attributes.get(PRIORITY_FACTOR_ATTRIBUTE, "")
         return int(text) if text.isascii() and text.isdecimal() else 100
+
+    @property
+    def keeps_expired(self) -> bool:
+        """Whether its expired messages become dead letters."""
+        return self.attributes.get(EXPIRED_ATTRIBUTE) == DEAD_LETTER
 
 
 class SubscriptionGroupTableHeader(CommandHeader):
@@ -366,30 +374,31 @@ REQUESTS: Final = (
     ),
     RequestType(
         RequestCode.LOCK_BATCH_MQ, body=LockBatchBody, sender=Sender.CONSUMER, topics=Right.READ,
-        groups=Right.READ, slave=Slave.REFUSES,
+        groups=Right.READ, kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.UNLOCK_BATCH_MQ, body=LockBatchBody, sender=Sender.CONSUMER, topics=Right.READ,
-        groups=Right.READ, slave=Slave.REFUSES,
+        groups=Right.READ, kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=SubscriptionGroupConfig, groups=Right.ADMIN,
-        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+        kind=Kind.CHANGES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=SubscriptionGroupList, groups=Right.ADMIN,
-        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+        kind=Kind.CHANGES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteSubscriptionGroupHeader, groups=Right.ADMIN,
-        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+        kind=Kind.CHANGES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, GroupForbiddenHeader, topics=Right.DESCRIBE,
-        groups=Right.ADMIN, slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+        groups=Right.ADMIN, kind=Kind.CHANGES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTableHeader, cluster=Right.DESCRIBE
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupTableHeader, cluster=Right.DESCRIBE,
+        proves_master=True,
     ),
     RequestType(
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupHeader, sender=Sender.CLIENT,

@@ -5,6 +5,7 @@ The lists of connections are RocketMQ's, those of groups Reput's.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from msgspec import field
@@ -20,11 +21,57 @@ from reput_protocol.rights import Right
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
+class HealthState(StrEnum):
+    """Whether a group consumes as it should. The broker decides it; the order is that of gravity."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    """Not decided: the broker is a slave, or of a version that does not decide it."""
+    BEHIND = "behind"
+    """More messages of a topic wait than `groups.behind_messages`, or one for longer than `groups.behind_age`."""
+    STUCK = "stuck"
+    """Members are online, messages wait in a queue, and its offset has not moved for `groups.stuck_after`."""
+    EMPTY = "empty"
+    """Messages wait, the group has no member, and no other client consumes for it."""
+    CONFLICTING = "conflicting"
+    """Members subscribe to different topics or filters."""
+
+
+_GRAVITY: Final = {state: rank for rank, state in enumerate(HealthState)}
+
+
+class GroupHealth(Members):
+    """A state of a group, why, and where.
+
+    `since_millis` is when it began, in ms since 1970, -1 if that is unknown. `client_id` is the member that it
+    concerns, `topic` and `queue_id` the queue; "" and -1 for none.
+    """
+
+    state: HealthState = HealthState.UNKNOWN
+    reason: str = ""
+    since_millis: I64 = -1
+    client_id: ClientId = ""
+    topic: TopicName = ""
+    queue_id: I64 = -1
+    broker_name: BrokerName = ""
+
+    @property
+    def gravity(self) -> int:
+        """The rank of the state; the gravest has the highest."""
+        return _GRAVITY[self.state]
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether the group needs attention."""
+        return self.state not in (HealthState.OK, HealthState.UNKNOWN)
+
+
 class GroupSummary(Members):
     """A summary of one group.
 
-    `lag` counts the uncommitted messages of all queues with an offset, `lag_age_millis` is the age of the oldest at the
-    broker's last check. `exists` is False for a group with offsets or members but no settings.
+    `lag` counts the uncommitted messages of all queues in which the group has an offset or its members have pulled,
+    `lag_age_millis` is the age of the oldest at the broker's last check. `exists` is False for a group with offsets or
+    members but no settings. `health` is the gravest of the group's states.
     """
 
     group: GroupName = ""
@@ -34,7 +81,7 @@ class GroupSummary(Members):
     topics: list[TopicName] = []
     lag: I64 = 0
     lag_age_millis: I64 = 0
-    has_conflict: bool = False
+    health: GroupHealth = field(default_factory=GroupHealth)
 
 
 class GroupSummaries(LargeBody):
@@ -91,7 +138,8 @@ class GroupQueue(Members):
 class GroupDescription(LargeBody):
     """Answer body of DESCRIBE_GROUP. The consume settings are the members', or defaults without any.
 
-    `retries` and `dead_letters` count messages that were sent back and given up since the broker's start.
+    `retries` and `dead_letters` count messages that were sent back and given up since the broker's start. `problems`
+    has all that is wrong with the group, the gravest first; it is empty if the group is well.
     """
 
     summary: GroupSummary
@@ -103,6 +151,7 @@ class GroupDescription(LargeBody):
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     retries: I64 = 0
     dead_letters: I64 = 0
+    problems: list[GroupHealth] = []
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

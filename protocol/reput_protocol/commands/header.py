@@ -114,7 +114,11 @@ def _fault(hint: Any, value: Value) -> str:
         return f"is not one of {', '.join(plain)}"
     if type(value) is not int:
         return "is not an integer"
-    return f"does not fit {32 if hint in (I32, I32 | None) else 64} bits"
+    for bits, kind in ((32, I32), (64, I64)):
+        if hint in (kind, kind | None):
+            return f"does not fit {bits} bits"
+    (bounds,) = (meta for meta in get_args(hint)[1:] if isinstance(meta, Meta))
+    return f"is not from {bounds.ge} to {bounds.le}"
 
 
 @cache

@@ -11,7 +11,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import BoundaryType, RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, LargeBody, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import BrokerName, ClientId, GroupName, GroupNames, TopicName
 from reput_protocol.record.message import MessageQueue
@@ -205,11 +205,11 @@ class ConsumerStatusBody(LargeBody):
 REQUESTS: Final = (
     RequestType(
         RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, sender=Sender.CONSUMER, topics=Right.READ,
-        groups=Right.READ, slave=Slave.KNOWS_OFFSETS, newest_only=True, pool="consumer_manager",
+        groups=Right.READ, kind=Kind.OFFSETS, newest_only=True, pool="consumer_manager",
     ),
     RequestType(
         RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, sender=Sender.CONSUMER, topics=Right.READ,
-        groups=Right.READ, slave=Slave.REFUSES, changes_tables=True, pool="consumer_manager",
+        groups=Right.READ, kind=Kind.CHANGES, changes_tables=True, pool="consumer_manager",
     ),
     RequestType(RequestCode.GET_MAX_OFFSET, QueueHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE),
     RequestType(RequestCode.GET_MIN_OFFSET, QueueHeader, sender=Sender.CLIENT, topics=Right.DESCRIBE),
@@ -222,11 +222,11 @@ REQUESTS: Final = (
     RequestType(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, ResetOffsetBody, topics=Right.DESCRIBE,
         groups=Right.ADMIN, fields={"offsetTable.topic": "another topic than the header's is refused"},
-        slave=Slave.REFUSES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
+        kind=Kind.CHANGES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
         RequestCode.CLONE_GROUP_OFFSET, CloneGroupOffsetHeader, topics=Right.DESCRIBE, groups=Right.ADMIN,
-        fields={"srcGroup": Right.DESCRIBE}, slave=Slave.REFUSES,
+        fields={"srcGroup": Right.DESCRIBE}, kind=Kind.CHANGES,
         changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, cluster=Right.DESCRIBE),

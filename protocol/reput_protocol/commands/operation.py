@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
@@ -104,6 +105,13 @@ class Intake(StrEnum):
     DRAINING = "draining"
 
 
+INTAKE_WORDS: Final[Mapping[Intake, str]] = {
+    Intake.OPEN: "takes messages",
+    Intake.READONLY: "is read-only",
+    Intake.DRAINING: "is drained: it takes no messages and is not ready",
+}
+"""What a broker in each state does."""
+
 IntakeName: TypeAlias = Literal["open", "readonly", "draining"]
 """An `Intake` as an argument."""
 
@@ -112,6 +120,12 @@ class SetIntakeHeader(CommandHeader):
     """Header of SET_INTAKE. The answer comes when all messages taken before are on disk."""
 
     intake: Intake
+
+
+class DisconnectClientHeader(CommandHeader):
+    """Header of DISCONNECT_CLIENT: close the connection from this address, `ip:port` as LIST_CLIENTS has it."""
+
+    address: str
 
 
 class ReadAheadHeader(CommandHeader):
@@ -136,13 +150,14 @@ REQUESTS: Final = (
     RequestType(RequestCode.GET_CONFIG, cluster=Right.DESCRIBE),
     RequestType(RequestCode.SET_CONFIG, body=SetConfigBody, cluster=Right.ADMIN),
     RequestType(RequestCode.RELOAD_CONFIG, cluster=Right.ADMIN),
-    RequestType(RequestCode.SET_INTAKE, SetIntakeHeader, cluster=Right.ADMIN, completes_first=True),
+    RequestType(RequestCode.SET_INTAKE, SetIntakeHeader, cluster=Right.ADMIN),
     RequestType(RequestCode.FLUSH_LOG, cluster=Right.ADMIN),
+    RequestType(RequestCode.DISCONNECT_CLIENT, DisconnectClientHeader, cluster=Right.ADMIN),
     RequestType(RequestCode.GET_BROKER_CONFIG, cluster=Right.DESCRIBE),
     RequestType(RequestCode.UPDATE_BROKER_CONFIG, cluster=Right.ADMIN),
     RequestType(RequestCode.GET_NAMESRV_CONFIG, cluster=Right.DESCRIBE),
     RequestType(RequestCode.UPDATE_NAMESRV_CONFIG, cluster=Right.ADMIN),
-    RequestType(RequestCode.GET_BROKER_RUNTIME_INFO, cluster=Right.DESCRIBE),
+    RequestType(RequestCode.GET_BROKER_RUNTIME_INFO, cluster=Right.DESCRIBE, proves_master=True),
     RequestType(RequestCode.TRIGGER_DELETE_FILES, cluster=Right.ADMIN),
     RequestType(RequestCode.DELETE_EXPIRED_COMMITLOG, cluster=Right.ADMIN),
     RequestType(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, cluster=Right.ADMIN),

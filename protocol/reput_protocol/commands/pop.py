@@ -23,7 +23,7 @@ from msgspec import field
 from reput_protocol.codes import MessageModel, RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import (
     RETRY_PREFIX,
@@ -238,7 +238,10 @@ class AckMessageHeader(CommandHeader):
 
 
 class ChangeInvisibleTimeHeader(CommandHeader):
-    """Header of 200053: as that of 200051, with the new time in ms from now."""
+    """Header of 200053: as that of 200051, with the new time in ms from now.
+
+    With `suspend` the next delivery is no further attempt; RocketMQ's brokers count it as one.
+    """
 
     consumer_group: GroupName
     topic: PoppedTopicName
@@ -246,6 +249,7 @@ class ChangeInvisibleTimeHeader(CommandHeader):
     extra_info: str
     offset: I64
     invisible_time: I64
+    suspend: bool = False
 
 
 class ChangeInvisibleTimeResult(CommandHeader):
@@ -343,38 +347,38 @@ class MessageRequestMode(Body):
 REQUESTS: Final = (
     RequestType(
         RequestCode.POP_MESSAGE, PopMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.REFUSES, pops=True,
+        kind=Kind.CHANGES, pops=True,
     ),
     RequestType(
         RequestCode.PEEK_MESSAGE, PeekMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.KNOWS_NOT, pops=True,
+        kind=Kind.MASTER_ONLY, pops=True,
     ),
     RequestType(
         RequestCode.NOTIFICATION, NotificationHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.KNOWS_NOT,
+        kind=Kind.MASTER_ONLY,
     ),
     RequestType(
-        RequestCode.POLLING_INFO, PollingInfoHeader, topics=Right.READ, groups=Right.READ, slave=Slave.KNOWS_NOT
+        RequestCode.POLLING_INFO, PollingInfoHeader, topics=Right.READ, groups=Right.READ, kind=Kind.MASTER_ONLY
     ),
     RequestType(
         RequestCode.ACK_MESSAGE, AckMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.REFUSES,
+        kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.BATCH_ACK_MESSAGE, body=BatchAckBody, sender=Sender.CONSUMER, topics=Right.READ,
-        groups=Right.READ, slave=Slave.REFUSES,
+        groups=Right.READ, kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeHeader, sender=Sender.CONSUMER,
-        topics=Right.READ, groups=Right.READ, slave=Slave.REFUSES,
+        topics=Right.READ, groups=Right.READ, kind=Kind.CHANGES,
     ),
     RequestType(RequestCode.POP_ROLLBACK, cluster=Right.ADMIN),
     RequestType(
         RequestCode.QUERY_ASSIGNMENT, body=QueryAssignmentBody, sender=Sender.CONSUMER, topics=Right.READ,
-        groups=Right.READ, slave=Slave.KNOWS_NOT,
+        groups=Right.READ, kind=Kind.MASTER_ONLY,
     ),
     RequestType(
-        RequestCode.SET_MESSAGE_REQUEST_MODE, body=MessageRequestMode, cluster=Right.ADMIN, slave=Slave.REFUSES,
+        RequestCode.SET_MESSAGE_REQUEST_MODE, body=MessageRequestMode, cluster=Right.ADMIN, kind=Kind.CHANGES,
         changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.names import BrokerName, GroupName, TopicName
 from reput_protocol.rights import Right
 
@@ -118,17 +118,17 @@ class QueueBoundsTable(LargeBody):
 REQUESTS: Final = (
     RequestType(
         RequestCode.PULL_MESSAGE, PullMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.READS, pool="pull",
+        kind=Kind.READS, pool="pull", waits=True,
     ),
     RequestType(
         RequestCode.LITE_PULL_MESSAGE, PullMessageHeader, sender=Sender.CONSUMER, topics=Right.READ, groups=Right.READ,
-        slave=Slave.READS, pool="lite_pull",
+        kind=Kind.READS, pool="lite_pull", waits=True,
     ),
     RequestType(
-        RequestCode.FETCH_RECORDS, FetchRecordsHeader, sender=Sender.CONSUMER, topics=Right.READ, slave=Slave.READS
+        RequestCode.FETCH_RECORDS, FetchRecordsHeader, sender=Sender.CONSUMER, topics=Right.READ, kind=Kind.READS
     ),
     RequestType(
         RequestCode.QUERY_QUEUE_BOUNDS, QueryQueueBoundsHeader, QueueBoundsRequest, sender=Sender.CONSUMER,
-        topics=Right.DESCRIBE, slave=Slave.READS,
+        topics=Right.DESCRIBE, kind=Kind.READS,
     ),
 )  # fmt: skip

@@ -42,8 +42,8 @@ class ReplicaAdmission(CommandHeader):
     """A number in hexadecimal digits, valid once."""
 
 
-class GroupMember(Body):
-    """A member of a group."""
+class MemberBroker(Body):
+    """A broker of a replica group."""
 
     slave_id: int
     """The id under which it is announced while it is a slave."""
@@ -82,7 +82,7 @@ class ReplicaState(Body):
     """
     record_crc: int | None = None
     """CRC-32 of the whole record at the requested offset; None if none starts there."""
-    members: list[GroupMember] = field(default_factory=list)
+    members: list[MemberBroker] = field(default_factory=list)
     """The members of the group that it knows, itself among them unless it is always the master."""
 
 
@@ -90,6 +90,7 @@ class ReplicaState(Body):
 
 REQUESTS: Final = (
     RequestType(
-        RequestCode.QUERY_REPLICA_STATE, QueryReplicaStateHeader, sender=Sender.BROKER, cluster=Right.REPLICATE
+        RequestCode.QUERY_REPLICA_STATE, QueryReplicaStateHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        proves_master=True,
     ),
 )  # fmt: skip

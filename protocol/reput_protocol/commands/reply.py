@@ -6,7 +6,7 @@ from typing import Final, Self
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Content, RequestType, Sender, Slave
+from reput_protocol.commands.request import Content, Kind, RequestType, Sender
 from reput_protocol.commands.send import SendMessageHeader, SendMessageV2Header
 from reput_protocol.names import ProducerGroupName, TopicName
 from reput_protocol.rights import Right
@@ -72,11 +72,11 @@ REQUESTS: Final = (
     RequestType(
         RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, sender=Sender.CONSUMER, topics=Right.WRITE,
         fields={"defaultTopic": _TEMPLATE}, handler_checks=_PUSHES, content=Content.MESSAGES,
-        slave=Slave.REFUSES, pool="reply",
+        kind=Kind.CHANGES, pool="reply",
     ),
     RequestType(
         RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, sender=Sender.CONSUMER, topics=Right.WRITE,
-        fields={"c": _TEMPLATE}, handler_checks=_PUSHES, content=Content.MESSAGES, slave=Slave.REFUSES, pool="reply",
+        fields={"c": _TEMPLATE}, handler_checks=_PUSHES, content=Content.MESSAGES, kind=Kind.CHANGES, pool="reply",
     ),
     RequestType(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, PushReplyHeader, sender=Sender.TO_CLIENTS),
 )  # fmt: skip

@@ -42,14 +42,22 @@ class Content(Enum):
     TABLE = "a whole table, as large as a frame"
 
 
-class Slave(Enum):
-    """What a slave does with a request."""
+class Kind(Enum):
+    """What a request does, which decides the brokers that serve it; the text is what a slave does with it.
 
-    SERVES = "serves it"
-    REFUSES = "refuses it, since it changes something"
-    KNOWS_NOT = "refuses it, since only a master knows the answer"
+    CHANGES: it changes something that slaves copy. A slave refuses it, and so does a master that may have been
+    replaced, or that completes what an earlier run began.
+    MASTER_ONLY: only a master knows the answer.
+    READS: it gives out messages. A new master does so once it knows which are confirmed.
+    OFFSETS: it asks for the offsets of a group.
+    ANY: every broker serves it, because it changes nothing, or something of that broker alone.
+    """
+
+    CHANGES = "refuses it, since it changes something"
+    MASTER_ONLY = "refuses it, since only a master knows the answer"
     READS = "serves messages, if `ha.slave_read_enabled` permits it and it knows that they are confirmed"
-    KNOWS_OFFSETS = "serves it once it has its master's offsets"
+    OFFSETS = "serves it once it has its master's offsets"
+    ANY = "serves it"
 
 
 class RequestType(Struct, frozen=True):
@@ -68,6 +76,8 @@ class RequestType(Struct, frozen=True):
         completes_first: whether a master refuses it while it completes what an earlier run began.
         newest_only: whether a master does not answer any more once it may have been replaced.
         changes_tables: whether it changes tables that slaves copy besides the log; the answer may wait for them.
+        proves_master: whether a slave acts on its answer, which the master therefore proves to be its own.
+        waits: whether its `sysFlag` may ask to wait for messages.
         pops: whether it gives out messages as a pop does; a new master does so once it knows which are confirmed.
         pool: RocketMQ's thread pool, for its metrics.
         is_oneway: whether the sender waits for no answer.
@@ -86,10 +96,12 @@ class RequestType(Struct, frozen=True):
     handler_checks: str = ""
     writes_something: bool = False
     content: Content = Content.VALUES
-    slave: Slave = Slave.SERVES
+    kind: Kind = Kind.ANY
     refusal: ResponseCode = ResponseCode.SYSTEM_BUSY
     completes_first: bool = False
     newest_only: bool = False
+    proves_master: bool = False
+    waits: bool = False
     pops: bool = False
     changes_tables: bool = False
     pool: str = "admin"
@@ -104,7 +116,7 @@ class RequestType(Struct, frozen=True):
     @property
     def changes(self) -> bool:
         """Whether it changes something that slaves copy."""
-        return self.slave is Slave.REFUSES
+        return self.kind is Kind.CHANGES
 
     def right_on(self, named: NamedField) -> Right | None:
         """Return the right that is needed on what a field names; None if none is."""

@@ -10,7 +10,7 @@ from msgspec.structs import astuple, fields
 
 from reput_protocol.codes import AckLevel, Dedup, RequestCode
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Content, RequestType, Sender, Slave
+from reput_protocol.commands.request import Content, Kind, RequestType, Sender
 from reput_protocol.names import DEFAULT_TOPIC, BrokerName, ProducerGroupName, TopicName
 from reput_protocol.rights import Right
 from reput_protocol.wire.header import Value
@@ -20,7 +20,8 @@ class SendMessageHeader(CommandHeader):
     """Header of 10 (long names), 310 and 320 (one letter each); the body is a message or a client batch.
 
     A negative `queue_id` lets the broker choose. `ack` and `dedup` are Reput's; RocketMQ's clients ask for the flush by
-    the property `WAIT`. With `dedup` the message has a unique id and is not stored twice within the broker's window.
+    the property `WAIT`. With `dedup` the message has a unique id and is not stored twice within the broker's window, or
+    within `dedup_within` ms if that is longer.
     """
 
     producer_group: ProducerGroupName
@@ -39,6 +40,8 @@ class SendMessageHeader(CommandHeader):
     broker_name: BrokerName | None = field(default=None, name="bname")
     ack: AckLevel | None = None
     dedup: Dedup | None = None
+    dedup_within: I64 | None = None
+    create_topic: bool | None = None
 
     @classmethod
     def from_ext_v2(cls, ext: Mapping[str, Value]) -> Self:
@@ -66,6 +69,8 @@ _LETTERS: Final = {
     "max_reconsume_times": "l",
     "batch": "m",
     "broker_name": "n",
+    "dedup_within": "dedupWithin",
+    "create_topic": "createTopic",
 }
 SendMessageV2Header: Final[Any] = defstruct(
     "SendMessageV2Header",
@@ -97,7 +102,8 @@ class SendMessageResult(CommandHeader):
 class PutMessageHeader(CommandHeader):
     """Header of PutMessage, the native send; the body is a block of `count` records of one topic and queue.
 
-    With `dedup` every record has a unique id, and none is stored twice within the broker's window.
+    With `dedup` every record has a unique id, and none is stored twice within the broker's window, or within
+    `dedup_within` ms if that is longer. With `create_topic` False the topic is not created.
     """
 
     topic: TopicName
@@ -105,6 +111,8 @@ class PutMessageHeader(CommandHeader):
     count: I32
     ack: AckLevel = AckLevel.FLUSHED
     dedup: Dedup | None = None
+    dedup_within: I64 | None = None
+    create_topic: bool | None = None
 
 
 class PutMessageResult(CommandHeader):
@@ -129,18 +137,18 @@ _TEMPLATE: Final = "the broker's settings of new topics count"
 REQUESTS: Final = (
     RequestType(
         RequestCode.SEND_MESSAGE, SendMessageHeader, sender=Sender.PRODUCER, topics=Right.WRITE,
-        fields={"defaultTopic": _TEMPLATE}, content=Content.PUT, slave=Slave.REFUSES, pool="send",
+        fields={"defaultTopic": _TEMPLATE}, content=Content.PUT, kind=Kind.CHANGES, pool="send",
     ),
     RequestType(
         RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, sender=Sender.PRODUCER, topics=Right.WRITE,
-        fields={"c": _TEMPLATE}, content=Content.PUT, slave=Slave.REFUSES, pool="send",
+        fields={"c": _TEMPLATE}, content=Content.PUT, kind=Kind.CHANGES, pool="send",
     ),
     RequestType(
         RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, sender=Sender.PRODUCER, topics=Right.WRITE,
-        fields={"c": _TEMPLATE}, content=Content.PUT, slave=Slave.REFUSES, pool="send",
+        fields={"c": _TEMPLATE}, content=Content.PUT, kind=Kind.CHANGES, pool="send",
     ),
     RequestType(
         RequestCode.PUT_MESSAGE, PutMessageHeader, sender=Sender.PRODUCER, topics=Right.WRITE,
-        content=Content.PUT, slave=Slave.REFUSES, pool="send",
+        content=Content.PUT, kind=Kind.CHANGES, pool="send",
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Body
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import Content, RequestType, Sender, Slave
+from reput_protocol.commands.request import Content, Kind, RequestType, Sender
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import crc32
 from reput_protocol.names import TopicName
@@ -207,23 +207,23 @@ class QueryStagedResult(CommandHeader):
 REQUESTS: Final = (
     RequestType(
         RequestCode.STAGE_RECORDS, StageRecordsHeader, sender=Sender.PRODUCER,
-        handler_checks="write on each topic in the body", content=Content.MESSAGES, slave=Slave.REFUSES,
+        handler_checks="write on each topic in the body", content=Content.MESSAGES, kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.END_STAGING, EndStagingHeader, sender=Sender.PRODUCER, writes_something=True,
-        slave=Slave.REFUSES,
+        kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.COMMIT_STAGED, CommitStagedHeader, CommitStagedBody, sender=Sender.PRODUCER,
-        writes_something=True, slave=Slave.REFUSES,
+        writes_something=True, kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.ABORT_STAGED, AbortStagedHeader, sender=Sender.PRODUCER, writes_something=True,
-        slave=Slave.REFUSES,
+        kind=Kind.CHANGES,
     ),
     RequestType(
         RequestCode.QUERY_STAGED, QueryStagedHeader, sender=Sender.PRODUCER, writes_something=True,
-        slave=Slave.KNOWS_NOT, completes_first=True, newest_only=True,
+        kind=Kind.MASTER_ONLY, completes_first=True, newest_only=True,
     ),
 )  # fmt: skip
 """A batch is known by the id of its query, which only the query's own tasks know."""

@@ -8,11 +8,13 @@ from typing import Final
 
 from reput_protocol.commands import (
     consumers,
+    dead_letters,
     delay,
     election,
     group,
     group_description,
     ha,
+    history,
     namesrv,
     offset,
     operation,
@@ -21,6 +23,7 @@ from reput_protocol.commands import (
     query,
     replica,
     reply,
+    schedule,
     send,
     stage,
     statistics,
@@ -32,8 +35,8 @@ from reput_protocol.commands import (
 from reput_protocol.commands.request import NotServed, RequestType
 
 _FAMILIES: Final = (
-    send, pull, query, delay, stage, transaction, reply, group, offset, pop, consumers, group_description, topic,
-    statistics, operation, users, namesrv, ha, election, replica, table_sync,
+    send, pull, query, delay, schedule, stage, transaction, reply, group, offset, pop, consumers, dead_letters,
+    group_description, topic, statistics, history, operation, users, namesrv, ha, election, replica, table_sync,
 )  # fmt: skip
 
 REQUESTS: Final[Mapping[int, RequestType]] = {

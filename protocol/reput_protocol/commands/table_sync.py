@@ -11,12 +11,12 @@ from typing import Final
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.body import LargeBody
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.rights import Right
 
 
 class SyncTableHeader(CommandHeader):
-    """Header of 21, 43, 45, 201, GET_SINK_BATCHES and GET_GROUP_MEMBERS."""
+    """Header of 21, 43, 45, 201, GET_SINK_BATCHES, GET_GROUP_MEMBERS and GET_ALL_SCHEDULES."""
 
     table_version: str | None = None
     """The version of an earlier answer, whose table the slave has; empty if it has none. RocketMQ's name none."""
@@ -47,6 +47,7 @@ ANNOUNCED_TABLES: Final = (
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
     RequestCode.GET_GROUP_MEMBERS,
+    RequestCode.GET_ALL_SCHEDULES,
 )
 """The requests for the tables whose changes are announced, in the order of `TableChanges.tables`."""
 
@@ -93,31 +94,37 @@ class ConsumerOffsetTable(LargeBody):
 
 REQUESTS: Final = (
     RequestType(
-        RequestCode.GET_ALL_TOPIC_CONFIG, SyncTableHeader, sender=Sender.BROKER, cluster=Right.DESCRIBE
+        RequestCode.GET_ALL_TOPIC_CONFIG, SyncTableHeader, sender=Sender.BROKER, cluster=Right.DESCRIBE,
+        proves_master=True,
     ),
     RequestType(
         RequestCode.GET_ALL_CONSUMER_OFFSET, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
-        slave=Slave.KNOWS_NOT,
+        kind=Kind.MASTER_ONLY, proves_master=True,
     ),
     RequestType(
         RequestCode.GET_ALL_DELAY_OFFSET, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
-        slave=Slave.KNOWS_NOT, refusal=ResponseCode.SYSTEM_ERROR,
+        kind=Kind.MASTER_ONLY, refusal=ResponseCode.SYSTEM_ERROR, proves_master=True,
     ),
-    RequestType(RequestCode.GET_TIMER_CHECK_POINT, sender=Sender.BROKER, cluster=Right.REPLICATE),
+    RequestType(RequestCode.GET_TIMER_CHECK_POINT, sender=Sender.BROKER, cluster=Right.REPLICATE, proves_master=True),
     RequestType(RequestCode.GET_TIMER_METRICS, sender=Sender.BROKER, cluster=Right.REPLICATE),
     RequestType(
-        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE
+        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        proves_master=True,
     ),
     RequestType(
         RequestCode.GET_SINK_BATCHES, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
-        slave=Slave.KNOWS_NOT,
+        kind=Kind.MASTER_ONLY, proves_master=True,
     ),
     RequestType(
         RequestCode.GET_GROUP_MEMBERS, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
-        slave=Slave.KNOWS_NOT,
+        kind=Kind.MASTER_ONLY, proves_master=True,
+    ),
+    RequestType(
+        RequestCode.GET_ALL_SCHEDULES, SyncTableHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
+        kind=Kind.MASTER_ONLY, proves_master=True,
     ),
     RequestType(
         RequestCode.AWAIT_TABLE_CHANGES, AwaitTableChangesHeader, sender=Sender.BROKER, cluster=Right.REPLICATE,
-        slave=Slave.KNOWS_NOT,
+        kind=Kind.MASTER_ONLY,
     ),
 )  # fmt: skip

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from msgspec import field
@@ -12,7 +13,7 @@ from msgspec import field
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.body import Body, LargeBody, Members, Number
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.names import DEFAULT_TOPIC, BrokerName, TopicName
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.rights import Right
@@ -91,10 +92,17 @@ class ClusterInfo(LargeBody):
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 _QUEUES_DEFAULT = 16
+PERMISSIONS: Final[Mapping[str, int]] = {"rw": 6, "r": 4, "w": 2, "none": 0}
+"""A topic's permissions as commands have them, with their bits of `Perm`."""
+PERMISSION_NAMES: Final[Mapping[int, str]] = {bits: name for name, bits in PERMISSIONS.items()}
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
+"""What the messages of a topic may be for."""
 GENERATION_ATTRIBUTE: Final = "reput.generation"
 """Reput's: distinguishes a topic from a deleted one of the same name."""
 
 
+EXPIRING_ATTRIBUTE: Final = "reput.expiring"
+"""Reput's: the topic has had messages that expire; without it, messages are not looked at."""
 MESSAGE_TYPE_ATTRIBUTE: Final = "message.type"
 
 
@@ -215,9 +223,13 @@ class TopicStats(LargeBody):
 
 
 class ListTopicsHeader(CommandHeader):
-    """Header of LIST_TOPICS, which is Reput's: every topic in short, or only one."""
+    """Header of LIST_TOPICS, which is Reput's: every topic in short, or only one.
+
+    With `permitted`, only topics on which the user has the right 'describe': without it, that on the cluster is enough.
+    """
 
     topic: TopicName | None = None
+    permitted: bool | None = None
 
 
 class TopicSummary(Members):
@@ -225,7 +237,8 @@ class TopicSummary(Members):
 
     `kind` is `normal`, `retry`, `dlq` or `system`; `messages` counts those that its queues still have, `end_offsets` is
     the sum of the ends of its queues, `delayed` counts those that wait for their time. `messages_in`, by kind, and
-    `bytes_in` count from the broker's start.
+    `bytes_in` count from the broker's start. `size_bytes` is what the messages take in the log, estimated from the last
+    ones of each queue; `put_tps` and `get_tps` are messages per second of the last minute, the latter of all groups.
     """
 
     topic: TopicName = ""
@@ -239,6 +252,9 @@ class TopicSummary(Members):
     messages_in: dict[str, I64] = {}
     bytes_in: I64 = 0
     delayed: I64 = 0
+    size_bytes: I64 = 0
+    put_tps: Number = 0.0
+    get_tps: Number = 0.0
 
 
 class TopicSummaries(LargeBody):
@@ -259,20 +275,20 @@ REQUESTS: Final = (
     RequestType(RequestCode.LIST_TOPICS, ListTopicsHeader, topics=Right.DESCRIBE, unnamed=Right.DESCRIBE),
     RequestType(
         RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, topics=Right.ADMIN,
-        fields={"defaultTopic": "the broker's settings of new topics count"}, slave=Slave.REFUSES, changes_tables=True,
+        fields={"defaultTopic": "the broker's settings of new topics count"}, kind=Kind.CHANGES, changes_tables=True,
         refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=TopicConfigList, cluster=Right.ADMIN, slave=Slave.REFUSES,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=TopicConfigList, cluster=Right.ADMIN, kind=Kind.CHANGES,
         changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(
-        RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader, topics=Right.ADMIN, slave=Slave.REFUSES,
+        RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader, topics=Right.ADMIN, kind=Kind.CHANGES,
         changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicHeader, topics=Right.ADMIN),
     RequestType(
-        RequestCode.CLEAN_UNUSED_TOPIC, cluster=Right.ADMIN, slave=Slave.REFUSES, changes_tables=True,
+        RequestCode.CLEAN_UNUSED_TOPIC, cluster=Right.ADMIN, kind=Kind.CHANGES, changes_tables=True,
         refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, cluster=Right.DESCRIBE),

@@ -1,4 +1,4 @@
-"""Headers of transactions: a producer ends one, the broker checks one."""
+"""Transactions: a producer ends one, the broker checks one, an operator lists those that are open."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Final
 from msgspec import field
 
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.commands.body import Body, Members
 from reput_protocol.commands.header import I32, I64, CommandHeader
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.names import BrokerName, ProducerGroupName, TopicName
+from reput_protocol.rights import Right
 
 
 class EndTransactionHeader(CommandHeader):
@@ -46,14 +48,63 @@ class CheckTransactionHeader(CommandHeader):
     broker_name: BrokerName | None = field(default=None, name="bname")
 
 
+class ListTransactionsHeader(CommandHeader):
+    """Header of LIST_TRANSACTIONS: the open transactions of one topic, with one key, or all.
+
+    `topic` is where the messages go once they are committed, `key` their unique id or one of their keys. `cursor`
+    continues after the previous answer. There may be fewer than `max_num`.
+    """
+
+    topic: TopicName | None = None
+    key: str | None = None
+    max_num: I32 = 64
+    cursor: I64 | None = None
+
+
+class OpenTransaction(Members):
+    """One half message that is neither committed nor rolled back; times are ms since 1970.
+
+    `topic` and `queue_id` are where a commit puts it. END_TRANSACTION takes `queue_offset` and `commit_log_offset`.
+    `check_times` is how often its producers were asked.
+    """
+
+    topic: TopicName = ""
+    queue_id: I64 = 0
+    producer_group: ProducerGroupName = ""
+    queue_offset: I64 = 0
+    commit_log_offset: I64 = 0
+    store_timestamp: I64 = 0
+    check_times: I64 = 0
+    size: I64 = 0
+    unique_id: str | None = field(default=None, name="uniqKey")
+    tag: str | None = None
+    keys: list[str] = []
+    broker_name: BrokerName = ""
+
+
+class OpenTransactions(Body):
+    """Answer body of LIST_TRANSACTIONS, the oldest first; with a `cursor` there may be more.
+
+    `open` counts all that are open for the topic, or for all topics if none is named.
+    """
+
+    transactions: list[OpenTransaction] = []
+    cursor: I64 | None = None
+    open: I64 = 0
+
+
 # -- the requests ------------------------------------------------------------------------------------------------------
 
 REQUESTS: Final = (
     RequestType(
         RequestCode.END_TRANSACTION, EndTransactionHeader, sender=Sender.PRODUCER,
         fields={"topic": "that of the half message counts"},
-        handler_checks="write on the topic of the half message", slave=Slave.REFUSES,
+        handler_checks="write on the topic of the half message", kind=Kind.CHANGES,
         refusal=ResponseCode.SLAVE_NOT_AVAILABLE, pool="transaction", is_oneway=True,
+    ),
+    RequestType(
+        RequestCode.LIST_TRANSACTIONS, ListTransactionsHeader, topics=Right.READ, unnamed=Right.ADMIN,
+        kind=Kind.MASTER_ONLY,
     ),
     RequestType(
         RequestCode.CHECK_TRANSACTION_STATE, CheckTransactionHeader, sender=Sender.TO_CLIENTS, is_oneway=True

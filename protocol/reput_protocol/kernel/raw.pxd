@@ -2,8 +2,9 @@
 
 from cpython.array cimport array, clone
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from reput_protocol.kernel.crc32 cimport reput_crc32
 
@@ -96,6 +97,12 @@ cdef inline bint same(
     return True
 
 
+cdef inline bint equal(
+    const unsigned char[::1] data, Py_ssize_t at, const unsigned char[::1] other, Py_ssize_t start, Py_ssize_t size
+) noexcept:
+    return not size or memcmp(&data[at], &other[start], size) == 0
+
+
 cdef inline Py_ssize_t find(
     const unsigned char[::1] data, unsigned char byte, Py_ssize_t at, Py_ssize_t stop
 ) noexcept:
@@ -153,3 +160,11 @@ cdef inline int crc31(const unsigned char[::1] data, Py_ssize_t start, Py_ssize_
 
 cdef inline object zeros(array template, Py_ssize_t count):
     return clone(template, count, True)
+
+
+cdef inline object room(array template, Py_ssize_t count):
+    return clone(template, count, False)
+
+
+cdef inline bytearray bytes_room(Py_ssize_t size):
+    return PyByteArray_FromStringAndSize(NULL, size)

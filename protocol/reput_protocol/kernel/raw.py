@@ -96,6 +96,11 @@ def same(data: Buffer, one: int, other: int, size: int) -> bool:
     return data[one : one + size] == data[other : other + size]
 
 
+def equal(data: Buffer, at: int, other: Buffer, start: int, size: int) -> bool:
+    """Return whether two buffers have the same bytes at these places."""
+    return bytes(data[at : at + size]) == bytes(other[start : start + size])
+
+
 def find(data: Buffer, byte: int, at: int, stop: int) -> int:
     """Return the position of `byte` in `[at, stop)`, or `stop`."""
     if isinstance(data, memoryview):  # has no search
@@ -138,3 +143,13 @@ def crc31(data: Buffer, start: int, stop: int) -> int:
 def zeros(template: array[int], count: int) -> array[int]:
     """Return an array of the template's type with `count` zeros."""
     return array(template.typecode, bytes(template.itemsize * count))
+
+
+def room(template: array[int], count: int) -> array[int]:
+    """Return an array of the template's type with `count` numbers, each of which the caller writes or removes."""
+    return zeros(template, count)
+
+
+def bytes_room(size: int) -> bytearray:
+    """Return `size` bytes, each of which the caller writes or removes."""
+    return bytearray(size)

@@ -91,7 +91,7 @@ def gather(
             has_value[row // 8] |= 1 << (row % 8)
         else:
             missing += 1
-    joined = bytearray(total)
+    joined = raw.bytes_room(total)
     if total:
         data: cython.uchar[::1] = joined
         for row in range(rows):
@@ -174,40 +174,69 @@ def property_columns(
     stop: cython.Py_ssize_t
     room: cython.Py_ssize_t = 0
     most: cython.Py_ssize_t = 0
+    is_plain: cython.bint
+    firsts = raw.zeros(_INTEGERS, rows + 1)
+    bounds: cython.int[::1] = firsts
     for row in range(rows):
         at = table[24 * row + 16]
         _check_place(at, table[24 * row + 17], len(buffer))
         stop = at + table[24 * row + 17]
         if stop - at > 0x7FFF:
             raise ValueError(f"row {row} of the table has properties of {stop - at} bytes; at most 32767 fit")
+        is_plain = raw.is_ascii(buffer, at, stop)
+        bounds[row + 1] = is_plain  # until the row's bound is known
         # A replacement takes three bytes; a property takes three without its end.
-        room += stop - at if raw.is_ascii(buffer, at, stop) else 3 * (stop - at)
+        room += stop - at if is_plain else 3 * (stop - at)
         most += (stop - at + 1) // 4
     if room > 0x7FFF_FFFF:
         raise ValueError("the properties have 2 GiB or more; take fewer rows")
-    firsts = raw.zeros(_INTEGERS, rows + 1)
-    found = (raw.zeros(_INTEGERS, most + 1), raw.zeros(_INTEGERS, most + 1))
-    joined = (bytearray(room + 1), bytearray(room + 1))
-    bounds: cython.int[::1] = firsts
+    found = (raw.room(_INTEGERS, most + 1), raw.room(_INTEGERS, most + 1))
+    joined = (raw.bytes_room(room + 1), raw.bytes_room(room + 1))
     name_ends: cython.int[::1] = found[0]
     value_ends: cython.int[::1] = found[1]
     names: cython.uchar[::1] = joined[0]
     values: cython.uchar[::1] = joined[1]
+    name_ends[0] = value_ends[0] = 0
     # Finds a name of the same record: the number of its property, from 1. Numbers of earlier records mean nothing.
     slots: cython.int[::1] = raw.zeros(_INTEGERS, 0x4000)
     slot: cython.uint
     first: cython.Py_ssize_t
     end: cython.Py_ssize_t
+    size: cython.Py_ssize_t
     value: cython.Py_ssize_t
     name_at: cython.Py_ssize_t = 0
     value_at: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
-    is_plain: cython.bint
+    # Most records have the names of an earlier one, in its order: these are its properties.
+    known: cython.Py_ssize_t
+    known_first: cython.Py_ssize_t = 0
+    known_end: cython.Py_ssize_t = 0
     for row in range(rows):
         at = table[24 * row + 16]
         stop = at + table[24 * row + 17]
         first = count
-        is_plain = raw.is_ascii(buffer, at, stop)
+        is_plain = bounds[row + 1]
+        known = known_first
+        while is_plain and at < stop and known < known_end:
+            size = name_ends[known + 1] - name_ends[known]
+            value = at + size + 1
+            if value >= stop or buffer[value - 1] != 1:
+                break
+            if not raw.equal(buffer, at, names, name_ends[known], size):
+                break
+            end = raw.find(buffer, 2, value, stop)
+            if end == value:
+                break
+            name_at = raw.copy(buffer, at, size, names, name_ends[count])
+            value_at = raw.copy(buffer, value, end - value, values, value_ends[count])
+            count += 1
+            name_ends[count] = name_at
+            value_ends[count] = value_at
+            known += 1
+            at = end + 1
+        if is_plain and at < stop:  # there are others, or more
+            count = first
+            at = table[24 * row + 16]
         while is_plain and at < stop:
             end = raw.find(buffer, 2, at, stop)
             value = raw.find(buffer, 1, at, end) + 1
@@ -228,6 +257,8 @@ def property_columns(
                 name_ends[count] = name_at
                 value_ends[count] = value_at
             at = end + 1
+        if is_plain and count - first != known - known_first:
+            known_first, known_end = first, count
         if not is_plain:
             if count > first:
                 for slot in range(0x4000):

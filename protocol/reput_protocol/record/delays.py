@@ -13,7 +13,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, TypedDict
 
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import DELAY, PRIORITY, TIMER_DELAY_MS, TIMER_DELIVER_MS
+from reput_protocol.properties import (
+    DELAY,
+    EXPIRES_AFTER,
+    EXPIRES_AT,
+    PRIORITY,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+)
 
 DELAY_LEVELS_MS: Final = tuple(
     1000 * seconds
@@ -87,19 +94,38 @@ _PRIORITY: Final = re.compile(r"\+?0*[0-9]{1,10}")
 
 
 class Delay(NamedTuple):
-    """Name and value of the property that requests a delay, or a priority: what has one is sent alone."""
+    """Name and value of the property that requests a delay or a priority, or says when a message expires: what has one
+    is sent alone."""
 
     name: str
     value: str
 
     @property
     def is_priority(self) -> bool:
-        """Whether it is a priority, so that the message keeps its order among others."""
+        """Whether it is a priority."""
         return self.name == PRIORITY
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the message keeps its order among others: it is not delayed."""
+        return self.name in _IN_ORDER
 
-class DelayOptions(TypedDict, total=False):
-    """The arguments of `Message` of which one gives it a delay or a priority; a message has one of these."""
+
+_IN_ORDER: Final = (PRIORITY, EXPIRES_AFTER, EXPIRES_AT)
+
+
+class ExpiryOptions(TypedDict, total=False):
+    """The arguments of `Message` that say when it expires."""
+
+    ttl_s: float | None
+    """Seconds after which no consumer gets it any more, from when the broker stores it in its queue, rounded up to
+    milliseconds; of a delayed message, from its delivery on."""
+    expires_at: datetime | None
+    """The moment from which on no consumer gets it any more; local time without a time zone."""
+
+
+class DelayOptions(ExpiryOptions, total=False):
+    """The arguments of `Message` because of which it is sent alone. It has at most one delay or priority."""
 
     delay_level: int | None
     """1 to 18, RocketMQ's fixed delays from one second to two hours."""
@@ -121,7 +147,7 @@ def delay_of(options: DelayOptions) -> Delay | None:
     """
     for unknown in options.keys() - DelayOptions.__optional_keys__:
         raise TypeError(f"Message.__init__() got an unexpected keyword argument {unknown!r}")
-    if sum(value is not None for value in options.values()) > 1:
+    if sum(value is not None for name, value in options.items() if name not in _EXPIRY) > 1:
         raise InvalidMessage(
             "a message has one delay, or a priority; pass one of delay_level=, delay_s=, deliver_at= and priority="
         )
@@ -137,6 +163,29 @@ def delay_of(options: DelayOptions) -> Delay | None:
     if deliver_at is not None:
         return Delay(TIMER_DELIVER_MS, str(_checked_moment_ms(deliver_at)))
     return None
+
+
+_EXPIRY: Final = ExpiryOptions.__optional_keys__
+
+
+def expiry_of(options: DelayOptions) -> dict[str, str]:
+    """Return the properties that say when a message expires.
+
+    Raises:
+        InvalidMessage: a value has a wrong type or is out of range.
+    """
+    ttl_s, expires_at = options.get("ttl_s"), options.get("expires_at")
+    properties = {}
+    if ttl_s is not None:
+        ttl_ms = _checked_delay_ms(ttl_s, "ttl_s")
+        if not ttl_ms:
+            raise InvalidMessage(
+                "ttl_s is 0, so that no consumer could get the message; pass the seconds it lives"
+            )
+        properties[EXPIRES_AFTER] = str(ttl_ms)
+    if expires_at is not None:
+        properties[EXPIRES_AT] = str(_checked_moment_ms(expires_at, "expires_at"))
+    return properties
 
 
 def _checked_priority(priority: object) -> int:
@@ -161,27 +210,27 @@ def _checked_level(level: object) -> int:
     return level
 
 
-def _checked_delay_ms(delay_s: object) -> int:
+def _checked_delay_ms(delay_s: object, what: str = "delay_s") -> int:
     if type(delay_s) is not int and type(delay_s) is not float:
         hint = "pass its total_seconds()" if isinstance(delay_s, timedelta) else "pass seconds"
-        raise InvalidMessage(f"delay_s must be an int or a float, not {type(delay_s).__name__}; {hint}")
+        raise InvalidMessage(f"{what} must be an int or a float, not {type(delay_s).__name__}; {hint}")
     if not 0 <= delay_s <= _DELAY_MAX_S:
         raise InvalidMessage(
-            f"delay_s {delay_s!r} must be seconds from 0 on; nothing is delivered before it is sent"
+            f"{what} {delay_s!r} must be seconds from 0 on; nothing is delivered before it is sent"
         )
     # Rounded up, so that it is never early, but without floats' rounding error.
     return math.ceil(round(delay_s * 1000, 3))
 
 
-def _checked_moment_ms(moment: object) -> int:
+def _checked_moment_ms(moment: object, what: str = "deliver_at") -> int:
     if not isinstance(moment, datetime):
-        raise InvalidMessage(f"deliver_at must be a datetime, not {type(moment).__name__}; or pass delay_s=")
+        raise InvalidMessage(f"{what} must be a datetime, not {type(moment).__name__}; or pass seconds")
     try:
         since_epoch = moment.astimezone(UTC) - _EPOCH
     except (OverflowError, OSError, ValueError):
         raise InvalidMessage(
-            f"deliver_at {moment!r} is beyond what a clock can show; pass a nearer one"
+            f"{what} {moment!r} is beyond what a clock can show; pass a nearer one"
         ) from None
     if since_epoch < timedelta(0):
-        raise InvalidMessage(f"deliver_at {moment!r} is before 1970; pass the moment of the delivery")
+        raise InvalidMessage(f"{what} {moment!r} is before 1970; pass a later moment")
     return -(-(since_epoch // _MICROSECOND) // 1000)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from itertools import chain
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from reput_protocol.buffers import Buffer
@@ -15,7 +17,9 @@ from reput_protocol.kernel.records import COLUMNS, RECORD, scan_records
 from reput_protocol.kernel.tables import java_hash, key_hashes, runs, tags_codes
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
+from reput_protocol.record.dead_letter import ReplayOf
 from reput_protocol.record.delays import DELAY_LEVELS_MS, deliver_time
+from reput_protocol.record.hashing import index_hash
 from reput_protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from reput_protocol.record.row import PROPERTIES, STORE_TIMESTAMP_MS, WIDTH
 from reput_protocol.record.scan import STATUSES, RecordScan
@@ -99,7 +103,7 @@ class DispatchRows:
         """Return the index entries of the records: for each key its hash, physical offset and store time.
 
         A key is indexed as `TOPIC#KEY` under Java's string hash (RocketMQ: IndexService.buildIndex). Rolled-back
-        transaction records have none.
+        transaction records have none. A message that replays a dead letter has one more (`replays_key`).
         """
         found: array[int] = array("q")
         merged: list[tuple[str, int, int]] = []  # a topic's runs are hashed together
@@ -111,7 +115,25 @@ class DispatchRows:
             merged.append((topic, start, stop))
         for topic, start, stop in merged:
             found += key_hashes(self.data, self.table, start, stop, _prefix_hash(topic))
-        return found
+        return self._with_replays(found)
+
+    def _with_replays(self, keys: array[int]) -> array[int]:
+        """Return the entries `keys` with those of the messages that replay dead letters, in the order of the log."""
+        named = self.column("prepared_transaction_offset")
+        if named.tobytes() == bytes(8 * len(named)):
+            return keys  # as nearly always: only copies that the broker makes name a record there
+        physical_offset, stored_ms = self.column("physical_offset"), self.column("store_timestamp_ms")
+        more = []
+        for row, prepared_offset in enumerate(named):
+            if prepared_offset:
+                replay = ReplayOf.of_properties(self.properties(row), prepared_offset)
+                if replay is not None:
+                    more.append((index_hash(replay.key), physical_offset[row], stored_ms[row]))
+        if not more:
+            return keys
+        entries = [*zip(keys[::3], keys[1::3], keys[2::3], strict=True), *more]
+        entries.sort(key=itemgetter(1))
+        return array("q", chain.from_iterable(entries))
 
     def _note_due_times(self, run: DispatchRun, levels_ms: Sequence[int]) -> None:
         """Replace the tags code of each record with a delay level by its due time."""

@@ -29,6 +29,9 @@ from reput_protocol.record.layout import (
 STORE_TIME_BYTES: Final = BORN_HOST_AT + 20 + I64.size
 """As much of a record as has its store time, whatever the addresses are."""
 
+HOSTS_BYTES: Final = STORE_TIME_BYTES + 20
+"""As much of a record as has both addresses, whatever they are."""
+
 
 class Head(NamedTuple):
     """The fields at fixed positions, as they are in the buffer."""
@@ -96,10 +99,35 @@ def store_host_in(body: int, sys_flag: int) -> slice:
     return slice(end - store_host_bytes(sys_flag), end)
 
 
+def hosts_in(head: bytes) -> tuple[bytes, bytes]:
+    """Return the producer's and the broker's address as stored; `head` has at least `HOSTS_BYTES` of the record."""
+    sys_flag = sys_flag_at(head)
+    born = born_host_in(0, sys_flag)
+    begin = born.stop + I64.size
+    return head[born], head[begin : begin + store_host_bytes(sys_flag)]
+
+
+def is_brokers_own(head: bytes) -> bool:
+    """Whether the broker that stored a message has made it itself: clients send from another address or port.
+
+    `head` has at least `HOSTS_BYTES` of the record, or `HEAD_BYTES` if an IPv6 address may count as another one.
+    """
+    born, stored = hosts_in(head)
+    return born == stored
+
+
 def store_timestamp_at(buffer: Buffer, position: int = 0) -> int:
     """Return the store time in ms; `buffer` has `STORE_TIME_BYTES` from `position` on, or the whole record."""
     at = position + BORN_HOST_AT + born_host_bytes(sys_flag_at(buffer, position))
     return int(I64.unpack_from(buffer, at)[0])
+
+
+def prepared_transaction_offset_at(buffer: Buffer, position: int = 0) -> int:
+    """Return the PREPARED_TRANSACTION_OFFSET of a record; `buffer` has everything before its body,
+    or `HEAD_BYTES` of a record with IPv4 addresses.
+    """
+    at = position + head_bytes(sys_flag_at(buffer, position)) - BACK.size
+    return int(BACK.unpack_from(buffer, at)[1])
 
 
 def body_size_at(buffer: Buffer, position: int, head_size: int = HEAD_BYTES) -> int:

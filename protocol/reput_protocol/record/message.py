@@ -20,7 +20,7 @@ from reput_protocol.properties import (
     check_tag,
 )
 from reput_protocol.property_rules import check_property
-from reput_protocol.record.delays import Delay, DelayOptions, delay_of
+from reput_protocol.record.delays import Delay, DelayOptions, delay_of, expiry_of
 
 
 class _NotSerialized(bytes):
@@ -55,8 +55,8 @@ class Message:
 
     Consumers filter by `tag`; the message can be found by `keys`; `properties` and the 32 bits of `flag` are the
     application's. `unique_id` identifies it in RocketMQ's tools; a producer generates one if it is None. `delay` is the
-    property for a delay or a priority, or None; a message that has one is sent alone (310), never in a block. The
-    constructor validates everything, so do not change a message afterwards.
+    property for a delay or a priority, or for when it expires, or None; a message that has one is sent alone (310), and
+    never in a block. The constructor validates everything, so do not change a message afterwards.
 
     Instead of a body it may have a `value`, for which a producer with a `serializer` sends a body.
     """
@@ -90,6 +90,8 @@ class Message:
             delay: at most one of these: `delay_level`, 1 to 18, RocketMQ's fixed delays: 1 5 10 30 s, 1 to 10 20 30
                 min, 1 2 h; `delay_s`, seconds from when the broker stores the message, 0 for no delay; `deliver_at`,
                 the moment, in local time without a time zone, a past one for no delay; or `priority`, 0 or more.
+                Besides `ttl_s`, seconds after which no consumer gets it any more, from when the broker stores it in its
+                queue, or `expires_at`, the moment; the sooner one counts.
 
         Raises:
             InvalidName: the topic's name is not valid, or clients may not send to it.
@@ -120,12 +122,19 @@ class Message:
         self.properties = properties or _NO_PROPERTIES
         self.flag = flag
         self.unique_id = unique_id
-        self.delay = delay_of(delay) if delay else None
+        self.delay = None
+        if delay:
+            self.delay = delay_of(delay)
+            for name, text in expiry_of(delay).items():
+                if self.delay is None:
+                    self.delay = Delay(name, text)
+                else:
+                    self.properties = {**self.properties, name: text}
 
     @property
     def is_delayed(self) -> bool:
         """Whether it has a delay."""
-        return self.delay is not None and not self.delay.is_priority
+        return self.delay is not None and not self.delay.keeps_order
 
 
 def encode_properties_text(message: Message, unique_id: str | None) -> bytes:

@@ -78,7 +78,10 @@ class IdRun(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
+            prefix, first = self.prefix, self.first
+            return [
+                prefix + "%04X" % (first + number & 0xFFFF) for number in range(*index.indices(self._count))
+            ]
         if not -self._count <= index < self._count:
             raise IndexError(f"there are {self._count} ids, none of number {index}")
         number = self.first + (index if index >= 0 else index + self._count)

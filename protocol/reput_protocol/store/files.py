@@ -53,6 +53,22 @@ def read_at(fd: int, size: int, position: int) -> bytes:
     return os.pread(fd, size, position)
 
 
+def read_into(fd: int, view: memoryview, position: int) -> int:
+    """Fill a view from a file from a position on; return how many bytes were read, fewer at its end."""
+    done = 0
+    while done < len(view):
+        if sys.platform == "win32":
+            data = read_at(fd, len(view) - done, position + done)
+            size = len(data)
+            view[done : done + size] = data
+        else:
+            size = os.preadv(fd, [view[done:]], position + done)
+        if not size:
+            break
+        done += size
+    return done
+
+
 def holds_only_zeros(path: Path, size: int) -> bool:
     """Whether the first `size` bytes of a file are zero; holes are not read."""
     fd = open_file(path)

@@ -39,7 +39,12 @@ _REPUT: Final = Peer.REPUT
 
 
 class Waiter:
-    """A caller that waits for calls. `ready`: at least one has finished since it was cleared."""
+    """What a finished call notifies: what a caller waits with, or an object with its own `notify`.
+
+    Attributes:
+        ready: whether a call has finished since this was last set to False.
+        wake: called by `notify`; None while no caller sleeps.
+    """
 
     # Class attributes, because every send would call a constructor.
     ready: bool = False
