@@ -12,6 +12,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
+from reput_broker.core import Surroundings
 
 _STARTS_WITHIN_S = 60.0
 
@@ -23,10 +24,12 @@ class BackgroundBroker:
 
     Args:
         config: see `Broker`; `port` 0 picks a free one, and `http_port` None opens none.
+        surroundings: the clocks and disks of the broker, for tests of what takes hours.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, surroundings: Surroundings | None = None) -> None:
         self.config = config
+        self._surroundings = surroundings
         self._thread: threading.Thread | None = None
         self._broker: Broker | None = None
         self._token: trio.lowlevel.TrioToken | None = None
@@ -109,7 +112,7 @@ class BackgroundBroker:
             self._ready.set()
 
     async def _serve(self) -> None:
-        async with Broker(self.config) as broker:
+        async with Broker(self.config, surroundings=self._surroundings) as broker:
             self._address, self._http_address = broker.address, broker.http_address
             port = int(broker.address.rpartition(":")[2])
             self.config = self.config.model_copy(update={"port": port}, deep=True)

@@ -24,7 +24,6 @@ from reput_broker.access.opening import open_access
 from reput_broker.access.pages import GuardedPages
 from reput_broker.access.tls import ServerTls
 from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.election import NOT_OPEN, make_elector
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
@@ -35,16 +34,19 @@ from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.options import path_text
 from reput_broker.config.properties import Properties
-from reput_broker.console.app import Console, asks_as_its_user
+from reput_broker.console.app import Console
 from reput_broker.core import Surroundings
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
+from reput_broker.ha.election.opening import NOT_OPEN, make_elector
 from reput_broker.ha.election.others import OtherMembers
 from reput_broker.ha.history import OwnLog
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters, ProxyCounters
 from reput_broker.observe.figures import measure_loop_delay
 from reput_broker.observe.health import Health
+from reput_broker.observe.history.file import What
+from reput_broker.observe.history.recorder import History
 from reput_broker.observe.log import close_log, configure_logging
 from reput_broker.observe.metrics import MetricsSources, broker_version
 from reput_broker.observe.pages import make_app, status_of
@@ -123,17 +125,19 @@ class Broker:
             source,
             waits_for_room=not embedded,
             operations=operations,
+            history=History(self.sources),
             cold_quotas=ColdQuotas(surroundings.clock_ms),
         )
         on_master = source.master_found if isinstance(source, StaticTenures) else _ignore
         self._registration = Registration(config, self.counters, on_master)
         self._embedded = embedded
         self._has_configured_log = False
-        self._running: AbstractAsyncContextManager[None] | None = None
+        self._context: AbstractAsyncContextManager[None] | None = None
         self._http_address: tuple[str, int] | None = None
-        self._tenure: RunningTenure | None = None
+        self._running: RunningTenure | None = None
         self._proxy: ProxyProcess | None = None
-        self._has_started = self._is_ending = False
+        self._is_ending = False
+        self._entered = trio.Event()
         self._ended = trio.Event()
 
     # For users of the broker
@@ -171,19 +175,25 @@ class Broker:
 
     @property
     def _storage(self) -> Storage:
-        storage = None if self._tenure is None else self._tenure.storage
+        storage = None if self._running is None else self._running.storage
         assert storage is not None, "the broker is entered first"
         return storage
 
     @property
     def _parts(self) -> MasterParts:
-        parts = None if self._tenure is None else self._tenure.parts
+        parts = None if self._running is None else self._running.parts
         assert isinstance(parts, MasterParts), "the broker is entered first, and a master"
         return parts
 
     def stop(self) -> None:
         """Ask the broker to stop; `stopped` returns."""
         self._base.stop_wanted.set()
+        self._entered.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called; a broker that was still starting then is entered and serves nothing."""
+        return self._base.stop_wanted.is_set()
 
     async def stopped(self) -> None:
         """Wait until `stop` was called."""
@@ -199,9 +209,9 @@ class Broker:
         if self._embedded and not structlog.is_configured():
             configure_logging(level="warning")
             self._has_configured_log = True
-        self._running = self._run()
+        self._context = self._run()
         try:
-            await self._running.__aenter__()
+            await self._context.__aenter__()
         except BaseException:
             self._reset_log()
             raise
@@ -210,10 +220,10 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        assert self._running is not None
-        running, self._running = self._running, None
+        assert self._context is not None
+        context, self._context = self._context, None
         try:
-            return await running.__aexit__(kind, error, trace)
+            return await context.__aexit__(kind, error, trace)
         finally:
             self._reset_log()
 
@@ -235,10 +245,10 @@ class Broker:
         base.gate = Gate(self.config, self.counters, tls)
         self._bind()
         try:
-            proxy = await self._make_proxy()
-            base.access = await trio.to_thread.run_sync(open_access, self.config, self.counters)
             if self.config.tracing.endpoint:
                 self.sources.spans = await trio.to_thread.run_sync(make_span_exporter, self.config)
+            proxy = await self._make_proxy()
+            base.access = await trio.to_thread.run_sync(open_access, self.config, self.counters)
             async with trio.open_nursery() as nursery:
                 await self._start_http(nursery)
                 if isinstance(base.access, AccessControl):
@@ -249,7 +259,10 @@ class Broker:
                 if tls is not None:
                     nursery.start_soon(tls.watch)
                 nursery.start_soon(self._registration.run)
-                await nursery.start(self._serve_tenures)
+                nursery.start_soon(self._serve_tenures)
+                await self._entered.wait()
+                if self.is_stopping:
+                    proxy = None  # nothing is served
                 if base.elector is not None:
                     nursery.start_soon(self._watch_fitness, base.elector)
                 if proxy is not None:
@@ -283,30 +296,28 @@ class Broker:
         host, own_port = self._base.address
         task = proxy_task(self.config, f"[{host}]:{own_port}" if ":" in host else f"{host}:{own_port}", port)
         self.sources.proxy = ProxyCounters()
-        self._proxy = ProxyProcess(task, self.sources.proxy, self.health)
+        self._proxy = ProxyProcess(task, self.sources.proxy, self.health, self.sources.spans)
         return self._proxy
 
-    async def _serve_tenures(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run one tenure after the other; report that the broker has started once the first one serves."""
+    async def _serve_tenures(self) -> None:
+        """Run one tenure after the other; the broker is entered once the first one serves."""
 
         def is_ready(tenure: Tenure, report: RecoveryReport) -> None:
             self._say_ready(tenure, report)
             self._announce()
-            if not self._has_started:
-                self._has_started = True
-                task_status.started()
+            self._entered.set()
 
         try:
             follows = True
             while follows and not self._is_ending:
-                self._tenure = RunningTenure(self._base)
-                follows = await self._tenure.run(is_ready)
+                self._running = RunningTenure(self._base)
+                follows = await self._running.run(is_ready)
         finally:
             self._ended.set()
 
     def _announce(self) -> None:
         """Have name servers list this broker, in the role that it now has."""
-        parts = None if self._tenure is None else self._tenure.parts
+        parts = None if self._running is None else self._running.parts
         assert parts is not None, "it serves"
         self._registration.announce(Announced(parts.own, self._announced_addresses()[0]))
 
@@ -324,10 +335,11 @@ class Broker:
 
     async def _end_tenures(self) -> None:
         self._is_ending = True
-        if self._base.elector is not None and self._tenure is not None:
+        self._base.history.note(What.STOPPED)
+        if self._base.elector is not None and self._running is not None:
             await self._base.elector.leave()
-        if self._tenure is not None:
-            self._tenure.end()
+        if self._running is not None:
+            self._running.end()
 
     async def _start_election(self, nursery: trio.Nursery) -> None:
         """Campaign, if the configuration names an engine; the caller may have given an elector too."""
@@ -342,14 +354,13 @@ class Broker:
             nursery.start_soon(base.elector.run)
 
     def _own_log(self) -> OwnLog | None:
-        storage = None if self._tenure is None else self._tenure.storage
+        storage = None if self._running is None else self._running.storage
         return None if storage is None else OwnLog.of(self.config, storage.store, storage.epochs.entries)
 
     async def _watch_fitness(self, elector: Elector) -> None:
         """Have another member be the master while the log of this one is not open or cannot be written."""
         while True:
-            tenure = self._tenure
-            if tenure is None or tenure.parts is None:
+            if self._running is None or self._running.parts is None:
                 await elector.set_unfit(NOT_OPEN, may_lead=False)
             else:
                 await elector.set_unfit(self.store.unfit_reason)
@@ -395,13 +406,18 @@ class Broker:
             return
         routes: list[BaseRoute] = []
         access = self._base.access
+        console: Console | None = None
         if self.config.console.enabled:
-            console = Console(self.sources, self._local_requests)
+            history = self._base.history
+            history.is_kept = True
+            users = access if isinstance(access, AccessControl) else None
+            console = Console(self.sources, history, self._local_requests, users)
             routes = console.routes()
-            nursery.start_soon(console.live.run)
+            nursery.start_soon(history.run)
+            nursery.start_soon(console.members.run)
         app: App = make_app(self.sources, self._status, routes)
         if isinstance(access, AccessControl):
-            app = GuardedPages(app, access, asks_as_its_user)
+            app = GuardedPages(app, access, console)
         serve = partial(
             serve_http,
             allowed_hosts=self._own_names(),
@@ -419,7 +435,7 @@ class Broker:
 
     def _local_requests(self) -> LocalRequests | None:
         """Return what makes requests to the present tenure."""
-        parts = None if self._tenure is None else self._tenure.parts
+        parts = None if self._running is None else self._running.parts
         return None if parts is None else parts.server.local
 
     def _own_names(self) -> tuple[str, ...]:
@@ -455,7 +471,7 @@ class Broker:
         )
 
     def _status(self) -> dict[str, Any]:
-        base, tenure = self._base, self._tenure
+        base, running = self._base, self._running
         return {
             "address": self.address,
             "http": self.http_address,
@@ -468,7 +484,7 @@ class Broker:
             "name_servers": self._registration.status(),
             **({} if self._proxy is None else {"proxy": self._proxy.status()}),
             **({} if base.elector is None else {"election": base.elector.status()}),
-            **({} if tenure is None else tenure.status()),
+            **({} if running is None else running.status()),
         }
 
 

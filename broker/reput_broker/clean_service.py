@@ -49,7 +49,7 @@ class CleanFilesService:
         self._config = core.config.store
         self._counters = core.counters
         self._figures = core.sources.disk
-        self._on_disk = core.health.note_disk
+        self._on_disk = core.store_health.note_disk
         self._before_delete = role.before_delete
         self._limiter = trio.CapacityLimiter(1)
         self._wanted = trio.Event()

@@ -60,6 +60,8 @@ class Surroundings:
 class RoleDuties(Protocol):
     """What features of every role ask the role that the broker has."""
 
+    is_slave: bool
+
     async def before_delete(self) -> None:
         """Do what must be done before files of the log are deleted; an error keeps them."""
 
@@ -72,8 +74,8 @@ class RoleDuties(Protocol):
     def runtime_figures(self) -> dict[str, object]:
         """Return runtime figures that only this role has."""
 
-    def follows(self) -> bool | None:
-        """Whether the master of this slave runs, as far as it knows; None of a master."""
+    def reaches_master(self) -> bool:
+        """Whether this is a slave that is connected to its master."""
 
     def ids_to_pull_from(self) -> Sequence[int]:
         """Return the announced ids of the slaves that can be suggested to consumers; none if they are not known."""
@@ -87,7 +89,7 @@ class Core:
         surroundings: clocks and disks of the machine.
         clock_ms: the time of day.
         sources: what the metrics show; features add their figures.
-        health: what the health page says of the store.
+        store_health: what the health page says of the store.
         tenures: the current one is what routes show of this broker.
         routes: what other brokers have registered; they stay when the role changes.
         access: checks the requests.
@@ -102,7 +104,7 @@ class Core:
     clock_ms: Callable[[], int]
     counters: Counters
     sources: MetricsSources
-    health: StoreHealth
+    store_health: StoreHealth
     tenures: TenureSource
     routes: RouteInfoManager
     access: Access

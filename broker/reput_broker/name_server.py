@@ -140,6 +140,11 @@ class NameServer:
         """Ask the name server to stop; `stopped` returns."""
         self._stop_wanted.set()
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop_wanted.is_set()
+
     async def stopped(self) -> None:
         """Wait until `stop` was called."""
         await self._stop_wanted.wait()

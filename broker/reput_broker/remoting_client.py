@@ -104,7 +104,7 @@ class RemotingClient:
         """How many connections were made."""
         self._peer = peer
         self._credentials = credentials
-        self._connection: _Connection | None = None
+        self._connection: _RemoteConnection | None = None
         self._connecting = trio.Lock()
         self._is_closed = False
 
@@ -139,13 +139,13 @@ class RemotingClient:
         if self._connection is not None:
             self._connection.end("the connection was closed by this broker")
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> _RemoteConnection:
         async with self._connecting:
             if self._is_closed:
                 raise RemoteUnreachable(self.address, "the connection was closed by this broker")
             if self._connection is None or not self._connection.is_usable:
                 stream = await dial(self.address, self._tls)
-                self._connection = _Connection(self.address, stream, self._peer)
+                self._connection = _RemoteConnection(self.address, stream, self._peer)
                 self.connections += 1
             return self._connection
 
@@ -161,7 +161,7 @@ def _reason(error: OSError) -> str:
     return os.strerror(found.errno)  # without the address, which trio puts before it
 
 
-class _Connection:
+class _RemoteConnection:
     """One connection, its open requests, and a system task that reads their answers."""
 
     def __init__(

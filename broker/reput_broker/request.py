@@ -13,7 +13,8 @@ It raises `Refusal` to refuse. No task is created per request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from enum import Enum
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 import trio
 from msgspec import Struct
@@ -21,7 +22,7 @@ from msgspec import Struct
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult
-from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode
+from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode, RequestCode
 from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.signature import SignatureChecker
@@ -277,6 +278,15 @@ class Request(Struct, eq=False):
         self.client.flush()
 
 
+class Confirmed(Enum):
+    """A level that no request names: the log is confirmed up to the message, so that no failover takes it back."""
+
+    CONFIRMED = "confirmed"
+
+
+PutAck: TypeAlias = AckLevel | Confirmed
+
+
 class Put(Struct, eq=False):
     """What a request asks to append to the log, how it is answered, and its outcome once it is appended."""
 
@@ -288,9 +298,8 @@ class Put(Struct, eq=False):
     answer: Callable[[PutResult], Response]
     topic: str
     """The topic under which it is counted."""
-    ack: AckLevel | None
-    """The level after which it is answered; None: once the log is confirmed up to it, so that no failover takes it
-    back (`PutPath.ack_of_returned`)."""
+    ack: PutAck
+    """The level after which it is answered."""
     kind: str = "normal"
     outcome: PutResult | Response | Exception | None = None
     """First the result of the append, then the answer; None while that waits for the disk."""
@@ -301,6 +310,35 @@ Handled: TypeAlias = "Response | Put | None"
 Result: TypeAlias = "Handled | Awaitable[Handled]"
 """What a handler returns: that, or a coroutine which ends with it."""
 Handler: TypeAlias = Callable[[Request], Result]
+
+
+_SERVES: Final = "serves"
+_Method = TypeVar("_Method", bound=Callable[[Any, Request], Result])
+
+
+def serves(*codes: RequestCode) -> Callable[[_Method], _Method]:
+    """Make a method of a `Processor` the handler of requests."""
+
+    def mark(method: _Method) -> _Method:
+        setattr(method, _SERVES, codes)
+        return method
+
+    return mark
+
+
+class Processor:
+    """Serves the requests whose handlers are marked with `serves`."""
+
+    _served: ClassVar[Mapping[int, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        marked = ((name, getattr(method, _SERVES, ())) for name, method in vars(cls).items())
+        cls._served = {**cls._served, **{code: name for name, codes in marked for code in codes}}
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        return {code: getattr(self, name) for code, name in self._served.items()}
 
 
 async def write_in_turns(body: LargeBody) -> bytes:

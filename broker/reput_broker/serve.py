@@ -49,6 +49,10 @@ class Served(Protocol):
     def stop(self) -> None:
         """Ask it to stop."""
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+
     async def stopped(self) -> None:
         """Wait until `stop` was called."""
 
@@ -167,9 +171,10 @@ async def _serve(
                 # Objects that exist now stay; collecting them repeatedly would cost a tenth of the broker's time.
                 gc.collect()
                 gc.freeze()
-                if on_ready is not None:
-                    on_ready(broker)
-                manager.ready(f"serving at {broker.address}")
+                if not broker.is_stopping:
+                    if on_ready is not None:
+                        on_ready(broker)
+                    manager.ready(f"serving at {broker.address}")
                 await broker.stopped()
                 manager.stopping()
             nursery.cancel_scope.cancel()
@@ -204,8 +209,8 @@ def _reload(broker: Served, load: Callable[[], BrokerConfig]) -> str:
     return "serving; the configuration was read again"
 
 
-def write_address(path: Path, broker: Served) -> None:
-    """Write the server's address to a file, atomically, for programs that wait for it."""
+def write_address(path: Path, address: str) -> None:
+    """Write a server's address to a file, atomically, for programs that wait for it."""
     fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(f"{broker.address}\n")
+    fresh.write_text(f"{address}\n")
     fresh.replace(path)

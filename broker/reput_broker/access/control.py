@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 import trio
 
+from reput_broker.access.attempts import Attempts
 from reput_broker.access.audit import Audited, RefusalLog, request_name
 from reput_broker.access.model import STRANGER, Account, Need, User, Users
 from reput_broker.access.requests import requirement_of
@@ -93,6 +94,8 @@ class AccessControl:
         self._clock_ms = clock_ms
         self._failures = counters.auth_failures
         self._refusals = RefusalLog()
+        self.attempts = Attempts()
+        """Wrong passwords, of pages and of logins."""
         self._applying = threading.Lock()
         self._seen = seen
         self._users = Users()

@@ -191,9 +191,12 @@ class Account:
 
     def may_write_something(self) -> bool:
         """Whether the user may send to any topic."""
+        return self.may_somewhere(Right.WRITE, Kind.TOPIC)
+
+    def may_somewhere(self, right: Right, kind: Kind) -> bool:
+        """Whether a rule permits a right on some name of a kind."""
         return self.is_admin or any(
-            rule.kind is Kind.TOPIC and Right.WRITE in rule.rights and not rule.is_denial
-            for rule in self._rules
+            rule.kind is kind and rule.concerns(right) and not rule.is_denial for rule in self._rules
         )
 
     def deciding_rule(self, need: Need) -> Rule | None:

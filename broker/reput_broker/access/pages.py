@@ -1,6 +1,7 @@
-"""The users of access control on the HTTP port, by Basic authentication.
+"""The users of access control on the HTTP port, by Basic authentication, or by a login of the console.
 
-The pages of a container's health checks are open, without details; every other page needs a user.
+The pages of a container's health checks are open, without details, and so are the files of the console and its login,
+which show nothing of the broker. Every other page needs a user.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import trio
+from msgspec import json
 
 from reput_broker.access.control import AccessControl
-from reput_broker.access.model import Need
+from reput_broker.access.model import Account, Need
 from reput_broker.observe.pages import IS_OPEN
 from reput_protocol.rights import Kind, Right
 
@@ -27,20 +29,35 @@ _WRONG_PASSWORD_S: Final = 1.0
 _SEE: Final = Need(Right.DESCRIBE, Kind.CLUSTER)
 
 
+class PagesWithLogin(Protocol):
+    """Pages that have a login of their own: the console."""
+
+    def covers(self, path: str) -> bool:
+        """Tell whether a path is one of these pages, whose login replaces the browser's dialog for Basic."""
+
+    def is_open(self, path: str) -> bool:
+        """Tell whether a page shows nothing of the broker, so that it needs no user: its files, its login."""
+
+    def asks_as_its_user(self, path: str) -> bool:
+        """Tell whether a page only asks the broker, with the rights of its user."""
+
+    def account(self, scope: Any, host: str) -> Account | None:
+        """Return the user of a request's login, with its rights at an address."""
+
+
 class GuardedPages:
     """An ASGI application that answers for another one until it knows that the user may see the page.
 
+    Pages that ask the broker as their user show what that user may see; others need the right to describe the cluster.
+
     Args:
-        asks_as_its_user: tells whether a page only asks the broker, with the rights of its user; others need the right
-            to describe the cluster.
+        with_login: the pages with a login of their own, if there are any.
     """
 
-    def __init__(
-        self, app: App, access: AccessControl, asks_as_its_user: Callable[[str], bool] = lambda _path: False
-    ) -> None:
+    def __init__(self, app: App, access: AccessControl, with_login: PagesWithLogin | None = None) -> None:
         self._app = app
         self._access = access
-        self._asks_as_its_user = asks_as_its_user
+        self._with_login = with_login
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
@@ -50,17 +67,31 @@ class GuardedPages:
             return
         host, port = scope.get("client") or ("", 0)
         peer = f"{host}:{port}"
-        given = _basic(scope["headers"])
-        account = None if given is None else self._access.check_password(*given, host)
+        given, pages = _basic(scope["headers"]), self._with_login
+        is_page = pages is not None and pages.covers(path)
+        if given is not None:
+            wait_s = self._access.attempts.wait_s(host, given[0])
+            if wait_s > 0:
+                self._access.note_page_refused(given[0], path[:80], peer, None)
+                await _refuse(send, 429, f"too many wrong secrets; wait {wait_s:.0f} s\n")
+                return
+            account = self._access.check_password(*given, host)
+            note = self._access.attempts.wrong if account is None else self._access.attempts.right
+            note(host, given[0])
+        else:
+            account = pages.account(scope, host) if pages is not None and is_page else None
+        if account is None and given is None and pages is not None and pages.is_open(path):
+            await self._app(scope, receive, send)
+            return
         if account is None:
             self._access.note_page_refused("" if given is None else given[0], path[:80], peer, None)
             if given is not None:
                 await trio.sleep(_WRONG_PASSWORD_S)
-            await _refuse(
-                send, 401, "this page needs a user of the broker and its secret, as Basic authentication\n"
-            )
+            text = "this page needs a user of the broker and its secret, as Basic authentication"
+            await (_refuse_page(send) if is_page else _refuse(send, 401, f"{text}\n"))
             return
-        if not self._asks_as_its_user(path) and not account.may(_SEE):
+        asks = pages is not None and (pages.is_open(path) or pages.asks_as_its_user(path))
+        if not asks and not account.may(_SEE):
             self._access.note_page_refused(account.name, path[:80], peer, _SEE)
             await _refuse(send, 403, f"user {account.name!r} lacks the right {_SEE}\n")
             return
@@ -80,6 +111,14 @@ def _basic(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str] | None:
     except (binascii.Error, UnicodeDecodeError):
         return None
     return (user, password) if colon else None
+
+
+async def _refuse_page(send: Any) -> None:
+    """Refuse a page with a login of its own. Without a challenge, which would open the browser's dialog."""
+    body = json.encode({"error": "log in to see this", "remedy": "with a user of the broker and its secret"})
+    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": 401, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _refuse(send: Any, status: int, text: str) -> None:

@@ -15,6 +15,7 @@ from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import Health
+from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.operations import Operations
 from reput_broker.roles import TenureSource
@@ -32,6 +33,8 @@ class BrokerBase:
     waits_for_room: bool
     """Whether a start waits while the disk is full, instead of raising."""
     operations: Operations
+    history: History
+    """The figures of the past days."""
     cold_quotas: ColdQuotas
     """How much groups may read from the disk."""
     access: Access = None

@@ -10,16 +10,15 @@ from typing_extensions import override
 
 from reput_broker.access.control import AccessControl
 from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.election import Leadership
 from reput_broker.compose.parts import CommonParts, HasHandlers, RoleParts, build_core, handlers_of
 from reput_broker.compose.storage import Storage
 from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import GroupMembersFile
-from reput_broker.groups.reply_push import ReplyPusher
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.connection import OfferedLog
 from reput_broker.ha.copies import Copies, GroupCopies
 from reput_broker.ha.election.elector import slave_id
+from reput_broker.ha.election.opening import Leadership
 from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
@@ -30,14 +29,14 @@ from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
 from reput_broker.pop.feature import PopFeature
-from reput_broker.processors.put import PutProcessor
-from reput_broker.processors.send import SendProcessor
+from reput_broker.processors.send import PutProcessor, SendProcessor
 from reput_broker.put.fence import Fence
 from reput_broker.reply.processor import ReplyProcessor
 from reput_broker.request import Handler
 from reput_broker.retry.feature import RetryFeature
+from reput_broker.schedule.feature import ScheduleFeature
 from reput_broker.server.acceptor import Acceptor
-from reput_broker.server.listener import address_of
+from reput_broker.server.listener import address_of, listen
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.transactions.feature import TransactionFeature
 from reput_protocol.codes import RequestCode
@@ -54,6 +53,8 @@ class MasterParts(RoleParts):
         epoch: of the log in this tenure; 0 if no slave can copy it.
         leadership: of an elected master; None without an election.
     """
+
+    is_slave = False
 
     def __init__(
         self,
@@ -85,9 +86,10 @@ class MasterParts(RoleParts):
             self.ha_service = self._serve_slaves()
         self.staging = StagingFeature(core, storage.staging)
         self.delay = DelayFeature(core, storage.schedule)
-        self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_hook)
-        self.retry = RetryFeature(core, storage.half_queue.transactions, self.delay.delay_hook)
-        self.pop = PopFeature(core, storage.schedule, storage.orders, self.delay.delay_hook)
+        self.schedules = ScheduleFeature(core)
+        self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_redirects)
+        self.retry = RetryFeature(core, storage.half_queue.transactions, self.delay.delay_redirects)
+        self.pop = PopFeature(core, storage.schedule, storage.orders, self.delay.delay_redirects)
         self._replication = ReplicationProgress(
             lambda: core.store.max_physical_offset,
             lambda: () if self.ha_service is None else self.ha_service.slaves,
@@ -109,6 +111,7 @@ class MasterParts(RoleParts):
                 *common.processors,
                 *self._writing_processors(),
                 self.delay,
+                self.schedules,
                 self.transactions,
                 self.retry,
                 self.pop,
@@ -170,8 +173,8 @@ class MasterParts(RoleParts):
         return self._schedule.figures()
 
     @override
-    def follows(self) -> None:
-        return None
+    def reaches_master(self) -> bool:
+        return False
 
     @override
     def ids_to_pull_from(self) -> list[int]:
@@ -223,7 +226,7 @@ class MasterParts(RoleParts):
         """Serve slaves. The socket stays open for the next tenure."""
         if self.ha_service is None or self._ha_listener is None:
             return
-        self._ha_listener.listen()
+        listen(self._ha_listener)
         with Acceptor(self._ha_listener) as acceptor:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -239,7 +242,7 @@ class MasterParts(RoleParts):
         return (
             PutProcessor(core, self.retry.once),
             SendProcessor(core, self.retry),
-            ReplyProcessor(core, ReplyPusher(core.groups.requesters, core.config.limits)),
+            ReplyProcessor(core),
         )
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
@@ -249,6 +252,7 @@ class MasterParts(RoleParts):
             *self.staging.tasks(),
             *self.transactions.tasks(),
             *self.delay.tasks(),
+            *self.schedules.tasks(),
             *self.pop.tasks(),
             self._run_slaves,
             *(() if self._table_copies is None else (self._table_copies.expire,)),

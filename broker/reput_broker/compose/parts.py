@@ -16,13 +16,12 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.core import Core, RoleDuties
 from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
-from reput_broker.ha.promotion import PromotionProcessor
+from reput_broker.ha.replica_state import PromotionProcessor
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import GroupSources
 from reput_broker.observe.statistics import Statistics
-from reput_broker.processors.admin import AdminProcessor
 from reput_broker.processors.client import ClientProcessor, LockProcessor
 from reput_broker.processors.fetch import FetchProcessor
 from reput_broker.processors.group_members import GroupMembersProcessor
@@ -32,6 +31,7 @@ from reput_broker.processors.group_settings import ColdQuotaProcessor, GroupSett
 from reput_broker.processors.offset import OffsetProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor
+from reput_broker.processors.runtime_info import RuntimeInfoProcessor
 from reput_broker.processors.spans import Spans
 from reput_broker.processors.topic import TopicProcessor
 from reput_broker.pull.filter_check import FilterCheck
@@ -108,12 +108,18 @@ def build_core(base: BrokerBase, storage: Storage, store_health: StoreHealth, fe
         tables,
         on_commit=tables.offsets_soon.committed,
         on_filters=storage.hold.release_group,
+        broker_name=config.broker_name,
         clock_ms=storage.clock_ms,
     )
     sources.store = store
     sources.topics, sources.offsets = tables.topics, tables.offsets
     sources.groups = GroupSources(
-        tables.groups, groups.online, groups.membership.producers, groups.progress, groups.lag.figures
+        tables.groups,
+        groups.online,
+        groups.membership.producers,
+        groups.progress,
+        groups.lag.figures,
+        lambda: None if groups.health.is_slave else groups.health.states,
     )
     sources.registered_brokers = lambda: base.routes.registered
     sources.held_pulls_bytes = lambda: storage.hold.held_bytes
@@ -123,7 +129,7 @@ def build_core(base: BrokerBase, storage: Storage, store_health: StoreHealth, fe
         clock_ms=storage.clock_ms,
         counters=counters,
         sources=sources,
-        health=store_health,
+        store_health=store_health,
         tenures=base.tenures,
         routes=base.routes,
         access=base.access,
@@ -151,6 +157,7 @@ class CommonParts:
 
     def __init__(self, core: Core, role: RoleDuties) -> None:
         self._core = core
+        core.groups.health.is_slave = role.is_slave
         exporter = core.sources.spans
         self._spans = None if exporter is None else Spans(exporter, core.config.tracing)
         self.own = core.routes.own = OwnBroker(core.config, core.tables, lambda: core.tenures.current)
@@ -175,7 +182,7 @@ class CommonParts:
             self._names,
             PromotionProcessor(core),
             TopicProcessor(core),
-            AdminProcessor(core, role, self._clean, _queue_capacities(core.config)),
+            RuntimeInfoProcessor(core, role, self._clean, _queue_capacities(core.config)),
             core.filter_check,
         )
 

@@ -7,7 +7,6 @@ the broker's.
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -26,9 +25,21 @@ from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import ProxyCounters
 from reput_broker.observe.health import Health
+from reput_broker.observe.log import write_event
+from reput_broker.observe.span_exporter import FinishedSpan, SpanExporter, TraceContext
 from reput_broker.server.listener import ListenFailed, address_of, bind
 from reput_protocol.codes import AckLevel
-from reput_protocol.proxy_process import DRAIN, ProxyFigures, ProxyLog, ProxyReady, ProxyReport, ProxyTask
+from reput_protocol.proxy_process import (
+    DRAIN,
+    LINE_BYTES_MAX,
+    ProxyFigures,
+    ProxyLog,
+    ProxyReady,
+    ProxyReport,
+    ProxySpan,
+    ProxySpans,
+    ProxyTask,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +56,6 @@ _STEADY_S: Final = 60.0
 """A proxy that has run that long is started again without a long pause."""
 _SILENT_S: Final = 60.0
 """A proxy that has not reported for so long hangs: it reports its figures every second."""
-_LINE_BYTES_MAX: Final = 1 << 20
 _PORT_S: Final = 2.0
 """How long the proxy of a broker that was killed just before may take to end."""
 
@@ -100,6 +110,7 @@ def proxy_task(config: BrokerConfig, address: str, port: int) -> ProxyTask:
         server=server,
         host=config.host,
         port=port,
+        advertise=config.proxy_advertise,
         tls_cert=tls.cert if tls.mode != "off" else "",
         tls_key=tls.key if tls.mode != "off" else "",
         tls_client_ca=tls.ca if tls.mode != "off" and tls.client_cert == "required" else "",
@@ -113,6 +124,7 @@ def proxy_task(config: BrokerConfig, address: str, port: int) -> ProxyTask:
         server_key=tls.key,
         server_name=tls.server_name,
         server_pin=tls.cert if is_pinned else "",
+        sample_ratio=config.tracing.sample_ratio if config.tracing.endpoint else None,
     )
 
 
@@ -122,15 +134,22 @@ class ProxyProcess:
     Args:
         task: how it serves.
         counters, health: get its figures and its state.
+        spans: gets its spans; None: it makes none.
         command: what is started; a test may give another one.
     """
 
     def __init__(
-        self, task: ProxyTask, counters: ProxyCounters, health: Health, command: Sequence[str] = COMMAND
+        self,
+        task: ProxyTask,
+        counters: ProxyCounters,
+        health: Health,
+        spans: SpanExporter | None = None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
         self._task = task
         self._counters = counters
         self._health = health
+        self._spans = spans
         self._command = command
         self._process: trio.Process | None = None
         self._is_stopping = False
@@ -238,7 +257,7 @@ class ProxyProcess:
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 self._handle(line)
-            if len(rest) > _LINE_BYTES_MAX:
+            if len(rest) > LINE_BYTES_MAX:
                 log.error("proxy_line_too_long", bytes=len(rest))
                 return
 
@@ -253,7 +272,12 @@ class ProxyProcess:
                 self._address = report.address
                 log.info("proxy_ready", address=report.address)
             case ProxyLog():
-                write_event(report.level, report.event, report.facts)
+                write_event("reput_proxy", report.level, report.event, report.facts)
+            case ProxySpans():
+                if self._spans is not None:
+                    for span in report.spans:
+                        self._spans.add(finished_span(span))
+                    self._spans.counts["dropped"] += report.dropped
             case ProxyFigures():
                 self._counters.figures = report
                 self._counters.is_ready = report.reaches_broker
@@ -278,7 +302,16 @@ class ProxyProcess:
         }
 
 
-def write_event(level: str, event: str, facts: Mapping[str, object]) -> None:
-    """Write an event of a proxy to the log."""
-    number = logging.getLevelNamesMapping().get(level.upper(), logging.WARNING)
-    structlog.get_logger("reput_proxy").log(number, event, **facts)
+def finished_span(span: ProxySpan) -> FinishedSpan:
+    """Return a span of a proxy as it is exported."""
+    trace_id = int(span.trace_id, 16)
+    return FinishedSpan(
+        span.name,
+        TraceContext(trace_id, int(span.span_id, 16)),
+        TraceContext(trace_id, int(span.parent_id, 16)) if span.parent_id else None,
+        (),
+        span.started_at_ns,
+        span.ended_at_ns,
+        span.attributes,
+        span.error,
+    )

@@ -9,32 +9,36 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import structlog
 import trio
 
 from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.election import Leadership
 from reput_broker.compose.free_space import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.slave import SlaveParts
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.groups.client_table import ClientTable
-from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import LeaseLost
+from reput_broker.ha.election.opening import Leadership
 from reput_broker.ha.reopen import Reopen
-from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, refusal_while_completing
+from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, in_every_role, refusal_while_completing
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, StoreHealth
+from reput_broker.observe.history.file import What
+from reput_broker.processors.history import HistoryProcessor
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.roles import Tenure
 from reput_broker.server.connection import Connection
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ReputError, leaves
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _CHANGE_GRACE_S = 0.5
 """The time that running requests get at a change of role. A request that gets no answer has an unknown outcome for its
@@ -94,19 +98,19 @@ class RunningTenure:
         base = self._base
         base.health.state = BrokerState.RECOVERING
         try:
-            report = await self._open_or_give_up()
+            report = await self._led(self._open_storage)
             async with trio.open_nursery() as nursery:
                 parts = self.parts = self._start_parts(nursery)
-                await self._until_ended(parts.before_serving)
+                serves = await self._unless_ended(parts.before_serving)
+                refuse = partial(parts.server.handling.refuse, "completion", NOT_WHILE_COMPLETING)
                 if parts.begun is not None:
-                    parts.server.handling.refuse(NOT_WHILE_COMPLETING, refusal_while_completing(parts.begun))
-                await nursery.start(parts.server.run, base.listeners)
+                    refuse(refusal_while_completing(parts.begun))
+                if serves:
+                    await nursery.start(parts.server.run, base.listeners)
                 try:
-                    await self._until_ended(parts.complete)
-                    # It lifts the refusals above, and what an operator has refused stays refused.
-                    if parts.begun is None:
-                        base.operations.intake.apply_to(parts.server.handling.refuse)
-                    if not self._end.is_set():
+                    if serves and await self._unless_ended(parts.complete):
+                        if parts.begun is None:
+                            refuse(None)
                         is_read_only = self._opened.store.read_only_reason is not None
                         base.health.state = BrokerState.READONLY if is_read_only else BrokerState.RUNNING
                         on_ready(self.tenure, report)
@@ -115,9 +119,8 @@ class RunningTenure:
                     with trio.CancelScope(shield=True):
                         await self._drain(parts)
                 nursery.cancel_scope.cancel()
-        except LeaseLost as error:
-            log.info("lease_lost_before_serving", reason=error.reason)
-            self._next_follows = not self._end.is_set()
+        except* LeaseLost as lost:
+            log.info("lease_lost_before_serving", reason=str(leaves(lost)[0]))
         finally:
             with trio.CancelScope(shield=True):
                 await self._close()
@@ -127,34 +130,31 @@ class RunningTenure:
     def _is_elected(self) -> bool:
         return self.tenure.is_master and self._base.elector is not None
 
-    async def _open_or_give_up(self) -> RecoveryReport:
-        """Open the storage. An elected master that cannot gives its lease back, and is a slave again.
+    async def _led(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what comes before serving. An elected master that cannot gives its lease back, and is a slave again.
 
         Raises:
-            LeaseLost: it has, or the tenure has ended meanwhile.
+            LeaseLost: it has, or the tenure has ended meanwhile; another tenure follows, unless the broker stops.
             StoreError, ConfigFileDamaged, OSError: without an election, or as a slave.
         """
         try:
-            return await self._open_storage()
-        except LeaseLost:
-            raise
+            return await work()
         except (ReputError, OSError) as error:
-            elector = self._base.elector
+            elector, epoch = self._base.elector, self.tenure.epoch
             if not self.tenure.is_master or elector is None:
                 raise
-            raise LeaseLost(await self._give_up(elector, error)) from error
-
-    async def _give_up(self, elector: Elector, error: Exception) -> str:
-        """Give the lease back because of an error; return the reason."""
-        log.error(
-            "elected_and_cannot_lead",
-            epoch=self.tenure.epoch,
-            detail=str(error),
-            hint="another member in sync takes over; this one tries again after the length of a lease",
-        )
-        reason = f"this member was elected and could not lead: {error}"
-        await elector.give_up(self.tenure.epoch, reason)
-        return reason
+            reason = str(error)
+            if not isinstance(error, LeaseLost):
+                log.error(
+                    "elected_and_cannot_lead",
+                    epoch=epoch,
+                    detail=reason,
+                    hint="another member in sync takes over; this one tries again after the length of a lease",
+                )
+                reason = f"this member was elected and could not lead: {reason}"
+                await elector.give_up(epoch, reason)
+            self._next_follows = self._next_follows or not self._end.is_set()
+            raise LeaseLost(reason) from error
 
     @property
     def _opened(self) -> Storage:
@@ -178,12 +178,16 @@ class RunningTenure:
             storage = self._new_storage()
             report = await open_or_close(storage)
         self.storage = storage
+        if base.history.is_kept:
+            await base.history.open(storage.store.options.data_dir)
         if self.tenure.is_master and (base.ha_listener is not None or storage.epochs.exists):
             self._epoch = await storage.begin_epoch(self.tenure.epoch)
         if self._is_elected and base.elector is not None:
             end = storage.store.max_physical_offset
             fence, in_sync = base.elector.lead(self.tenure.epoch, storage.epochs.entries, end)
             self._leadership = Leadership(base.elector, fence, in_sync)
+        epoch = self._epoch or storage.epochs.last
+        base.history.note(What.BECAME_MASTER if self.tenure.is_master else What.BECAME_SLAVE, epoch)
         base.sources.recovery_duration_s = report.duration_s
         base.sources.recovery_truncated_bytes = report.truncated_bytes
         return report
@@ -210,7 +214,8 @@ class RunningTenure:
         else:
             parts = SlaveParts(base, storage, self._store_health, on_reopen=self._reopen)
         operations = OperationsProcessor(base.operations, _OperatedTenure(parts, storage.store))
-        parts.server.handling.serve(operations.handlers())
+        history = HistoryProcessor(base.history, base.sources)
+        parts.server.handling.serve(in_every_role({**operations.handlers(), **history.handlers()}))
         base.operations.intake.apply_to(parts.server.handling.refuse)
         for task in parts.tasks():
             nursery.start_soon(task)
@@ -249,31 +254,23 @@ class RunningTenure:
         self._next_follows = True
         self._end.set()
 
-    async def _until_ended(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do work that is left from an earlier run. A stop or another role ends it early.
+    async def _unless_ended(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do work that is left from an earlier run; return whether it is done and the tenure continues.
 
-        An elected master whose work fails gives its lease back, and is a slave again.
-
-        Raises:
-            StoreError, OSError: it has failed, without an election.
+        A stop or another role ends it early. Raises as `_led`.
         """
+        ends = (self._base.stop_wanted, self._end)
         async with trio.open_nursery() as nursery:
 
             async def give_up(event: trio.Event) -> None:
                 await event.wait()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(give_up, self._base.stop_wanted)
-            nursery.start_soon(give_up, self._end)
-            try:
-                await work()
-            except (ReputError, OSError) as error:
-                elector = self._base.elector
-                if not self.tenure.is_master or elector is None:
-                    raise
-                await self._give_up(elector, error)
-                await self._end.wait()
+            for event in ends:
+                nursery.start_soon(give_up, event)
+            await self._led(work)
             nursery.cancel_scope.cancel()
+        return not any(event.is_set() for event in ends)
 
     async def _drain(self, parts: MasterParts | SlaveParts) -> None:
         base, server = self._base, parts.server
@@ -289,6 +286,7 @@ class RunningTenure:
     async def _close(self) -> None:
         storage, base = self.storage, self._base
         base.sources.forget_tenure()
+        await base.history.close()
         if storage is None:
             return
         started_at = time.monotonic()

@@ -37,6 +37,8 @@ class SlaveParts(RoleParts):
         on_reopen: see `HAClient`.
     """
 
+    is_slave = True
+
     def __init__(
         self,
         base: BrokerBase,
@@ -54,6 +56,7 @@ class SlaveParts(RoleParts):
         self.groups, self.puts = core.groups, core.puts
         self.own = common.own
         self.master_log = MasterLog(lambda: core.store.max_physical_offset)
+        self.copying = HAClient(core, self._epochs, self.master_log, on_reopen=on_reopen)
         self.tables = SlaveSynchronize(
             core.store,
             core.tables,
@@ -62,7 +65,7 @@ class SlaveParts(RoleParts):
             self._forget_topic,
             partial(MasterClient, config=config),
             member=config.broker_id if isinstance(tenures, Elector) else None,
-            on_confirmed=lambda epoch, offset: self.copying.note_confirmed(epoch, offset),
+            on_confirmed=self.copying.note_confirmed,
         )
         refusals = SlaveRefusals(
             config.ha,
@@ -71,7 +74,6 @@ class SlaveParts(RoleParts):
             has_offsets=lambda: self.tables.has_offsets,
             is_confirmed=lambda: core.store.is_confirmed,
         )
-        self.copying = HAClient(core, self._epochs, self.master_log, on_reopen=on_reopen)
         self.own.lost_master = lambda: self.copying.lost_master
         if isinstance(tenures, Elector):
             tenures.before_taking_over(self.tables.complete)
@@ -107,7 +109,7 @@ class SlaveParts(RoleParts):
         return {}
 
     @override
-    def follows(self) -> bool:
+    def reaches_master(self) -> bool:
         return self.copying.is_connected
 
     @override

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,8 +11,7 @@ import trio
 
 from reput_broker.compose.open_files import OpenFiles
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay.schedule import Schedule
-from reput_broker.delay.timer_wheel import SLOTS
+from reput_broker.delay.schedule import open_schedule
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.reopen import Reopen, set_store_aside
 from reput_broker.pop.order_info import OrderInfos
@@ -35,19 +32,12 @@ from reput_broker.store.results import RecoveryReport
 from reput_broker.tables.config_file import ConfigFile
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables
-from reput_broker.transactions.op_queue import OpQueue
-from reput_broker.transactions.recovery import HalfQueue, recover_transactions
+from reput_broker.transactions.recovery import recover_transactions
 from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
 from reput_protocol.record.host import Host
-from reput_protocol.record.message_id import UniqueIdGenerator
 
 log = structlog.get_logger(__name__)
-
-_ROLL_WINDOW_S = 2 * 86_400
-"""(RocketMQ: timerRollWindowSlot.)"""
-_ROLL_WINDOW_MIN_S = 60
-_OP_ID_CLASS = 0x4F504D51
 
 
 class Storage:
@@ -152,7 +142,9 @@ class Storage:
         topics = self.tables.topics.all()
         self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
         self._to_close.append(self._finish_schedule)
-        self.half_queue = self._recover_transactions()
+        self.half_queue = recover_transactions(
+            self._config.transactions, self.store, self.tables.offsets, self.clock_ms
+        )
         self.orders = OrderInfos(
             self.store.options.data_dir / "config" / "consumerOrderInfo.json", self.clock_ms
         )
@@ -187,14 +179,6 @@ class Storage:
         if config.is_dir():
             sync_directory(config)
 
-    def _recover_transactions(self) -> HalfQueue:
-        options = self.store.options
-        ids = UniqueIdGenerator(
-            socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, _OP_ID_CLASS, self.clock_ms
-        )
-        ops = OpQueue(self._config.transactions, options.host, ids.next)
-        return recover_transactions(self.store, self.tables.offsets, ops)
-
     async def close(self) -> bool | None:
         """Save and close what was opened, in a worker thread. Failures are logged, and the rest is still done.
 
@@ -223,33 +207,6 @@ class Storage:
             log.error(
                 "delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log"
             )
-
-
-def open_schedule(
-    config: BrokerConfig,
-    store: MessageStore,
-    topics: Iterable[str],
-    clock_ms: Callable[[], int],
-    *,
-    wheel_slots: int = SLOTS,
-) -> Schedule:
-    """Return the schedule of delayed messages as an earlier run left it. Blocks. Raises as `Schedule.open`."""
-
-    def roll_window_ms() -> int:
-        """How far ahead a message may wait in one place: well within the time that its record is kept."""
-        reserved_s = int(config.store.file_reserved_time) // 2
-        return 1000 * max(_ROLL_WINDOW_MIN_S, min(_ROLL_WINDOW_S, reserved_s))
-
-    schedule = Schedule(
-        store.options.data_dir,
-        store,
-        timer_log_file_size=config.delay.timer_log_file_size,
-        roll_window_ms=roll_window_ms,
-        clock_ms=clock_ms,
-        wheel_slots=wheel_slots,
-    )
-    schedule.open(topics)
-    return schedule
 
 
 def store_options(

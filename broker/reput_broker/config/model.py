@@ -115,6 +115,9 @@ class BrokerConfig(Section):
     """Port, at host, of a proxy for RocketMQ 5's gRPC clients; off; 0 picks a free one. RocketMQ's is 8081. The proxy
     is a process of its own, which the broker starts again when it ends, and ends with itself. Unless tls.mode is off,
     its clients use TLS; with access.enabled they sign as users. It needs the extra grpc: pip install 'reput[grpc]'."""
+    proxy_advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = option(None)
+    """Host:port that the proxy of proxy_port names in its routes; "" names the address that the client has dialled, so
+    that port mappings and load balancers work. Set it if clients must continue at another address."""
     http_allowed_hosts: HostNames = option(())
     """Further host names that browsers may use; addresses, names without a dot and advertise always pass. Other names
     are refused with 421, so that no web page can read the broker by a name of its own that resolves to this machine.
@@ -190,7 +193,7 @@ class BrokerConfig(Section):
             raise ValueError('an address is needed; "127.0.0.1" listens on loopback only')
         return value
 
-    @field_validator("advertise")
+    @field_validator("advertise", "proxy_advertise")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
         if value is None:
@@ -294,6 +297,7 @@ def contradictions(config: BrokerConfig) -> list[ConfigProblem]:
         *_election(config),
         *_console(config),
         *_tls(config),
+        *_proxy(config),
     ]
 
 
@@ -460,6 +464,14 @@ def _unreachable_address(config: BrokerConfig) -> list[ConfigProblem]:
         )
     text = f"{reason}; set advertise to the host:port under which clients reach this broker"
     return [ConfigProblem("advertise", "code", text)]
+
+
+def _proxy(config: BrokerConfig) -> list[ConfigProblem]:
+    """An address of a proxy that does not run."""
+    if not config.proxy_advertise or config.proxy_port != "off":
+        return []
+    text = "it is for the proxy of proxy_port, which is off; set that too, or remove this"
+    return [ConfigProblem("proxy_advertise", "code", text)]
 
 
 def _election(config: BrokerConfig) -> list[ConfigProblem]:

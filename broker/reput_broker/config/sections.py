@@ -11,7 +11,16 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 
-from reput_broker.config.value_types import Address, Directories, Duration, HoursOfDay, Size, Url, Urls
+from reput_broker.config.value_types import (
+    Address,
+    BodyForms,
+    Directories,
+    Duration,
+    HoursOfDay,
+    Size,
+    Url,
+    Urls,
+)
 from reput_broker.store.memory_limit import memory_limit_bytes
 from reput_protocol.signature import Credentials, check_secret, check_user_name
 
@@ -557,8 +566,15 @@ class GroupsConfig(Section):
     """When a group's offsets are reset, notify its members before they pull again. They drop prefetched messages at
     once; without it each learns of the reset from the answer to its next pull."""
     lag_refresh_interval: Duration = option(15.0, live=True, ge=1.0, le=3600.0)
-    """How often the age of unconsumed messages is computed. It reads one message of each queue with lag; a scrape reads
-    none."""
+    """How often the age of unconsumed messages and the state of each group are computed. It reads one message of each
+    queue with lag; a scrape reads none."""
+    stuck_after: Duration = option(60.0, live=True, ge=1.0, le=30 * 86400.0)
+    """A group is `stuck` if it has members and its offset in a queue with messages has not changed for so long. Longer
+    than the handling of a message takes."""
+    behind_messages: int = option(10_000, live=True, ge=0, le=1 << 40)
+    """A group is `behind` if more messages of a topic wait for it. More than wait for a fast group at any moment."""
+    behind_age: Duration = option(600.0, live=True, ge=1.0, le=365 * 86400.0)
+    """A group is `behind` too if a message has waited for it for longer."""
 
 
 class FiltersConfig(Section):
@@ -691,6 +707,12 @@ class ConsoleConfig(Section):
     read_without_login: bool = option(True)
     """Show everything without login, bodies of messages too, as any client of the broker can read them. Set it to false
     where the HTTP port can be reached by more people than the broker's ports."""
+    decoders: BodyForms = option(())
+    """How to show bodies that are not JSON, MessagePack or text: TOPIC=FORM, of which the first with a matching topic
+    counts; * in a topic stands for any characters. A form is json, msgpack, avro:FILE of a schema,
+    protobuf:FILE:MESSAGE with a file of protoc --include_imports --descriptor_set_out, or registry:URL of a schema
+    registry, as for `reput consume --decode`. REPUT_REGISTRY_USER and REPUT_REGISTRY_SECRET_FILE have the registry's
+    user. Example: ["orders=avro:/etc/reput/order.avsc", "*=registry:http://registry:8081"]."""
 
     @field_validator("token")
     @classmethod

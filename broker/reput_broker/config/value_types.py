@@ -258,3 +258,26 @@ def is_duration(field: FieldInfo) -> bool:
 def is_size(field: FieldInfo) -> bool:
     """Tell whether an option is a Size."""
     return _Unit.BYTES in field.metadata
+
+
+_BODY_FORM = re.compile(
+    r"[%|a-zA-Z0-9_*?-]+=(json|msgpack|avro:.+|protobuf:.+:.+|registry:https?://.+)", re.DOTALL
+)
+
+
+def _to_body_forms(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")] if value.strip() else []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise ValueError(f'a list is needed, such as ["orders=avro:order.avsc"], not {value!r}')
+    for item in value:
+        if not _BODY_FORM.fullmatch(item):
+            raise ValueError(
+                f"{item!r} is not TOPIC=FORM with the form json, msgpack, avro:FILE, protobuf:FILE:MESSAGE or "
+                "registry:URL"
+            )
+    return tuple(value)
+
+
+BodyForms = Annotated[tuple[str, ...], BeforeValidator(_to_body_forms)]
+"""Forms of bodies by topic, `TOPIC=FORM`, written as a list or with commas between them."""

@@ -1,6 +1,7 @@
 """The routes of the console, and what guards them.
 
-Reading needs no login unless the configuration says so; a change needs one. A page of another site can neither read
+With access control every page but the login needs a user; without it, reading needs no login unless the configuration
+says so, and a change needs one. A page of another site can neither read
 nor change anything: no answer permits it, a change needs a header that such a page cannot send, and the Host of every
 browser's request is checked by the server (`is_own_host`). The page loads nothing but its own files.
 """
@@ -8,9 +9,12 @@ browser's request is checked by the server (`is_own_host`). The page loads nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -18,15 +22,23 @@ import msgspec
 import structlog
 import trio
 
-from reput_broker.access.model import OPERATOR
+from reput_broker.access.model import OPERATOR, Account, Need
 from reput_broker.access.pages import USER
-from reput_broker.console import dead_letters, messages, pages
+from reput_broker.config.model import BrokerConfig
+from reput_broker.console import cluster, dead_letters, messages, pages, reading
+from reput_broker.console.actions import ACTIONS, Action, offered
+from reput_broker.console.bodies import Bodies
 from reput_broker.console.figures import LiveFigures
-from reput_broker.console.login import COOKIE, LASTS_S, Logins
+from reput_broker.console.login import LASTS_S, Accounts, Logins, TooManyAttempts
+from reput_broker.console.members import TIMEOUT_S, Member, Members
 from reput_broker.console.shared_answers import SharedAnswers
 from reput_broker.console.source import InvalidQuery, Query, Source
+from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
+from reput_protocol.codes import RequestCode
+from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
+from reput_protocol.rights import Kind, Right
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -34,7 +46,6 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import Receive, Scope, Send
 
-    from reput_broker.console.own_client import Ask
     from reput_broker.server.local_requests import LocalRequests
     from reput_client.admin import Admin
 
@@ -42,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 PATH: Final = "/console/"
 CHANGE_HEADER: Final = "x-reput-console"
+MEMBER: Final = "member"
+"""The parameter with the address of the broker that a page is about; without it, it is this one."""
 _STATIC: Final = Path(__file__).parent / "static"
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -64,6 +77,8 @@ _HEADERS: Final = {
 _TIMEOUT_S: Final = 30.0
 _LOOK_UPS_AT_ONCE: Final = 4
 """Each may hold some mebibytes of messages."""
+_OTHERS_AT_ONCE: Final = 16
+"""Pages of other brokers that are computed at the same time: mostly they wait."""
 _DOWNLOADS_AT_ONCE: Final = 2
 """Each may hold a body that was decompressed, until the browser has it."""
 _WATCHERS_MAX: Final = 32
@@ -71,6 +86,11 @@ _WATCHERS_MAX: Final = 32
 _WRONG_TOKEN_S: Final = 1.0
 _LOGGED_MAX: Final = 80
 """Characters of a name in the log."""
+_OUTCOME_MAX: Final = 200
+_OF_ANOTHER_SITE: Final = "this request comes from a page of another site"
+_UNKNOWN: Final = "unknown"
+"""Of a change that took too long, or failed unexpectedly: it may have been made."""
+_GRANT: Final = "an administrator can grant it: reput acl allow"
 _STATUS_OF: Final = {
     ErrorCode.NO_TOPIC: 404,
     ErrorCode.NO_GROUP: 404,
@@ -97,45 +117,59 @@ _PAGES: Final[Mapping[str, Page]] = {
     "clients": pages.list_clients,
     "store": pages.show_store,
     "cluster": pages.show_cluster,
+    "brokers": cluster.show_brokers,
+    "history": cluster.show_history,
     "delayed": pages.list_delayed,
+    "transactions": pages.list_transactions,
+    "users": pages.list_users,
+    "schedules": pages.list_schedules,
 }
 # Asked for once.
 _LOOK_UPS: Final[Mapping[str, Page]] = {
     "message": messages.show_message,
     "find": messages.find_messages,
-    "browse": messages.browse_messages,
+    "browse": reading.browse_messages,
+    "message-history": messages.show_history,
     "letters": dead_letters.show_dead_letters,
 }
-_CHANGES: Final[Mapping[str, Page]] = {
-    "replay": dead_letters.replay,
-    "cancel": pages.cancel,
-}
-
-
-def asks_as_its_user(path: str) -> bool:
-    """Tell whether a path shows nothing of itself: what it asks the broker for is checked as its user's request."""
-    return path in ("/", PATH.rstrip("/")) or (path.startswith(PATH) and path != f"{PATH}events")
+_API: Final = f"{PATH}api/"
+_EVENTS: Final = f"{PATH}events"
+_SEE: Final = Need(Right.DESCRIBE, Kind.CLUSTER)
+_OPEN: Final = frozenset({"/", PATH.rstrip("/"), f"{_API}session", f"{_API}login", f"{_API}logout"})
+_NAMES_MAX: Final = 200
+"""Of one question for the actions that are offered."""
 
 
 class Console:
     """The console of one broker.
 
     Args:
-        figures: the sources of the metrics, for the live numbers; their configuration is the console's too.
+        figures: the sources of the metrics; their configuration is the console's too.
+        history: the figures of the past days, with the live numbers.
         serving: makes requests to the present tenure; returns None while there is none.
+        accounts: the users of access control; None if it is off.
     """
 
-    def __init__(self, figures: MetricsSources, serving: Callable[[], LocalRequests | None]) -> None:
-        self.live = LiveFigures(figures)
+    def __init__(
+        self,
+        figures: MetricsSources,
+        history: History,
+        serving: Callable[[], LocalRequests | None],
+        accounts: Accounts | None = None,
+    ) -> None:
+        self.live = LiveFigures(figures, history)
+        self.members = Members(figures.config, self._list_own, self._own_addresses, figures.clock_ms)
         self._figures = figures
         self._serving = serving
         self._options = figures.config.console
-        self._logins = Logins(self._options.token)
+        self._logins = Logins(self._options.token, accounts)
         self._failures = figures.counters.auth_failures
+        self._bodies = Bodies(self._options.decoders)
         self._shared = SharedAnswers()
+        self._shared_of_others = SharedAnswers(at_once=_OTHERS_AT_ONCE)
         self._look_ups = trio.CapacityLimiter(_LOOK_UPS_AT_ONCE)
+        self._look_ups_at_others = trio.CapacityLimiter(_LOOK_UPS_AT_ONCE)
         self._downloads = trio.CapacityLimiter(_DOWNLOADS_AT_ONCE)
-        self._changes = trio.Lock()
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes. Starlette is imported here, not by brokers without an HTTP port."""
@@ -145,18 +179,20 @@ class Console:
         async def to_console(_request: Request) -> Response:
             return RedirectResponse(PATH, 307)
 
-        api = f"{PATH}api/"
         gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
-            f"{api}session": self._session,
-            f"{api}body": self._body,
-            f"{PATH}events": self._events,
-            **{f"{api}{name}": partial(self._page, page) for name, page in _PAGES.items()},
-            **{f"{api}{name}": partial(self._look_up, page) for name, page in _LOOK_UPS.items()},
+            f"{_API}session": self._session,
+            f"{_API}body": partial(self._download, self._whole_body),
+            f"{_API}export": partial(self._download, self._export),
+            f"{_API}actions": self._describe_actions,
+            f"{_API}offered": self._offered,
+            _EVENTS: self._events,
+            **{f"{_API}{name}": partial(self._page, page) for name, page in _PAGES.items()},
+            **{f"{_API}{name}": partial(self._look_up, page) for name, page in _LOOK_UPS.items()},
         }
         posts: dict[str, Callable[[Request], Awaitable[Response]]] = {
-            f"{api}login": self._log_in,
-            f"{api}logout": self._log_out,
-            **{f"{api}{name}": partial(self._change, page) for name, page in _CHANGES.items()},
+            f"{_API}login": self._log_in,
+            f"{_API}logout": self._log_out,
+            **{f"{_API}actions/{name}": partial(self._act, action) for name, action in ACTIONS.items()},
         }
         return [
             Route("/", to_console, methods=["GET"]),
@@ -174,87 +210,221 @@ class Console:
 
     # What guards
 
+    def covers(self, path: str) -> bool:
+        """See `access.pages.PagesWithLogin`, as for the next three."""
+        return path in _OPEN or path.startswith(PATH)
+
+    def is_open(self, path: str) -> bool:
+        """The files and the login show nothing of the broker."""
+        return path in _OPEN or (path.startswith(PATH) and path != _EVENTS and not path.startswith(_API))
+
+    def asks_as_its_user(self, path: str) -> bool:
+        """What a page asks the broker for is checked as its user's request; live numbers are no request."""
+        return path.startswith(_API)
+
+    def account(self, scope: Scope, host: str) -> Account | None:
+        """The user is that of the cookie."""
+        from starlette.requests import HTTPConnection
+
+        return self._logins.account(HTTPConnection(scope).cookies.get(_cookie_of(scope)), host)
+
     def _is_logged_in(self, request: Request) -> bool:
-        if USER in request.scope:  # whose rights the broker checks
-            return True
-        return self._logins.is_valid(request.cookies.get(COOKIE))
+        if self._logins.has_users:
+            return USER in request.scope  # whose rights the broker checks
+        return self._logins.is_valid(request.cookies.get(_cookie_of(request.scope)))
+
+    def _user(self, request: Request) -> Account:
+        """Return whose rights count; without access control everything is permitted, once there is a login."""
+        if not self._logins.has_users:
+            return OPERATOR
+        user = request.scope[USER]
+        assert isinstance(user, Account), "`GuardedPages` sets it"
+        return user
 
     def _check_reader(self, request: Request) -> None:
         _check_site(request)
-        if request.url.path.endswith("/session"):
+        if request.url.path in _OPEN:
             return
-        if not self._options.read_without_login and not self._is_logged_in(request):
-            raise self._not_logged_in(request, "log in to see this", "the token is that of console.token")
+        needs_login = self._logins.has_users or not self._options.read_without_login
+        if needs_login and not self._is_logged_in(request):
+            raise self._not_logged_in(request, "log in to see this", self._how_to_log_in)
 
     def _not_logged_in(self, request: Request, error: str, remedy: str) -> _Refused:
         """Count a request without a login, and return its refusal."""
-        self._failures["expired" if COOKIE in request.cookies else "forbidden"] += 1
+        self._failures["expired" if _cookie_of(request.scope) in request.cookies else "forbidden"] += 1
         return _Refused(401, error, remedy)
 
     # Answers
 
-    async def _source(self, request: Request) -> Source:
-        """Return what a page is made from. Raises BrokerError (NOT_READY) while the broker does not serve."""
+    @asynccontextmanager
+    async def _source(self, request: Request) -> AsyncIterator[Source]:
+        """Yield what a page is made from.
+
+        Raises BrokerError: NOT_READY while this broker does not serve, or another one is away; NOT_FOUND: there is no
+        broker with the address `member`.
+        """
         requests, figures = self._serving(), self._figures
         if requests is None or figures.store is None:
             state = figures.health.state
             raise BrokerError(
                 ErrorCode.NOT_READY, f"the broker is {state}; this page shows its data once it serves"
             )
-        peer = "console" if request.client is None else f"{request.client.host}:{request.client.port}"
-        ask = partial(requests.ask, principal=request.scope.get(USER, OPERATOR), peer=peer)
-        own_admin = await trio.to_thread.run_sync(_own_admin)
-        return Source(own_admin(ask, figures.config.broker_name), figures.clock_ms())
+        ask = partial(requests.ask, principal=self._user(request), peer=_peer_of(request))
+        clients = await trio.to_thread.run_sync(_clients)
+        own = clients.own_admin(ask, figures.config.broker_name)
+        brokers = _AskedCluster(self.members, figures.config, request.scope.get(USER))
+        settings = self._bodies, figures.config.filters.sql
+        address = request.query_params.get(MEMBER, "")
+        member = await self.members.at(address) if address else None
+        if member is None or member.is_own:
+            yield Source(own, figures.clock_ms(), own, brokers, *settings)
+            return
+        with self.members.noting(member):
+            async with await brokers.admin(member) as admin:
+                yield Source(admin, figures.clock_ms(), own, brokers, *settings)
+
+    async def _list_own(self) -> ClusterInfo:
+        requests = self._serving()
+        if requests is None:
+            raise BrokerError(ErrorCode.NOT_READY, "the broker does not serve yet")
+        answer = await requests.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        return ClusterInfo.from_json(answer.body, is_trusted=True)
+
+    def _own_addresses(self) -> Iterable[str]:
+        requests, advertise = self._serving(), self._figures.config.advertise
+        return [*filter(None, (None if requests is None else requests.address, advertise))]
 
     async def _page(self, page: Page, request: Request) -> Response:
         async def compute() -> bytes:
-            return _encoded(await page(await self._source(request), Query(request.query_params)))
+            async with self._source(request) as source:
+                return _encoded(await page(source, Query(request.query_params)))
 
+        shared = self._shared_of_others if _asks_others(request) else self._shared
         key = (request.scope.get(USER), request.url.path, request.url.query)
-        return _json(await self._shared.get(key, compute))
+        return _json(await shared.get(key, compute))
 
     async def _look_up(self, page: Page, request: Request) -> Response:
-        async with self._look_ups:
-            return _json(_encoded(await page(await self._source(request), Query(request.query_params))))
+        limiter = self._look_ups_at_others if _asks_others(request) else self._look_ups
+        async with limiter, self._source(request) as source:
+            return _json(_encoded(await page(source, Query(request.query_params))))
 
-    async def _change(self, page: Page, request: Request) -> Response:
+    # Actions
+
+    async def _describe_actions(self, _request: Request) -> Response:
+        return _json(_encoded({"actions": [action.described() for action in ACTIONS.values()]}))
+
+    async def _offered(self, request: Request) -> Response:
+        """Answer with the actions whose buttons the user sees at a place; without a login there are none."""
+        query = Query(request.query_params)
+        place, names = query.needed("place"), request.query_params.getlist("name")
+        if len(names) > _NAMES_MAX:
+            raise InvalidQuery(f"{len(names)} names, and at most {_NAMES_MAX} are accepted")
+        found: Mapping[str, list[str]] = {}
+        if self._is_logged_in(request):
+            found = offered(self._user(request), place, names, has_users=self._logins.has_users)
+        return _json(_encoded({"offered": found}))
+
+    async def _act(self, action: Action, request: Request) -> Response:
+        """Say what an action would do, or do it.
+
+        Members of the body: `values` by field, `dry_run`, `force`, and `typed`, what was typed to confirm it.
+        """
         if not self._is_logged_in(request):
             raise self._not_logged_in(request, "log in to change something", self._how_to_log_in)
-        client, members = request.client, await _members(request)
+        members = Query(await _members(request))
+        values = action.read(members.members("values"))
+        is_dry_run, is_forced = members.flag("dry_run"), members.flag("force")
+        user, outcome = self._user(request), _UNKNOWN
+        try:
+            lacking = action.lacking(user, values)
+            if lacking is not None:
+                self._failures["forbidden"] += 1
+                raise _Refused(403, f"user {user.name!r} lacks the right {lacking}", _GRANT)
+            if action.is_of_users and not self._logins.has_users:
+                raise _Refused(
+                    400,
+                    "this broker has no users",
+                    "access control is off: docs/security.md (access.enabled)",
+                )
+            async with self._source(request) as source:
+                preview = await action.preview(source.admin, values)
+                if is_dry_run:
+                    outcome = ""
+                    return _json(_encoded({"preview": asdict(preview), "typed": action.typed}))
+                if preview.obstacle is not None and not (preview.can_force and is_forced):
+                    raise _Refused(409, preview.obstacle, preview.remedy or "")
+                if not preview.is_change:
+                    outcome = "nothing to change"
+                    return _json(_encoded({"done": False, "text": preview.text}))
+                if action.typed and members.text("typed") != str(values[action.typed]):
+                    raise _Refused(
+                        409,
+                        f"the {action.typed} was not typed; nothing was changed",
+                        f"type it to {action.title.lower()}",
+                    )
+                try:
+                    text = await action.perform(source.admin, values)
+                finally:  # an action that failed may have changed something too
+                    self._shared.expire()
+                    self._shared_of_others.expire()
+                outcome = "done"
+                return _json(_encoded({"done": True, "text": text}))
+        except (_Refused, InvalidQuery, ReputError) as error:
+            outcome = str(error)[:_OUTCOME_MAX]
+            raise
+        finally:
+            if not is_dry_run:
+                self._note_change(request, action.name, action.logged(values), outcome)
+
+    def _note_change(self, request: Request, name: str, facts: Mapping[str, str], outcome: str) -> None:
+        """Write the line of the audit: who has changed what, from where, and how it ended."""
+        elsewhere = request.query_params.get(MEMBER, "")
         log.info(
             "console_change",
             user=request.scope[USER].name if USER in request.scope else None,
-            path=request.url.path,
-            **{
-                name: str(members[name])[:_LOGGED_MAX]
-                for name in ("group", "topic", "key")
-                if members.get(name)
-            },
-            peer="" if client is None else client.host,
+            action=name,
+            **({MEMBER: elsewhere[:_LOGGED_MAX]} if elsewhere else {}),
+            **facts,
+            peer=_peer_of(request).rpartition(":")[0],
+            outcome=outcome,
         )
-        query = Query(members)
-        async with self._changes:  # two replays of one group would send its dead letters twice
-            return _json(_encoded(await page(await self._source(request), query)))
 
-    async def _body(self, request: Request) -> Response:
+    async def _download(self, make: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
         from starlette.responses import Response
 
         console = self
 
         class Download(Response):
-            """Holds its turn until the browser has the body."""
+            """Holds its turn until the browser has all of it."""
 
             async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
                 async with console._downloads:
-                    response = await _guarded(_nothing_to_check, console._downloaded, request)
+                    response = await _guarded(_nothing_to_check, make, request)
                     await response(scope, receive, send)
 
         return Download()
 
-    async def _downloaded(self, request: Request) -> Response:
+    async def _export(self, request: Request) -> Response:
+        from starlette.responses import StreamingResponse
+
+        ids = messages.exported_ids(Query(request.query_params))
+        ends = AsyncExitStack()
+        source = await ends.enter_async_context(self._source(request))
+
+        class Export(StreamingResponse):
+            """Gives the source back also if the browser is gone before the first line."""
+
+            async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+                async with ends:
+                    await super().__call__(scope, receive, send)
+
+        return Export(messages.export_messages(source, ids), media_type="application/x-ndjson")
+
+    async def _whole_body(self, request: Request) -> Response:
         from starlette.responses import Response
 
-        name, body = await messages.download_body(await self._source(request), Query(request.query_params))
+        async with self._source(request) as source:
+            name, body = await messages.download_body(source, Query(request.query_params))
         disposition = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(body, media_type="application/octet-stream", headers=disposition)
 
@@ -282,28 +452,44 @@ class Console:
         return Events((), media_type="text/event-stream")
 
     async def _session(self, request: Request) -> Response:
+        is_logged_in, has_users = self._is_logged_in(request), self._logins.has_users
         members = {
-            "can_log_in": self._logins.is_possible and USER not in request.scope,
-            "is_logged_in": self._is_logged_in(request),
-            "read_without_login": self._options.read_without_login,
+            "has_users": has_users,
+            "can_log_in": self._logins.is_possible,
+            "is_logged_in": is_logged_in,
+            "user": request.scope[USER].name if USER in request.scope else None,
+            "is_admin": has_users and is_logged_in and self._user(request).is_admin,
+            "read_without_login": self._options.read_without_login and not has_users,
+            "may_watch": self._user(request).may(_SEE) if is_logged_in or not has_users else False,
             "how": self._how_to_log_in,
             "broker": self._figures.config.broker_name,
             "cluster": self._figures.config.cluster,
+            "address": next(iter(self._own_addresses()), ""),
         }
         return _json(_encoded(members))
 
     async def _log_in(self, request: Request) -> Response:
-        token = Query(await _members(request)).text("token", size_max=1024)
-        login = self._logins.begin(token)
+        members = Query(await _members(request))
+        user = members.text("user", size_max=256)
+        secret = members.text("secret", size_max=1024, keeps_spaces=True)
+        peer = _peer_of(request).rpartition(":")[0]
+        try:
+            login = self._logins.begin(user, secret, peer)
+        except TooManyAttempts as error:
+            self._failures["bad_credentials"] += 1
+            raise _Refused(429, str(error), "someone tries secrets, or a program has a wrong one") from None
         if login is None:
-            client = request.client
-            log.warning("console_login_failed", peer="" if client is None else client.host)
+            log.warning("console_login_failed", user=user[:_LOGGED_MAX] or None, peer=peer)
             self._failures["bad_credentials"] += 1
             await trio.sleep(_WRONG_TOKEN_S)
-            raise _Refused(401, "this is not the token", self._how_to_log_in)
+            what = (
+                "this is not the user's secret, or there is no such user" if user else "this is not the token"
+            )
+            raise _Refused(401, what, self._how_to_log_in)
+        log.info("console_login", user=user[:_LOGGED_MAX] or None, peer=peer)
         response = _json(b"{}")
         response.set_cookie(
-            COOKIE,
+            _cookie_of(request.scope),
             login,
             max_age=LASTS_S,
             path=PATH,
@@ -314,13 +500,15 @@ class Console:
         return response
 
     async def _log_out(self, request: Request) -> Response:
-        self._logins.end(request.cookies.get(COOKIE))
+        self._logins.end(request.cookies.get(_cookie_of(request.scope)))
         response = _json(b"{}")
-        response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="strict")
+        response.delete_cookie(_cookie_of(request.scope), path=PATH, httponly=True, samesite="strict")
         return response
 
     @property
     def _how_to_log_in(self) -> str:
+        if self._logins.has_users:
+            return "log in with a user of the broker and its secret"
         if self._logins.is_possible:
             return "the token is that of console.token"
         return (
@@ -358,16 +546,30 @@ async def _guarded(
     return response
 
 
+def _cookie_of(scope: Scope) -> str:
+    """Return the name of the login's cookie: browsers send it to all ports of a host, and each has its broker."""
+    _, port = scope.get("server") or ("", 0)
+    return f"reput_console_{port}"
+
+
+def _peer_of(request: Request) -> str:
+    return "console:0" if request.client is None else f"{request.client.host}:{request.client.port}"
+
+
 def _check_site(request: Request) -> None:
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise _Refused(403, "this request comes from a page of another site")
+        raise _Refused(403, _OF_ANOTHER_SITE, "open the console at its own address")
 
 
 def _check_change(request: Request) -> None:
     _check_site(request)
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise _Refused(403, "this request comes from a page of another site")
+        raise _Refused(
+            403,
+            _OF_ANOTHER_SITE,
+            "open the console at its own address, or have the proxy pass Host unchanged",
+        )
     if request.headers.get(CHANGE_HEADER) != "1":
         raise _Refused(
             403, "only the console's page changes something", f"send the header {CHANGE_HEADER}: 1"
@@ -417,11 +619,43 @@ def _json(body: bytes) -> Response:
     return Response(body, media_type="application/json")
 
 
-def _own_admin() -> Callable[[Ask, str], Admin]:
+def _clients() -> ModuleType:
     """Import the client, which takes a moment."""
-    from reput_broker.console.own_client import own_admin
+    from reput_broker.console import own_client
 
-    return own_admin
+    return own_client
+
+
+def _asks_others(request: Request) -> bool:
+    return MEMBER in request.query_params or request.url.path.endswith("/brokers")
+
+
+class _AskedCluster:
+    """The brokers of the cluster, asked with the rights of one user (`source.Cluster`)."""
+
+    def __init__(self, members: Members, config: BrokerConfig, user: Account | None) -> None:
+        self._members = members
+        self._config = config
+        self._user = user
+        self.all, self.heard, self.missed = members.all, members.heard, members.missed
+
+    async def admin(self, member: Member) -> Admin:
+        """Return a client of another broker, which connects when it is entered."""
+        from reput_broker.console.own_client import member_admin
+        from reput_client.credentials import Credentials
+        from reput_client.tls import TLS
+
+        user, options = self._user, self._config.tls
+        credentials = None if user is None else Credentials(user.name, user.secret.decode())
+        tls = None
+        if options.connect:
+            tls = TLS(
+                ca=options.ca or None,
+                cert=options.cert or None,
+                key=(options.key or None) if options.cert else None,
+                server_name=options.server_name or None,
+            )
+        return member_admin(member.address, member.broker_name, TIMEOUT_S, credentials, tls)
 
 
 def _encoded(value: object) -> bytes:

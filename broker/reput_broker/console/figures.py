@@ -1,14 +1,11 @@
-"""The live numbers: sampled once a second, kept for five minutes, and streamed to all open pages.
+"""The live numbers: samples of the history, streamed to all open pages; and figures as plots show them.
 
 Nothing here depends on the number of topics, groups or queues, and an event is encoded once for all pages.
 """
 
 from __future__ import annotations
 
-import resource
-import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -16,51 +13,36 @@ import msgspec
 import trio
 
 from reput_broker.observe.counters import REQUEST_SECONDS
+from reput_broker.observe.history.columns import COLUMNS, NOTHING, PUT_COUNTS
+from reput_broker.observe.history.recorder import History, Sample, facts
 from reput_broker.observe.metrics import MetricsSources
 
-INTERVAL_S: Final = 1.0
-HISTORY: Final = 300
-"""Samples: five minutes."""
-
-SERIES: Final = (
-    "at_ms",
-    "messages_in_per_s",
-    "messages_out_per_s",
-    "bytes_in_per_s",
-    "bytes_out_per_s",
-    "put_p50_s",
-    "put_p99_s",
-    "loop_delay_s",
-    "cpu_ratio",
-    "connections",
-    "flush_behind_b",
-    "dispatch_behind_b",
-)
-"""The columns of a sample. Durations and rates are of the second before it, None if nothing was measured."""
-
-_PAGE_SIZE: Final = resource.getpagesize()
+_QUANTILES: Final = {"put_p50_s": 0.5, "put_p99_s": 0.99}
 
 
 class LiveFigures:
-    """Samples the figures and streams them."""
+    """Streams samples."""
 
-    def __init__(self, sources: MetricsSources) -> None:
+    def __init__(self, sources: MetricsSources, history: History) -> None:
         self._sources = sources
-        self._history: deque[list[float | int | None]] = deque(maxlen=HISTORY)
+        self._history = history
         self._event = b""
         self._woken = trio.Event()
-        self._totals = _Totals(sources)
         self.watchers = 0
+        history.on_sample = self._sampled
 
-    async def run(self) -> None:
-        """Take a sample each second, until cancelled."""
-        while True:
-            await trio.sleep(INTERVAL_S)
-            self._history.append(self._sample())
-            if self.watchers:
-                self._event = _event("sample", {"row": self._history[-1], "facts": facts(self._sources)})
-            woken, self._woken = self._woken, trio.Event()
-            woken.set()
+    def _sampled(self, sample: Sample) -> None:
+        if self.watchers:
+            values = dict(zip((column.name for column in COLUMNS), sample.figures, strict=True))
+            row = {
+                name: _plain(value)
+                for name, value in (*values.items(), *_quantiles(values).items())
+                if name not in PUT_COUNTS
+            }
+            shown = {"at_s": sample.at_s, "values": row, "facts": facts(self._sources)}
+            self._event = _event("sample", shown)
+        woken, self._woken = self._woken, trio.Event()
+        woken.set()
 
     @contextmanager
     def watched(self) -> Iterator[Watcher]:
@@ -71,44 +53,18 @@ class LiveFigures:
         finally:
             self.watchers -= 1
 
-    def history(self) -> bytes:
-        """Return the past five minutes as an event."""
-        history = {"series": SERIES, "interval_s": INTERVAL_S, "rows": list(self._history)}
-        return b"retry: 2000\n" + _event("history", {**history, "facts": facts(self._sources)})
-
     async def next(self) -> bytes:
         """Wait for the next sample and return it as an event."""
         await self._woken.wait()
         return self._event
 
-    def _sample(self) -> list[float | int | None]:
-        before, now = self._totals, _Totals(self._sources)
-        self._totals = now
-        span_s = max(1e-3, now.at_s - before.at_s)
-
-        def per_s(then: float, current: float) -> float:
-            return round(max(0.0, current - then) / span_s, 3)
-
-        puts = [max(0, b - a) for a, b in zip(before.put_buckets, now.put_buckets, strict=True)]
-        store = self._sources.store
-        return [
-            self._sources.clock_ms(),
-            per_s(before.messages_in, now.messages_in),
-            per_s(before.messages_out, now.messages_out),
-            per_s(before.bytes_in, now.bytes_in),
-            per_s(before.bytes_out, now.bytes_out),
-            quantile(REQUEST_SECONDS, puts, 0.5),
-            quantile(REQUEST_SECONDS, puts, 0.99),
-            _mean(before.loop_delay, now.loop_delay),
-            per_s(before.cpu_s, now.cpu_s),
-            sum(listener.open for listener in self._sources.counters.listeners.values()),
-            0 if store is None else store.flush_behind_bytes,
-            0 if store is None else store.dispatch_behind_bytes,
-        ]
+    def facts(self) -> bytes:
+        """Return the state of the broker as an event, before the first sample."""
+        return b"retry: 2000\n" + _event("facts", {"facts": facts(self._sources)})
 
 
 class Watcher:
-    """What one page gets: the past five minutes, then each sample. A slow one misses samples."""
+    """What one page gets: the state, then each sample. A slow one misses samples."""
 
     def __init__(self, figures: LiveFigures) -> None:
         self._figures = figures
@@ -121,73 +77,53 @@ class Watcher:
         if self._has_begun:
             return await self._figures.next()
         self._has_begun = True
-        return self._figures.history()
+        return self._figures.facts()
 
 
-class _Totals:
-    """What a sample is the difference of."""
-
-    def __init__(self, sources: MetricsSources) -> None:
-        counters, store = sources.counters, sources.store
-        stats = None if store is None else store.stats
-        self.at_s = time.monotonic()
-        self.cpu_s = time.process_time()
-        self.messages_in = 0 if stats is None else stats.put_messages
-        self.messages_out = 0 if stats is None else stats.get_messages
-        self.bytes_in = 0 if stats is None else stats.put_bytes
-        self.bytes_out = 0 if stats is None else stats.get_bytes
-        self.put_buckets = [
-            sum(counts)
-            for counts in zip(*(h.buckets for h in counters.produce_seconds.values()), strict=True)
+def shown(columns: Mapping[str, Sequence[float | None]], rows: int) -> dict[str, list[float | None]]:
+    """Return the columns of a history as plots show them; counts of puts become quantiles."""
+    found = {name: [*values] for name, values in columns.items() if name not in PUT_COUNTS}
+    if any(name in columns for name in PUT_COUNTS):
+        counts = [columns.get(name, ()) for name in PUT_COUNTS]
+        quantiles = [
+            _quantiles(dict(zip(PUT_COUNTS, (_at(column, row) for column in counts), strict=True)))
+            for row in range(rows)
         ]
-        delay = counters.loop_delay_seconds
-        self.loop_delay = (delay.count, delay.total)
+        for name in _QUANTILES:
+            found[name] = [_plain(row[name]) for row in quantiles]
+    return {name: values for name, values in found.items() if any(value is not None for value in values)}
 
 
-def facts(sources: MetricsSources) -> dict[str, Any]:
-    """Return what every page shows of the broker: its state and what is wrong."""
-    health, disk, delays = sources.health, sources.disk, sources.delays
-    return {
-        "state": str(health.state),
-        "ready": health.ready,
-        "problems": {name: check.detail for name, check in health.checks.items() if not check.ok},
-        "uptime_s": max(0, round(time.time() - health.started_at_s)),
-        "memory_b": _memory_bytes(),
-        "disk_used_ratio": round(disk.used_ratio, 4),
-        "disk_free_b": disk.free_bytes,
-        "delayed": 0 if delays is None else max(0, sum(delays.stats.waiting.values())),
-    }
+def _at(column: Sequence[float | None], row: int) -> float:
+    value = column[row] if row < len(column) else None
+    return 0.0 if value is None else value
 
 
-def quantile(bounds: Sequence[float], buckets: Sequence[int], share: float) -> float | None:
-    """Return the value below which `share` of the observations are, linear within its bucket; None without any.
+def _quantiles(values: Mapping[str, float]) -> dict[str, float]:
+    counts = [values[name] for name in PUT_COUNTS]
+    return {name: quantile(REQUEST_SECONDS, counts, share) for name, share in _QUANTILES.items()}
+
+
+def quantile(bounds: Sequence[float], buckets: Sequence[float], share: float) -> float:
+    """Return the value below which `share` of the observations are, linear within its bucket; NOTHING without any.
 
     Values above the last bound count as that bound.
     """
     total = sum(buckets)
     if not total:
-        return None
-    wanted, seen, low = share * total, 0, 0.0
+        return NOTHING
+    wanted, seen, low = share * total, 0.0, 0.0
     for bound, count in zip(bounds, buckets, strict=False):
         if count and seen + count >= wanted:
-            return round(low + (bound - low) * (wanted - seen) / count, 6)
+            return low + (bound - low) * (wanted - seen) / count
         seen += count
         low = bound
     return bounds[-1]
 
 
-def _mean(before: tuple[int, float], now: tuple[int, float]) -> float | None:
-    count = now[0] - before[0]
-    return None if count <= 0 else round((now[1] - before[1]) / count, 6)
+def _plain(value: float) -> float | None:
+    return None if value != value else round(value, 6)
 
 
-def _memory_bytes() -> int | None:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_SIZE
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _event(name: str, data: object) -> bytes:
+def _event(name: str, data: Any) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))

@@ -1,20 +1,24 @@
-"""Messages: by id, by key, and through the queues of a topic from a place or a time on."""
+"""Messages by id or by key, one of them whole with what became of it, and their export."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
+import json
 import zlib
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from reput_broker.console.bodies import Bodies, DecodedBody
 from reput_broker.console.source import InvalidQuery, Query, Source
 from reput_client.errors import DamagedMessage
+from reput_client.message_json import NOT_DECODED, message_members
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag
-from reput_protocol.errors import InvalidMessage, PermissionDenied, ReputError
-from reput_protocol.printable import printable
+from reput_protocol.errors import InvalidMessage, ReputError
+from reput_protocol.printable import printable_json
 from reput_protocol.record.compression import compression_method
 
 if TYPE_CHECKING:
@@ -22,36 +26,34 @@ if TYPE_CHECKING:
 
 SHOWN_BYTES: Final = 64 * 1024
 """Of a body; the rest can be downloaded."""
-_PREVIEW_CHARS: Final = 160
-_PREVIEW_BYTES: Final = 640
+_VALUE_CHARS_MAX: Final = 256 * 1024
+"""Of a value as JSON; the rest can be downloaded."""
 _FOUND_MAX: Final = 64
-_LISTED_MAX: Final = 100
-_QUEUES_MAX: Final = 64
-_GROUPS_MAX: Final = 256
-_NEXT_CHARS_MAX: Final = 24 * _QUEUES_MAX
-_LIST_BYTES_MAX: Final = 16 << 20
-"""Bytes of messages that are read for one list."""
+_EXPORTED_AT_ONCE: Final = 64
+"""Messages of one request, whose ids fit into its head; a page that exports more makes several."""
 _TIME_MAX_MS: Final = (1 << 63) - 1
 
 
-def summary_of(message: ReceivedMessage) -> dict[str, Any]:
-    """Return a message as a row of a list; of a damaged one without what may be wrong."""
-    is_compressed = bool(message.sys_flag & MessageSysFlag.COMPRESSED)
+def summary_of(message: ReceivedMessage, bodies: Bodies) -> dict[str, Any]:
+    """Return a message as a row of a list; of a damaged one without what may be wrong. May block."""
     row: dict[str, Any] = {
-        "id": message.offset_message_id,
+        "id": None,
         "unique_id": None,
         "topic": message.topic,
         "queue": message.queue_id,
         "offset": message.queue_offset,
-        "stored_ms": message.store_timestamp_ms,
+        "stored_ms": None,
         "tag": None,
         "keys": [],
         "size_b": message.record_bytes,
         "preview": "",
-        "is_compressed": is_compressed,
+        "is_compressed": False,
         "fault": None,
     }
     try:
+        row["id"] = message.offset_message_id
+        row["stored_ms"] = message.store_timestamp_ms
+        row["is_compressed"] = is_compressed = bool(message.sys_flag & MessageSysFlag.COMPRESSED)
         body = message.raw_body
     except DamagedMessage as damage:
         return {**row, "fault": damage.reason}
@@ -61,20 +63,28 @@ def summary_of(message: ReceivedMessage) -> dict[str, Any]:
         "tag": message.tag,
         "keys": list(message.keys),
         "size_b": len(body),
-        "preview": "" if is_compressed else _preview(body[:_PREVIEW_BYTES]),
+        "preview": "" if is_compressed else bodies.preview(message),
     }
 
 
-def _preview(head: bytes) -> str:
-    return printable(head.decode("utf-8", "replace")[:_PREVIEW_CHARS])
+def stored_ms_of(message: ReceivedMessage) -> int | None:
+    """Return when a message was stored, None if its record cannot be read."""
+    try:
+        return message.store_timestamp_ms
+    except DamagedMessage:
+        return None
 
 
 async def show_message(source: Source, query: Query) -> dict[str, Any]:
-    """Return the message with an offset message id: all fields, the start of its body, and which groups have it."""
+    """Return the message with an offset message id: all fields, the start of its body, and the body's value."""
     message = await _view(source, query.needed("id"))
-    body, is_whole, trouble = await trio.to_thread.run_sync(_shown_body, message)
+
+    def shown() -> tuple[dict[str, Any], tuple[bytes, bool, str | None], DecodedBody]:
+        return summary_of(message, source.bodies), _shown_body(message), source.bodies.decoded(message)
+
+    summary, (body, is_whole, trouble), decoded = await trio.to_thread.run_sync(shown)
     return {
-        **summary_of(message),
+        **summary,
         "at_ms": source.at_ms,
         "born_ms": message.born_timestamp_ms,
         "born_host": message.born_host,
@@ -88,7 +98,41 @@ async def show_message(source: Source, query: Query) -> dict[str, Any]:
         "body_base64": base64.b64encode(body).decode(),
         "is_whole": is_whole,
         "trouble": trouble,
-        "groups": await _groups_of(source, message),
+        **await trio.to_thread.run_sync(_value_members, decoded),
+    }
+
+
+def _value_members(decoded: DecodedBody) -> dict[str, Any]:
+    """Return the value of a body as text in JSON. Its numbers have more digits than those of a browser."""
+    members = {"form": decoded.form, "value": None, "value_trouble": decoded.trouble}
+    if decoded.value is not NOT_DECODED:
+        text = json.dumps(decoded.value, ensure_ascii=False, indent=2)
+        members["value"] = text if len(text) <= _VALUE_CHARS_MAX else text[:_VALUE_CHARS_MAX] + "\n…"
+    return members
+
+
+async def show_history(source: Source, query: Query) -> dict[str, Any]:
+    """Return what became of the message with an offset message id: `Admin.message_history` in the order of time."""
+    try:
+        history = await source.admin.message_history(query.needed("id"))
+    except InvalidMessage as error:
+        raise InvalidQuery(str(error)) from error
+    return {
+        "at_ms": source.at_ms,
+        "origin": history.message.offset_message_id,
+        "steps": [dataclasses.asdict(step) for step in history.steps],
+        "tracks": [
+            {
+                "group": track.group,
+                "state": track.state.value,
+                "committed": track.committed_offset,
+                "client_id": track.client_id,
+                "last_commit_ms": track.last_commit_timestamp,
+            }
+            for track in history.tracks
+        ],
+        "trace_parent": history.trace_parent,
+        "missing": history.missing,
     }
 
 
@@ -104,6 +148,34 @@ async def download_body(source: Source, query: Query) -> tuple[str, bytes]:
             return message.raw_body
 
     return f"{message_id}.bin", await trio.to_thread.run_sync(body)
+
+
+def exported_ids(query: Query) -> list[str]:
+    """Return the offset message ids of `ids`, separated by commas."""
+    ids = [each for each in query.text("ids", size_max=_EXPORTED_AT_ONCE * 64).split(",") if each]
+    if not 0 < len(ids) <= _EXPORTED_AT_ONCE:
+        raise InvalidQuery(f"ids are 1 to {_EXPORTED_AT_ONCE} offset message ids, separated by commas")
+    return ids
+
+
+async def export_messages(source: Source, ids: list[str]) -> AsyncIterator[bytes]:
+    """Yield messages as JSON lines: those of `reput consume -O json`, and the value of a body that is not JSON.
+
+    One that is gone or damaged has its id and the `error`.
+    """
+    for message_id in ids:
+        try:
+            line = await trio.to_thread.run_sync(_exported, await _view(source, message_id), source.bodies)
+        except (InvalidQuery, ReputError) as error:
+            line = printable_json({"offset_message_id": message_id, "error": str(error)})
+        yield line.encode() + b"\n"
+
+
+def _exported(message: ReceivedMessage, bodies: Bodies) -> str:
+    members, decoded = message_members(message), bodies.decoded(message)
+    if decoded.value is not NOT_DECODED and decoded.form != "json":
+        members["value"] = decoded.value
+    return printable_json(members)
 
 
 def _shown_body(message: ReceivedMessage) -> tuple[bytes, bool, str | None]:
@@ -131,21 +203,6 @@ async def _view(source: Source, message_id: str) -> ReceivedMessage:
         raise InvalidQuery(f"{error}; a producer's message_id is found by topic and key") from error
 
 
-async def _groups_of(source: Source, message: ReceivedMessage) -> list[dict[str, Any]]:
-    """Return for each group with an offset in the message's queue whether it has committed the message.
-
-    Groups that the user may not see are left out.
-    """
-    rows = []
-    for group in (await source.admin.topic_groups(message.topic))[:_GROUPS_MAX]:
-        with suppress(PermissionDenied):
-            committed = await source.admin.committed_offset(group, message.topic, message.queue_id)
-            if committed is not None:
-                is_consumed = committed > message.queue_offset
-                rows.append({"group": group, "committed": committed, "is_consumed": is_consumed})
-    return rows
-
-
 async def find_messages(source: Source, query: Query) -> dict[str, Any]:
     """Return the messages of `topic` with a key or unique id, newest first."""
     found = await source.admin.find_messages(
@@ -155,130 +212,8 @@ async def find_messages(source: Source, query: Query) -> dict[str, Any]:
         begin=query.number("from_ms", 0),
         end=query.number("to_ms", _TIME_MAX_MS),
     )
-    return {
-        "messages": [summary_of(message) for message in found.messages],
-        "is_complete": found.complete,
-    }
 
+    def rows() -> list[dict[str, Any]]:
+        return [summary_of(message, source.bodies) for message in found.messages]
 
-async def browse_messages(source: Source, query: Query) -> dict[str, Any]:
-    """Return messages of one queue of `topic` or of all, in the order in which they were stored.
-
-    `start` is `newest`, `oldest`, `time` with `at_ms`, `offset` with `offset`, or `next` with the `next` of the answer
-    before.
-    """
-    topic = query.needed("topic")
-    queues_total = (await source.admin.topic_config(topic)).read_queue_nums
-    count = query.number("count", 50, 1, _LISTED_MAX)
-    queue_id = query.number("queue", -1, -1, max(0, queues_total - 1))
-    if queue_id < 0 and queues_total > _QUEUES_MAX:
-        raise InvalidQuery(
-            f"{topic} has {queues_total} queues, and at most {_QUEUES_MAX} can be shown together; choose a queue"
-        )
-    queue_ids = [*range(queues_total)] if queue_id < 0 else [queue_id]
-    count = max(count, len(queue_ids))
-    starts = await _starts(source, query, topic, queue_ids, count)
-    reading = _Reading(source, topic, count, starts)
-    for each in queue_ids:
-        await reading.read(each, len(queue_ids))
-    rows, ends = reading.merged()
-    return {
-        "topic": topic,
-        "queues_total": queues_total,
-        "messages": rows,
-        "next": ",".join(f"{each}:{offset}" for each, offset in sorted(ends.items())),
-        "has_more": any(ends[each] < reading.bounds[each] for each in ends),
-        "is_cut": reading.is_cut,
-    }
-
-
-async def _starts(
-    source: Source, query: Query, topic: str, queue_ids: list[int], count: int
-) -> dict[int, int]:
-    """Return the first offset to read of each queue."""
-    start, admin = query.text("start") or "newest", source.admin
-    if start == "next":
-        return _given_starts(query.text("next", size_max=_NEXT_CHARS_MAX), queue_ids)
-    starts = {}
-    for queue_id in queue_ids:
-        low, high = await admin.min_offset(topic, queue_id), await admin.max_offset(topic, queue_id)
-        if start == "newest":
-            starts[queue_id] = max(low, high - count // len(queue_ids))
-        elif start == "oldest":
-            starts[queue_id] = low
-        elif start == "offset":
-            starts[queue_id] = max(low, min(high, query.number("offset", 0)))
-        elif start == "time":
-            starts[queue_id] = await admin.offset_by_time(topic, queue_id, query.number("at_ms", 0))
-        else:
-            raise InvalidQuery(f"start is {start[:40]!r}, and must be newest, oldest, offset, time or next")
-    return starts
-
-
-def _given_starts(text: str, queue_ids: list[int]) -> dict[int, int]:
-    try:
-        starts = {int(queue): int(offset) for queue, offset in (part.split(":") for part in text.split(","))}
-    except ValueError:
-        raise InvalidQuery("next is not what an answer said; start again") from None
-    if set(starts) != set(queue_ids) or min(starts.values()) < 0:
-        raise InvalidQuery("next belongs to another list; start again")
-    return starts
-
-
-class _Reading:
-    """Reads the queues of a list one after the other, and keeps rows only.
-
-    Attributes:
-        bounds: the end of each queue.
-        is_cut: whether messages are missing because they are large.
-    """
-
-    def __init__(self, source: Source, topic: str, count: int, starts: dict[int, int]) -> None:
-        self._source = source
-        self._topic = topic
-        self._count = count
-        self._starts = starts
-        self._left = _LIST_BYTES_MAX
-        self._rows: dict[int, list[dict[str, Any]]] = {}
-        self.bounds: dict[int, int] = {}
-        self.is_cut = False
-
-    async def read(self, queue_id: int, queues: int) -> None:
-        """Read up to `count` messages of a queue; of `queues`, each gets its share of the bytes."""
-        rows = self._rows[queue_id] = []
-        offset, left = self._starts[queue_id], self._left // queues
-        self.bounds[queue_id] = offset
-        while len(rows) < self._count:
-            end = offset + self._count - len(rows)
-            found = await self._source.admin.fetch_messages(
-                self._topic, queue_id, offset, end, max_bytes=max(1, left)
-            )
-            self.bounds[queue_id] = found.max_offset
-            if found.next_offset <= offset:
-                return
-            offset = found.next_offset
-            rows += [summary_of(message) for message in found.messages]
-            left -= found.messages.record_bytes
-            if left <= 0 and len(rows) < self._count and offset < found.max_offset:
-                self.is_cut = True
-                return
-
-    def merged(self) -> tuple[list[dict[str, Any]], dict[int, int]]:
-        """Return the rows in the order in which they were stored, and the next offset of each queue.
-
-        Where more of a queue follows than was read, nothing newer than its last row is returned: it could be in
-        between.
-        """
-        last = [
-            rows[-1]["stored_ms"]
-            for queue_id, rows in self._rows.items()
-            if rows and rows[-1]["offset"] + 1 < self.bounds[queue_id]
-        ]
-        newest_ms = min(last, default=_TIME_MAX_MS)
-        rows = [row for rows in self._rows.values() for row in rows if row["stored_ms"] <= newest_ms]
-        rows.sort(key=lambda row: (row["stored_ms"], row["queue"], row["offset"]))
-        del rows[self._count :]
-        ends = dict(self._starts)
-        for row in rows:
-            ends[row["queue"]] = max(ends[row["queue"]], row["offset"] + 1)
-        return rows, ends
+    return {"messages": await trio.to_thread.run_sync(rows), "is_complete": found.complete}

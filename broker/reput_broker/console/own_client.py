@@ -1,4 +1,4 @@
-"""A client of the broker in this process: its requests are handled like those of a connection, and need none.
+"""Clients of a single broker: of the one in this process, which need no connection, and of another one of the cluster.
 
 Imported when the first page is asked for: a broker whose console is not used does not load the client.
 """
@@ -6,7 +6,8 @@ Imported when the first page is asked for: a broker whose console is not used do
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 import trio
@@ -14,9 +15,12 @@ import trio
 from reput_broker.request import Response
 from reput_client.admin import Admin
 from reput_client.credentials import Credentials
+from reput_client.produce.producer import Producer
+from reput_client.tls import TLS
 from reput_client.transport.address import Address
 from reput_client.transport.aio import AnyioRuntime
 from reput_client.transport.channel import RequestTemplate
+from reput_client.transport.client import on_session
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.routing import MASTER_ID, Route
@@ -34,45 +38,88 @@ log = structlog.get_logger(__name__)
 Ask = Callable[[int, Mapping[str, Value], bytes], Awaitable[Response]]
 """Makes a request: code, fields and body."""
 
+_PRODUCER_GROUP: Final = "reput-console"
 _ADDRESS: Final = "127.0.0.1:1"
 """Stands for this broker; nothing connects to it."""
-_OPTIONS: Final = ClientOptions(_ADDRESS, timeout_s=60.0, credentials=Credentials("console", "is not signed"))
-"""More time than a page may take; and no user of the broker's environment."""
+_TIMEOUT_S: Final = 60.0
+"""More time than a page may take."""
 
 
-def own_admin(ask: Ask, broker_name: str) -> Admin:
+@dataclass(frozen=True)
+class _Options(ClientOptions):
+    """Options that take no user from the broker's environment."""
+
+    def __post_init__(self) -> None:
+        """Take the fields as they are."""
+
+
+_OWN_OPTIONS: Final = _Options(_ADDRESS, timeout_s=_TIMEOUT_S)
+_NOT_USED: Final = Credentials("console", "is not signed")
+"""An `Admin` with a session of its own uses those of the session."""
+
+
+def own_admin(ask: Ask, broker_name: str) -> OneBrokerAdmin:
     """Return a client whose only broker is this one. It needs no connecting and no closing."""
-    return Admin(cast("Any", _OwnSession(ask, broker_name)), credentials=_OPTIONS.credentials)
+    kind = on_session(OneBrokerAdmin, _OwnSession(ask, broker_name))
+    return kind(_ADDRESS, credentials=_NOT_USED)
 
 
-class _OwnSession(Session):
-    """A session whose only broker is this one, whatever its role."""
+class OneBrokerAdmin(Admin):
+    """A client with one broker."""
 
-    def __init__(self, ask: Ask, broker_name: str) -> None:
-        super().__init__(_OPTIONS, AnyioRuntime())
-        self._own = BrokerData("", broker_name, {MASTER_ID: _ADDRESS})
-        self._own_connection = _OwnConnection(self, ask)
+    def producer(self) -> Producer:
+        """Return a producer on the same session."""
+        kind = on_session(Producer, self._session)
+        return kind(_ADDRESS, group=_PRODUCER_GROUP, deduplicate=False, credentials=_NOT_USED)
+
+
+def member_admin(
+    address: str, broker_name: str, connect_timeout_s: float, credentials: Credentials | None, tls: TLS | None
+) -> OneBrokerAdmin:
+    """Return a client whose only broker is another one of the cluster; a context manager, which connects.
+
+    Args:
+        address: where clients reach the broker.
+        broker_name: its name, so that routes have its queues only.
+        connect_timeout_s: time that it has to accept a connection.
+        credentials: the user whose requests they are; None: they are not signed.
+        tls: how to encrypt; None: not at all.
+    """
+    options = _Options(
+        address,
+        timeout_s=_TIMEOUT_S,
+        connect_timeout_s=connect_timeout_s,
+        credentials=credentials,
+        tls=tls,
+    )
+    kind = on_session(OneBrokerAdmin, _OneBrokerSession(options, broker_name))
+    return kind(address, credentials=_NOT_USED)
+
+
+class _OneBrokerSession(Session):
+    """A session with one broker, whatever its role."""
+
+    def __init__(self, options: ClientOptions, broker_name: str) -> None:
+        super().__init__(options, AnyioRuntime())
+        self._own = BrokerData("", broker_name, {MASTER_ID: str(self.home)})
         self.brokers.learn(self._own, self.home)
-
-    def connection_to(self, address: Address) -> BrokerConnection:
-        """Return what stands for the connection to this broker."""
-        del address
-        return self._own_connection
 
     async def open_for(
         self, queue: MessageQueue, deadline: float, *, patient: bool = True
     ) -> BrokerConnection:
-        """See `connection_to`."""
-        del queue, deadline, patient
-        return self._own_connection
+        """Return the connection to the broker."""
+        del queue, patient
+        connection = self.connection_to(self.home)
+        await connection.open(deadline, patient=False)
+        return connection
 
     async def look_for_master(self, topic: str, deadline: float) -> bool:
-        """Look for no other broker than this one."""
+        """Look for no other broker."""
         del topic, deadline
         return False
 
     async def fetch_route(self, topic: str, deadline: float) -> Route:
-        """Return the part of a route that is this broker's."""
+        """Return the part of a route that is the broker's."""
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         call = await self.ask(code, route_ext(topic), what=f"route of {topic}", deadline=deadline)
         raise_refusal(call)
@@ -83,16 +130,29 @@ class _OwnSession(Session):
         return route
 
     async def cluster(self, deadline: float) -> ClusterInfo:
-        """Return this broker only."""
+        """Return the broker only."""
         del deadline
         return ClusterInfo({self._own.broker_name: self._own})
 
     async def queue(
         self, topic: str, queue_id: int, broker_name: str | None, deadline: float | None = None
     ) -> MessageQueue:
-        """Return a queue of this broker."""
+        """Return a queue of the broker."""
         del broker_name, deadline
         return MessageQueue(topic, self._own.broker_name, queue_id)
+
+
+class _OwnSession(_OneBrokerSession):
+    """A session with the broker in this process."""
+
+    def __init__(self, ask: Ask, broker_name: str) -> None:
+        super().__init__(_OWN_OPTIONS, broker_name)
+        self._own_connection = _OwnConnection(self, ask)
+
+    def connection_to(self, address: Address) -> BrokerConnection:
+        """Return what stands for the connection to this broker."""
+        del address
+        return self._own_connection
 
 
 class _OwnConnection(BrokerConnection):
@@ -103,7 +163,7 @@ class _OwnConnection(BrokerConnection):
             session.runtime,
             session.pump,
             session.home,
-            _OPTIONS,
+            _OWN_OPTIONS,
             lambda _request: None,
             lambda _lost: None,
         )

@@ -6,24 +6,29 @@ from collections import Counter
 from heapq import nlargest
 from typing import Any, Final
 
-import structlog
 from msgspec.structs import asdict
 
 from reput_broker.console.source import ROWS_MAX, Query, Source
-from reput_protocol.commands.group_description import GroupQueue
+from reput_protocol.commands.group_description import GroupQueue, GroupSummary
+from reput_protocol.errors import BrokerError, ErrorCode, GroupNotFound, PermissionDenied
 from reput_protocol.names import is_system_group
 
+_FAULTS_MAX = 100
+"""Groups that are not well, and are named apart from the others."""
 _GROUPS_MAX = 16
 """Groups of one topic whose lag is shown."""
 
 
 async def list_topics(source: Source, query: Query) -> dict[str, Any]:
-    """Return the topics whose names contain `search`: settings, messages kept, and totals for rates."""
+    """Return the topics whose names contain `search`: settings, messages kept, and totals for rates.
+
+    With `system` also retry, dead-letter and system topics.
+    """
     search, wants_system = query.text("search").lower(), query.text("system") == "1"
     topics = [
         topic
         for topic in await source.admin.topic_summaries()
-        if search in topic.topic.lower() and (wants_system or topic.kind != "system")
+        if search in topic.topic.lower() and (wants_system or topic.kind == "normal")
     ]
     rows = [asdict(topic) for topic in topics[:ROWS_MAX]]
     return {"at_ms": source.at_ms, "total": len(topics), "topics": rows}
@@ -60,7 +65,11 @@ async def _groups(source: Source, topic: str) -> list[dict[str, Any]]:
         if len(rows) >= _GROUPS_MAX:
             rows.append({"group": group, "lag": None, "lag_age_millis": None, "members": None})
             continue
-        found = await source.admin.describe_group(group, topic)
+        try:
+            found = await source.admin.describe_group(group, topic)
+        except (PermissionDenied, GroupNotFound):  # who may see the topic need not see all of its groups
+            rows.append({"group": group, "lag": None, "lag_age_millis": None, "members": None})
+            continue
         rows.append(
             {
                 "group": group,
@@ -85,8 +94,17 @@ async def list_groups(source: Source, query: Query) -> dict[str, Any]:
         "at_ms": source.at_ms,
         "total": len(groups),
         "lag": sum(group.lag for group in groups),
-        "groups": [asdict(group) for group in groups[:ROWS_MAX]],
+        "groups": [_members_of(group) for group in groups[:ROWS_MAX]],
+        "faults": [
+            _members_of(group)
+            for group in nlargest(_FAULTS_MAX, groups, key=lambda group: group.health.gravity)
+            if group.health.is_fault
+        ],
     }
+
+
+def _members_of(group: GroupSummary) -> dict[str, Any]:
+    return {**asdict(group), "health": asdict(group.health)}
 
 
 async def show_group(source: Source, query: Query) -> dict[str, Any]:
@@ -97,7 +115,8 @@ async def show_group(source: Source, query: Query) -> dict[str, Any]:
         queues = nlargest(ROWS_MAX, queues, key=lambda queue: queue.lag)
     return {
         "at_ms": source.at_ms,
-        **asdict(found.summary),
+        **_members_of(found.summary),
+        "problems": [asdict(problem) for problem in found.problems],
         "model": found.message_model.value,
         "consume_type": found.consume_type.value,
         "starts_from": found.consume_from_where.value,
@@ -126,8 +145,6 @@ def _queue(queue: GroupQueue) -> dict[str, Any]:
     }
 
 
-log = structlog.get_logger(__name__)
-
 _LISTED_MAX: Final = 100
 
 
@@ -148,15 +165,59 @@ async def list_delayed(source: Source, query: Query) -> dict[str, Any]:
     }
 
 
-async def cancel(source: Source, query: Query) -> dict[str, Any]:
-    """Cancel the delayed messages for `topic` with a unique id or key; it is on disk when this returns."""
-    topic, key = query.needed("topic"), query.needed("key")
-    outcomes = [
-        {"unique_id": message.unique_id, "outcome": message.outcome.value.lower()}
-        for message in await source.admin.cancel_delayed(topic, key)
+async def list_transactions(source: Source, query: Query) -> dict[str, Any]:
+    """Return open transactions, of one `topic` or with one `key` if they are given, from `cursor` on."""
+    found = await source.admin.transaction_page(
+        topic=query.text("topic") or None,
+        key=query.text("key") or None,
+        max_transactions=query.number("count", 50, 1, _LISTED_MAX),
+        cursor=query.number("cursor", 0),
+    )
+    return {
+        "at_ms": source.at_ms,
+        "total": found.open,
+        "transactions": [asdict(transaction) for transaction in found.transactions],
+        "cursor": found.cursor,
+    }
+
+
+async def list_users(source: Source, query: Query) -> dict[str, Any]:
+    """Return the users of access control and the groups of rules; never a secret."""
+    from reput_client.users import rule_text
+
+    del query
+    table = await source.admin.list_users()
+    users = [
+        {
+            "name": user.name,
+            "is_admin": user.is_admin,
+            "is_enabled": user.is_enabled,
+            "groups": list(user.groups),
+            "rules": [rule_text(rule) for rule in user.rules],
+        }
+        for user in sorted(table.users.values(), key=lambda user: user.name)
     ]
-    log.info("console_cancelled", topic=topic, count=len(outcomes))
-    return {"messages": outcomes}
+    groups = [
+        {"name": f"@{name}", "rules": [rule_text(rule) for rule in rules]}
+        for name, rules in sorted(table.groups.items())
+    ]
+    return {"at_ms": source.at_ms, "users": users[:ROWS_MAX], "groups": groups[:ROWS_MAX]}
+
+
+async def list_schedules(source: Source, query: Query) -> dict[str, Any]:
+    """Return the schedules, and again those that do not send as they should; none at a slave, which has only a copy."""
+    del query
+    try:
+        found = await source.admin.list_schedules()
+    except BrokerError as error:
+        if error.error is not ErrorCode.NOT_MASTER:
+            raise
+        found = []
+    rows = [{**asdict(schedule), "definition": asdict(schedule.definition)} for schedule in found]
+    for row in rows:
+        del row["definition"]["body"]  # of up to 64 KiB
+    faults = [row for schedule, row in zip(found, rows, strict=True) if schedule.state.is_fault]
+    return {"at_ms": source.at_ms, "schedules": rows[:ROWS_MAX], "faults": faults[:_FAULTS_MAX]}
 
 
 async def list_clients(source: Source, query: Query) -> dict[str, Any]:
@@ -187,14 +248,6 @@ async def show_store(source: Source, query: Query) -> dict[str, Any]:
 
 
 async def show_cluster(source: Source, query: Query) -> dict[str, Any]:
-    """Return the brokers that the name service knows, and this one's status, with its copies and its election."""
+    """Return the broker's status, with its copies and its election."""
     del query
-    found = await source.admin.cluster_info()
-    clusters = {name: cluster for cluster, names in found.cluster_addr_table.items() for name in names}
-    members = [
-        {"cluster": clusters.get(name, ""), "broker": name, "broker_id": broker_id, "address": address}
-        for name, data in sorted(found.broker_addr_table.items())
-        for broker_id, address in sorted(data.broker_addrs.items())
-    ]
-    status = await source.admin.describe_broker()
-    return {"at_ms": source.at_ms, "members": members[:ROWS_MAX], "status": status}
+    return {"at_ms": source.at_ms, "status": await source.admin.describe_broker()}

@@ -18,12 +18,23 @@ _KEPT_MAX: Final = 64
 
 
 class SharedAnswers:
-    """Computes answers, each once at a time, and keeps them for a moment."""
+    """Computes answers, each once at a time, and keeps them for a moment.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        at_once: how many are computed at the same time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, at_once: int = _AT_ONCE) -> None:
         self._clock = clock
-        self._at_once = trio.CapacityLimiter(_AT_ONCE)
+        self._at_once = trio.CapacityLimiter(at_once)
         self._answers: dict[Hashable, _Answer] = {}
+        self._changes = 0
+
+    def expire(self) -> None:
+        """Reuse no answer that was computed, or begun, before now: something was changed."""
+        self._changes += 1
+        for answer in self._answers.values():
+            answer.until = -1.0
 
     async def get(self, key: Hashable, compute: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the answer of this key, computed now if there is no fresh one. Errors are not kept."""
@@ -36,10 +47,11 @@ class SharedAnswers:
             async with answer.turn:
                 if self._clock() >= answer.until:
                     async with self._at_once:
-                        began_at = self._clock()
+                        began_at, changes = self._clock(), self._changes
                         answer.body = await compute()
                         now = self._clock()
-                    answer.until = now + max(_KEPT_MIN_S, _SHARE * (now - began_at))
+                    if changes == self._changes:
+                        answer.until = now + max(_KEPT_MIN_S, _SHARE * (now - began_at))
                 return answer.body
         finally:
             answer.waiting -= 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from reput_broker.core import Core
 from reput_broker.delay.canceller import Canceller
-from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.deliverer import Deliverer
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.processor import DelayProcessor
@@ -25,7 +25,7 @@ class DelayFeature:
 
     def __init__(self, core: Core, schedule: Schedule) -> None:
         config, store, puts, clock_ms = core.config, core.store, core.puts, core.clock_ms
-        self.delay_hook = DelayHook(config.delay, clock_ms)
+        self.delay_redirects = DelayRedirects(config.delay, clock_ms)
         self._schedule = schedule
         self._clock_ms = clock_ms
         reader = RecordReader(store, core.warm_from)

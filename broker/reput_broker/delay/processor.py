@@ -13,7 +13,7 @@ from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.pending_puts import PendingRequest
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import encode
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.delay import (
@@ -37,7 +37,7 @@ _LOOKED_AT_MAX = 5000
 _AT_ONCE = 128
 
 
-class DelayProcessor:
+class DelayProcessor(Processor):
     """Answers requests about the schedule.
 
     Args:
@@ -61,21 +61,14 @@ class DelayProcessor:
         self._host = core.store.options.host
         self._broker_name = core.config.broker_name
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.LIST_DELAYED_MESSAGES: self.list_delayed,
-            RequestCode.CANCEL_DELAYED_MESSAGE: self.cancel_delayed,
-            RequestCode.RECALL_MESSAGE: self.recall,
-            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
-        }
-
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, _request: Request) -> Response:
         """Answer with how far each level has been delivered."""
         return Response(0, body=encode(self._schedule.offset_members()))
 
     # Listing
 
+    @serves(RequestCode.LIST_DELAYED_MESSAGES)
     def list_delayed(self, request: Request) -> None:
         """Answer with delayed messages, the soonest first; requests behind this one do not wait."""
         header = ListDelayedHeader.from_ext(request.ext)
@@ -119,6 +112,7 @@ class DelayProcessor:
 
     # Cancelling
 
+    @serves(RequestCode.CANCEL_DELAYED_MESSAGE)
     def cancel_delayed(self, request: Request) -> None:
         """Cancel, and answer with the result once it is on disk; requests behind this one do not wait."""
         header = CancelDelayedHeader.from_ext(request.ext)
@@ -138,6 +132,7 @@ class DelayProcessor:
         self._answer_when_flushed(request, response, results)
         return None
 
+    @serves(RequestCode.RECALL_MESSAGE)
     def recall(self, request: Request) -> None:
         """Cancel the message of a recall handle, and answer once that is on disk (RocketMQ: RecallMessageProcessor).
 

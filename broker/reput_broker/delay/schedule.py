@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from reput_broker.config.model import BrokerConfig
 from reput_broker.delay.delayed_record import decode_delayed
 from reput_broker.delay.finished_timers import FinishedTimersFile, encode_finished
 from reput_broker.delay.levels import DelayOffsetFile, Level, LevelCancellations, LevelProgress, Levels
@@ -32,6 +33,9 @@ log = structlog.get_logger(__name__)
 
 _REPLAY_BYTES_MAX = 64 << 20
 _READ_TIME_STEP_MS = 60_000
+_ROLL_WINDOW_S = 2 * 86_400
+"""(RocketMQ: timerRollWindowSlot.)"""
+_ROLL_WINDOW_MIN_S = 60
 
 
 class Progress(NamedTuple):
@@ -326,3 +330,30 @@ def _is_alike(progress: Progress, saved: Progress) -> bool:
         and progress.levels.cancel_offset == saved.levels.cancel_offset
         and progress.log_end - saved.log_end < _REPLAY_BYTES_MAX
     )
+
+
+def open_schedule(
+    config: BrokerConfig,
+    store: MessageStore,
+    topics: Iterable[str],
+    clock_ms: Callable[[], int],
+    *,
+    wheel_slots: int = SLOTS,
+) -> Schedule:
+    """Return the schedule of delayed messages as an earlier run left it. Blocks. Raises as `Schedule.open`."""
+
+    def roll_window_ms() -> int:
+        """How far ahead a message may wait in one place: well within the time that its record is kept."""
+        reserved_s = int(config.store.file_reserved_time) // 2
+        return 1000 * max(_ROLL_WINDOW_MIN_S, min(_ROLL_WINDOW_S, reserved_s))
+
+    schedule = Schedule(
+        store.options.data_dir,
+        store,
+        timer_log_file_size=config.delay.timer_log_file_size,
+        roll_window_ms=roll_window_ms,
+        clock_ms=clock_ms,
+        wheel_slots=wheel_slots,
+    )
+    schedule.open(topics)
+    return schedule

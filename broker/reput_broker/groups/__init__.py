@@ -4,5 +4,5 @@
 has the connected clients, `consumer_groups` and `producer_groups` their groups, `membership` keeps these in step,
 `awaited_members` are those of the last master, `notifications` notifies members of changes. `queue_locks` are the locks
 of ordered consumers; `offset_updates` commits and resets offsets; `progress` and `lag` are for monitoring;
-`cold_quotas` bounds reads of old messages; `reply_push` delivers replies to requesters.
+`cold_quotas` bounds reads of old messages; `requesters` finds the clients that wait for replies.
 """

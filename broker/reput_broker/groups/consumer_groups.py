@@ -7,7 +7,8 @@ asks for is also kept, to detect members that differ; equal requests share one o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from reput_broker.groups.client_table import ClientChannel
@@ -113,6 +114,29 @@ class Conflict(NamedTuple):
     other_wanted: str
 
 
+class RefusedMember(NamedTuple):
+    """A client that may not join because of its subscription: since when it tries, and when it tried last."""
+
+    since_ms: int
+    tried_ms: int
+    client_id: str
+    conflict: Conflict
+
+
+class Disagreement(NamedTuple):
+    """Two clients of a group that ask for different things, in words, and since when."""
+
+    since_ms: int
+    client_id: str
+    wanted: str
+    other_client_id: str
+    other_wanted: str
+
+
+_REFUSED_MS: Final = 90_000
+"""A client that was refused tries again with its next heartbeat, which RocketMQ's clients send every 30 s."""
+
+
 class Joined(NamedTuple):
     """What a heartbeat changed in one group."""
 
@@ -126,22 +150,29 @@ class ConsumerGroup:
     """One online group.
 
     Its consume type, message model and start position are those of the last heartbeat of any
-    member.
+    member. `since_ms` is when its first member joined, `conflict_since_ms` when its members began to ask for different
+    things, 0 while they do not.
     """
 
     __slots__ = (
         "_requests",
+        "conflict_since_ms",
         "consume_from_where",
         "consume_type",
         "members",
         "message_model",
         "name",
+        "refused",
+        "since_ms",
         "subscriptions",
         "table_bytes",
     )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, since_ms: int = 0) -> None:
         self.name = name
+        self.since_ms = since_ms
+        self.conflict_since_ms = 0
+        self.refused: RefusedMember | None = None
         self.consume_type = ConsumeType.CONSUME_PASSIVELY
         self.message_model = MessageModel.CLUSTERING
         self.consume_from_where = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
@@ -159,6 +190,35 @@ class ConsumerGroup:
     def has_conflict(self) -> bool:
         """Whether members ask for different things."""
         return len(self._requests) > 1
+
+    def disagreement(self, now_ms: int) -> Disagreement | None:
+        """Return two clients that ask for different things: members, or a member and a client that was refused."""
+        if self.has_conflict:
+            (one, member), (other, other_member) = [
+                (request.wanted, next(iter(request.members))) for request in [*self._requests.values()][:2]
+            ]
+            wanted, other_wanted = one.difference(other)
+            return Disagreement(
+                self.conflict_since_ms, member.client_id, wanted, other_member.client_id, other_wanted
+            )
+        refused = self.refused
+        if refused is None or now_ms - refused.tried_ms > _REFUSED_MS:
+            return None
+        conflict = refused.conflict
+        return Disagreement(
+            refused.since_ms,
+            refused.client_id,
+            conflict.wanted,
+            conflict.other.client_id,
+            conflict.other_wanted,
+        )
+
+    def note_refused(self, channel: ClientChannel, conflict: Conflict, now_ms: int) -> None:
+        """Record that a client may not join because of its subscription."""
+        before = self.refused
+        is_new = before is None or now_ms - before.tried_ms > _REFUSED_MS
+        since_ms = now_ms if before is None or is_new else before.since_ms
+        self.refused = RefusedMember(since_ms, now_ms, channel.client_id, conflict)
 
     def client_ids(self) -> list[str]:
         """Return the members' ids, without duplicates."""
@@ -236,11 +296,22 @@ def _filter(subscription: SubscriptionData) -> tuple[str, str]:
     return subscription.expression_type, subscription.sub_string
 
 
-class ConsumerGroups:
-    """The online groups."""
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
-    def __init__(self) -> None:
+
+class ConsumerGroups:
+    """The online groups.
+
+    Args:
+        clock_ms: the time of day.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int] = _clock_ms) -> None:
+        self._clock_ms = clock_ms
         self._groups: dict[str, ConsumerGroup] = {}
+        self.offline_since_ms: dict[str, int] = {}
+        """When the last member of a group left that has none now, in ms since 1970."""
         self.held_bytes = 0
         """Approximate size of all members and subscription tables."""
         self.changes = 0
@@ -294,14 +365,17 @@ class ConsumerGroups:
             self.unregister(data.group_name, earlier)
         group = self._groups.get(data.group_name)
         conflict = None if group is None else group.conflict_of(wanted, channel)
-        if conflict is not None and refuse_conflicts:
+        if group is not None and conflict is not None and refuse_conflicts:
             self.unregister(data.group_name, channel)
+            group.note_refused(channel, conflict, self._clock_ms())
             return Joined(False, False, False, conflict)
         if group is None:
-            group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
+            group = self._groups[data.group_name] = ConsumerGroup(data.group_name, self._clock_ms())
+            self.offline_since_ms.pop(data.group_name, None)
         is_new = channel not in group.members
         self.changes += is_new or data.message_model is not group.message_model
         group.record_request(channel, wanted, now)
+        self._note_conflict(group)
         size = size_of(data)
         self.held_bytes += size - channel.consumer_groups.get(group.name, 0)
         channel.consumer_groups[group.name] = size
@@ -325,10 +399,22 @@ class ConsumerGroups:
             return False
         self.changes += 1
         self.held_bytes -= channel.consumer_groups.pop(group)
+        self._note_conflict(found)
         if not found.members:
             self.held_bytes -= found.table_bytes
             del self._groups[group]
+            self.offline_since_ms[group] = self._clock_ms()
         return True
+
+    def _note_conflict(self, group: ConsumerGroup) -> None:
+        if not group.has_conflict:
+            group.conflict_since_ms = 0
+        elif not group.conflict_since_ms:
+            group.conflict_since_ms = self._clock_ms()
+
+    def forget_group(self, group: str) -> None:
+        """Forget when a deleted group had its last member."""
+        self.offline_since_ms.pop(group, None)
 
     def expired(self, heard_before: float) -> list[tuple[str, ClientChannel]]:
         """Return the members, with their groups, whose last heartbeat for the group is too old."""

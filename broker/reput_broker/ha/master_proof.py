@@ -19,26 +19,12 @@ from reput_broker.access.model import Account
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Handled, Handler, Request, Response, Result
-from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.codes import ResponseCode
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.wire.header import Value, value_text
 
 log = structlog.get_logger(__name__)
 
-PROVEN: Final = frozenset(
-    {
-        RequestCode.QUERY_REPLICA_STATE,
-        RequestCode.GET_ALL_CONSUMER_OFFSET,
-        RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_ALL_DELAY_OFFSET,
-        RequestCode.GET_TIMER_CHECK_POINT,
-        RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
-        RequestCode.GET_SINK_BATCHES,
-        RequestCode.GET_GROUP_MEMBERS,
-        RequestCode.GET_BROKER_RUNTIME_INFO,
-    }
-)
-"""The requests whose answers a slave acts on, but AWAIT_TABLE_CHANGES, which is answered later."""
 _NONCE: Final = "replicaNonce"
 _PROOF: Final = "masterProof"
 _LENGTH: Final = struct.Struct(">I")
@@ -83,6 +69,8 @@ def _asks_for_proof(request: Request) -> bool:
 def proving(handlers: Mapping[int, Handler], group: tuple[str, str]) -> dict[int, Handler]:
     """Return the handlers of a master; those whose answers slaves act on prove it if the request asks for that.
 
+    AWAIT_TABLE_CHANGES, which is answered later, proves it itself.
+
     Args:
         group: the name of the cluster, and that of its brokers.
     """
@@ -100,7 +88,10 @@ def proving(handlers: Mapping[int, Handler], group: tuple[str, str]) -> dict[int
 
         return handle
 
-    return {code: wrapped(handler) if code in PROVEN else handler for code, handler in handlers.items()}
+    return {
+        code: wrapped(handler) if REQUESTS[code].proves_master else handler
+        for code, handler in handlers.items()
+    }
 
 
 class MasterNotProven(RemoteUnreachable):

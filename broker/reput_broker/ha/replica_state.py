@@ -1,5 +1,6 @@
 """QUERY_REPLICA_STATE: what a slave compares its log with before it copies the master's, and a member its own before it
-campaigns; the state of replication (907), and an offset in a slave's checkpoint (908) (RocketMQ: AdminBrokerProcessor).
+campaigns; the state of replication (907), and an offset in a slave's checkpoint (908) (RocketMQ: AdminBrokerProcessor);
+PROMOTE_BROKER: a planned change of the master.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from zlib import crc32
 from reput_broker.core import Core
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.election.elector import Elector
+from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
+from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.request import Handler, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.ha import HARuntimeInfo, ResetMasterFlushOffsetHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
+from reput_protocol.errors import ErrorCode
 
 
-class ReplicaStateProcessor:
+class ReplicaStateProcessor(Processor):
     """Describes the log of this broker to slaves and members. A slave answers too, that it is not the master.
 
     Args:
@@ -49,10 +54,7 @@ class ReplicaStateProcessor:
         self._admission = admission
         self._on_member = on_member
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.QUERY_REPLICA_STATE: self.query}
-
+    @serves(RequestCode.QUERY_REPLICA_STATE)
     def query(self, request: Request) -> Response:
         """Answer with the history of the log, and the checksum of the record at the named offset."""
         header = QueryReplicaStateHeader.from_ext(request.ext)
@@ -87,7 +89,7 @@ class ReplicaStateProcessor:
         return Response(0, ReplicaAdmission(number).to_ext(request.header_type), state.to_json())
 
 
-class HAStatusProcessor:
+class HAStatusProcessor(Processor):
     """Answers with the state.
 
     Args:
@@ -103,20 +105,54 @@ class HAStatusProcessor:
         self._state = state
         self._set_master_flushed = set_master_flushed
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.GET_BROKER_HA_STATUS: self.status,
-            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
-        }
-
+    @serves(RequestCode.GET_BROKER_HA_STATUS)
     def status(self, _request: Request) -> Response:
         """Answer with the slaves of a master, or with how far a slave is."""
         return Response(0, body=self._state().to_json())
 
+    @serves(RequestCode.RESET_MASTER_FLUSH_OFFSET)
     def reset_master_flush_offset(self, request: Request) -> Response:
         """Set `masterFlushedOffset` of a slave's checkpoint; a master does nothing."""
         offset = ResetMasterFlushOffsetHeader.from_ext(request.ext).master_flush_offset
         if self._set_master_flushed is not None and offset is not None:
             self._set_master_flushed(offset)
         return Response()
+
+
+class PromotionProcessor(Processor):
+    """Hands over to another member, if an engine elects."""
+
+    def __init__(self, core: Core) -> None:
+        self._elector = core.tenures if isinstance(core.tenures, Elector) else None
+        self._store = core.store
+
+    @serves(RequestCode.PROMOTE_BROKER)
+    async def promote(self, request: Request) -> Response:
+        """Make the named member the master; see `Elector.hand_over`."""
+        header = PromoteBrokerHeader.from_ext(request.ext)
+        if self._elector is None:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                "no engine elects the master of this broker; set [election], or change ha.role of the brokers",
+            )
+        try:
+            made = await self._elector.hand_over(
+                header.broker_id, self._store.max_physical_offset, force=header.force
+            )
+        except HandOverRefused as refused:
+            if refused.master:
+                raise Refusal(
+                    ErrorCode.NOT_MASTER, f"{refused}; ask {refused.master}", ext={"master": refused.master}
+                ) from None
+            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{refused}; nothing has changed") from None
+        except LeaseLost as error:
+            text = (
+                f"{error.reason}; this broker is no longer the master, and member {header.broker_id} was not named as "
+                "its successor"
+            )
+            raise Refusal(ErrorCode.NOT_MASTER, f"{text}; ask again at the next master") from None
+        except EngineUnavailable as error:
+            text = f"{error.reason}; whether the member takes over is not known, so look at the status of the brokers"
+            raise Refusal(ErrorCode.TIMEOUT, text) from None
+        promotion = Promotion(broker_id=made.member, end_offset=made.end, kept_offset=made.kept)
+        return Response(0, {}, promotion.to_json())

@@ -2,7 +2,8 @@
 AdminBrokerProcessor).
 
 Of a slave: `SlaveRefusals`. Of an elected master: `fenced`, and `once_confirmed` after it has taken over. Of any master
-that first completes what an earlier run began: `NOT_WHILE_COMPLETING`.
+that first completes what an earlier run began: `NOT_WHILE_COMPLETING`. Requests of operators are served outside of all
+these: `in_every_role`.
 
 RocketMQ's clients get the codes that Apache's slaves answer. Reput's client gets NOT_MASTER and the address of the
 master, as far as the slave knows it; nothing was stored or changed.
@@ -22,7 +23,7 @@ from reput_broker.put.appender import not_master
 from reput_broker.put.fence import Fence
 from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_protocol.codes import ResponseCode
-from reput_protocol.commands.request import Content, Slave
+from reput_protocol.commands.request import Content, Kind
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ErrorCode
 
@@ -64,11 +65,11 @@ class SlaveRefusals:
         """Return the handlers of a slave by request code: those of `served`, as far as they are not refused."""
         handlers = dict(served)
         for code, row in REQUESTS.items():
-            if row.slave in (Slave.REFUSES, Slave.KNOWS_NOT):
+            if row.kind in (Kind.CHANGES, Kind.MASTER_ONLY):
                 handlers[code] = partial(self._refuse, row.refusal)
-            elif row.slave is Slave.READS:
+            elif row.kind is Kind.READS:
                 handlers[code] = partial(self._read, served[code])
-            elif row.slave is Slave.KNOWS_OFFSETS:
+            elif row.kind is Kind.OFFSETS:
                 handlers[code] = partial(self._query_offset, served[code])
         return handlers
 
@@ -98,6 +99,23 @@ class SlaveRefusals:
         )
 
 
+def in_every_role(handlers: Mapping[int, Handler]) -> Mapping[int, Handler]:
+    """Return handlers that each role serves alike.
+
+    Raises:
+        ValueError: the row of a request asks for another treatment by a slave, a former or a new master, or for an
+            answer that waits for slaves.
+    """
+    for code in handlers:
+        row = REQUESTS[code]
+        if row.kind is not Kind.ANY or row.newest_only or row.changes_tables or row.pops:
+            raise ValueError(
+                f"the row of request {code} has kind, newest_only, changes_tables or pops, which have no effect on "
+                "the requests of operators; enter its handler in MasterParts or CommonParts"
+            )
+    return handlers
+
+
 def refusal_while_completing(begun: str) -> Refusal:
     """Return the refusal of a master that completes `begun`."""
     return Refusal(
@@ -125,7 +143,7 @@ def once_confirmed(served: Mapping[int, Handler], is_confirmed: Callable[[], boo
             )
         return handler(request)
 
-    reads = [code for code in served if REQUESTS[code].slave is Slave.READS or REQUESTS[code].pops]
+    reads = [code for code in served if REQUESTS[code].kind is Kind.READS or REQUESTS[code].pops]
     return {**served, **{code: partial(read, served[code]) for code in reads}}
 
 

@@ -204,6 +204,11 @@ class SlaveSynchronize:
                 partial(_write, ConfigFile(config / "messageRequestMode.json")),
             ),
             _Table(
+                "schedules",
+                RequestCode.GET_ALL_SCHEDULES,
+                partial(_write, ConfigFile(config / "schedules.json")),
+            ),
+            _Table(
                 "sinkBatches",
                 RequestCode.GET_SINK_BATCHES,
                 partial(_write, ConfigFile(config / "sinkBatches.json")),
@@ -484,11 +489,16 @@ class SlaveSynchronize:
         deleted.update(dict.fromkeys(topics.adopt(members), held.log_end or 0))
         self._topics_version = topics.version
         # Before the save, and again after a failure: a saved table does not name them any more.
-        for topic, log_end in list(deleted.items()):
-            if topics.get(topic) is None and not self._has_records_from(topic, log_end):
-                self._store.delete_topic(topic)
+        gone = [
+            topic
+            for topic, log_end in deleted.items()
+            if topics.get(topic) is None and not self._has_records_from(topic, log_end)
+        ]
+        if gone:
+            self._store.delete_topics(gone)
+            for topic in gone:
                 self._forget_topic(topic)
-            del deleted[topic]
+        deleted.clear()
         await self._tables.topic_saver.save()
 
     def _has_records_from(self, topic: str, physical_offset: int) -> bool:

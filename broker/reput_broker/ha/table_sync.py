@@ -1,4 +1,4 @@
-"""What a slave takes over from its master: 21, 43, 45, 60, 61, 201, 402, 700060, 700062.
+"""What a slave takes over from its master: 21, 43, 45, 60, 61, 201, 402, 700060, 700062, 700063.
 
 (RocketMQ: AdminBrokerProcessor.)
 
@@ -111,6 +111,7 @@ class TableSyncProcessor:
         self._revive_topic = revive_topic
         self._offsets_version, self._until = "", 0
         self._request_modes = tables.request_modes
+        self._schedules = tables.schedules
         self._schedule = schedule
         self._membership = membership
         self._clock_ms = clock_ms
@@ -128,6 +129,7 @@ class TableSyncProcessor:
         versions[RequestCode.GET_ALL_CONSUMER_OFFSET] = lambda: self._offsets.changes_version
         versions[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = self._modes_version
         versions[RequestCode.GET_GROUP_MEMBERS] = self._members_version
+        versions[RequestCode.GET_ALL_SCHEDULES] = self._schedules_version
         self._announced = [versions[code] for code in ANNOUNCED_TABLES]
 
     def handlers(self) -> dict[int, Handler]:
@@ -146,6 +148,7 @@ class TableSyncProcessor:
                 self.request_modes,
             ),
             RequestCode.GET_GROUP_MEMBERS: partial(self._answer, self._members_version, self.group_members),
+            RequestCode.GET_ALL_SCHEDULES: partial(self._answer, self._schedules_version, self.schedules),
             RequestCode.GET_TIMER_CHECK_POINT: partial(
                 self._answer,
                 self._timer_version,
@@ -173,6 +176,9 @@ class TableSyncProcessor:
 
     def _modes_version(self) -> str:
         return f"{self._run}-{self._request_modes.changes}"
+
+    def _schedules_version(self) -> str:
+        return f"{self._run}-{self._schedules.changes}"
 
     def _members_version(self) -> str:
         return f"{self._run}-{self._membership.consumers.changes}"
@@ -218,6 +224,10 @@ class TableSyncProcessor:
     def request_modes(self, _request: Request) -> Response:
         """Answer with how groups consume topics, if that was set."""
         return Response(0, body=encode_json(self._request_modes.members()))
+
+    def schedules(self, _request: Request) -> Response:
+        """Answer with the schedules, as they are in their file."""
+        return Response(0, body=encode_json(self._schedules.members()))
 
     def timer_checkpoint(self, request: Request) -> Response:
         """Answer with the first 56 bytes of `config/timercheck`, as of now, and what Reput's slaves need in addition.

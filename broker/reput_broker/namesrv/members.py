@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from reput_broker.config.value_types import checked_address
-from reput_protocol.commands.replica import GroupMember
+from reput_protocol.commands.replica import MemberBroker
 
 FORGOTTEN_AFTER_S: Final = 24 * 3600.0
 """A member that was not there for so long is not listed any more: it was taken out of the group."""
@@ -68,7 +68,7 @@ class GroupMembers:
         if len(of_host) > _OF_A_HOST_MAX:
             del self._seen[self._longest_away(of_host)]
 
-    def learned(self, members: Iterable[GroupMember]) -> None:
+    def learned(self, members: Iterable[MemberBroker]) -> None:
         """Note what the master knows of the others, and of itself."""
         now = self._clock()
         for member in members:
@@ -99,12 +99,12 @@ class GroupMembers:
             del self._seen[away]
         self._seen[slave_id] = seen
 
-    def others(self) -> list[GroupMember]:
+    def others(self) -> list[MemberBroker]:
         """Return the other members by id; those that were away for a day are left out."""
         now = self._clock()
         self._seen = {key: seen for key, seen in self._seen.items() if now - seen.at < FORGOTTEN_AFTER_S}
         return [
-            GroupMember(key, seen.address, max(0.0, now - seen.at))
+            MemberBroker(key, seen.address, max(0.0, now - seen.at))
             for key, seen in sorted(self._seen.items())
         ]
 
@@ -113,7 +113,7 @@ class GroupMembers:
         others = ",".join(member.address for member in self.others())
         return {"members": others} if others else {}
 
-    def all(self) -> list[GroupMember]:
+    def all(self) -> list[MemberBroker]:
         """Return the other members, and this one."""
-        own = [GroupMember(self.own_id, self.own_address)] if self.own_id and self.own_address else []
+        own = [MemberBroker(self.own_id, self.own_address)] if self.own_id and self.own_address else []
         return [*own, *self.others()]

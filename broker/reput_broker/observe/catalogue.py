@@ -43,6 +43,7 @@ from reput_broker.observe.counters import (
     REPLY_RESULTS,
     REQUEST_SECONDS,
     ROLES,
+    TIME_MISSED_REASONS,
     TRANSACTION_RESULTS,
     Histogram,
     ProxyCounters,
@@ -70,6 +71,9 @@ from reput_broker.observe.span_exporter import SPAN_RESULTS
 from reput_broker.store.retention import DiskLevel
 from reput_protocol import kernel
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.group_description import HealthState
+from reput_protocol.commands.schedule import ScheduleState
+from reput_protocol.names import is_own_group
 
 if TYPE_CHECKING:
     from reput_broker.store.message_store import MessageStore
@@ -129,6 +133,21 @@ def _members(scrape: Scrape) -> Rows:
     for name in scrape.groups:
         group = None if sources is None else sources.online.get(name)
         yield (name,), 0 if group is None else len(group.client_ids())
+
+
+def _states(scrape: Scrape) -> Rows:
+    sources = scrape.sources.groups
+    if sources is None or (states := sources.states()) is None:
+        return
+    for group in scrape.groups:
+        if not is_own_group(group):
+            yield (group, states.get(group, HealthState.OK)), 1
+
+
+def _schedule_states(scrape: Scrape) -> Rows:
+    schedules = scrape.sources.schedules
+    states = () if schedules is None else scrape.budget.fit(list(schedules.states()), 1)
+    return ((of, 1) for of in states)
 
 
 def _acks(scrape: Scrape) -> Rows:
@@ -288,6 +307,13 @@ _traffic.counter(
     topic=ANY,
     group=ANY,
 )
+_traffic.counter(
+    "reput_messages_expired_total",
+    "Messages that were not delivered to consumers because they had expired; again for each look at them.",
+    lambda s: ((names, out.expired) for names, out in s.consumed),
+    topic=ANY,
+    group=ANY,
+)
 _traffic.histogram(
     "reput_produce_duration_seconds",
     "From a put's frame read to its answer queued.",
@@ -337,6 +363,13 @@ _name_servers.counter(
 
 _consumers = Section("Consumers")
 _consumers.gauge("reput_consumer_members", "Members online.", _members, group=ANY)
+_consumers.gauge(
+    "reput_consumer_group_state",
+    "1 for the state of the group, which is computed with the ages of lag; the other states have no series.",
+    _states,
+    group=ANY,
+    state=tuple(state for state in HealthState if state is not HealthState.UNKNOWN),
+)
 _consumers.counter(
     "reput_acks_total",
     "ack: messages committed; nack: messages sent back; expired: messages delivered again, because they were not "
@@ -479,6 +512,39 @@ _delays.counter(
     ),
     topic=ANY,
     result=CHECK_RESULTS,
+)
+
+_schedules = Section("Schedules")
+_schedules.gauge(
+    "reput_schedule_state",
+    "1 for the state of the schedule; the other states have no series.",
+    _schedule_states,
+    schedule=ANY,
+    state=tuple(state for state in ScheduleState if state is not ScheduleState.UNKNOWN),
+)
+_schedules.counter(
+    "reput_schedule_messages_sent_total",
+    "Messages that schedules have sent for their times.",
+    lambda s: (((topic,), s.schedules.sent[topic]) for topic in s.schedule_topics),
+    topic=ANY,
+)
+_schedules.counter(
+    "reput_schedule_times_missed_total",
+    "Times of schedules for which no message is sent: no broker could send in time (late), their topic does not exist "
+    "(no_topic), or the topic or the store takes no such message (refused).",
+    lambda s: s.schedules.missed,
+    reason=TIME_MISSED_REASONS,
+)
+_schedules.gauge(
+    "reput_schedules_due_seconds",
+    "How late the most overdue message of a schedule is, 0 if none is due.",
+    lambda s: 0.0 if s.sources.schedules is None else s.sources.schedules.late_s(),
+)
+_schedules.histogram(
+    "reput_schedule_error_seconds",
+    "From the time of a schedule to when its message was put.",
+    DELAY_ERROR_SECONDS,
+    lambda s: s.schedules.late_seconds,
 )
 
 _replication = Section("Replication")
@@ -848,6 +914,7 @@ METRICS: dict[str, MetricSpec] = by_name(
         _name_servers,
         _consumers,
         _delays,
+        _schedules,
         _replication,
         _store,
         _histograms,

@@ -35,6 +35,7 @@ REJECT_REASONS = (
 )
 CLOSE_REASONS = (
     "peer", "idle", "malformed", "slow_reader", "slow_sender", "memory", "auth", "limit", "tls", "shutdown", "error",
+    "operator",
 )  # fmt: skip
 LISTENERS = ("main", "name", "fast")
 HANDSHAKES = ("ok", "failed", "plain")
@@ -176,13 +177,15 @@ class TopicTraffic:
 class GroupTraffic:
     """Messages of one topic delivered to one consumer group."""
 
-    __slots__ = ("bytes_out", "messages_out", "pulls")
+    __slots__ = ("bytes_out", "expired", "messages_out", "pulls")
 
     def __init__(self) -> None:
         self.messages_out = 0
         self.bytes_out = 0
         self.pulls = 0
         """Requests that fetched them."""
+        self.expired = 0
+        """Messages that were not delivered because they had expired."""
 
     def count_out(self, messages: int, size_b: int) -> None:
         """Count delivered messages; `size_b` is the size of their records together."""
@@ -437,6 +440,9 @@ UNKNOWN_TOPIC = "unknown"
 DROP_REASONS = ("no_topic", "lost", "unreadable", "refused")
 """Its topic was deleted; its record has left the log or is damaged; it names no destination; the store refuses it."""
 
+TIME_MISSED_REASONS = ("late", "no_topic", "refused")
+"""No broker could send in time; the topic does not exist; the topic or the store takes no such message."""
+
 _DROPPED_MAX: Final = 65_536
 
 
@@ -475,3 +481,15 @@ class DelayStats:
     def topics(self) -> list[str]:
         """Return the topics with numbers."""
         return sorted({*(t for t, n in self.waiting.items() if n), *self.delivered, *self.cancelled})
+
+
+class ScheduleStats:
+    """Numbers of what schedules have sent. One owner: the event loop."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[str] = Counter()
+        """Messages, by topic."""
+        self.missed: dict[str, int] = dict.fromkeys(TIME_MISSED_REASONS, 0)
+        """Times for which no message is sent, by reason."""
+        self.late_seconds = Histogram(DELAY_ERROR_SECONDS)
+        """From the time of a message to when it was put."""

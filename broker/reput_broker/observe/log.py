@@ -13,13 +13,14 @@ cost log lines only. Lines that were not written are counted, and reported with 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import select
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from io import StringIO
@@ -101,6 +102,12 @@ def configure_logging(
 def set_level(level: Literal["debug", "info", "warning", "error"]) -> None:
     """Change the least level that is written."""
     structlog.configure(wrapper_class=_bound_logger(level))
+
+
+def write_event(logger: str, level: str, event: str, facts: Mapping[str, object]) -> None:
+    """Write an event that another process has reported; a level that is not known counts as a warning."""
+    number = logging.getLevelNamesMapping().get(level.upper(), logging.WARNING)
+    structlog.get_logger(logger).log(number, event, **facts)
 
 
 def write_line(line: str) -> None:

@@ -6,7 +6,7 @@ Nothing here runs between scrapes. Series of topics, groups and queues are count
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import metadata
@@ -27,6 +27,7 @@ from reput_broker.observe.counters import (
     GroupTraffic,
     Histogram,
     ProxyCounters,
+    ScheduleStats,
     TopicTraffic,
     topic_kind,
 )
@@ -68,6 +69,8 @@ class GroupSources:
     producers: ProducerGroups
     progress: GroupProgress
     lag: LagFigures
+    states: Callable[[], Mapping[str, str] | None]
+    """Returns the states of groups when they were decided last; None at a slave, which decides none."""
 
 
 @dataclass(slots=True)
@@ -79,6 +82,17 @@ class DelaySources:
     """Returns how late the most overdue message is, in seconds."""
     timers_behind: Callable[[], int]
     """Returns how many messages with a deliver time are not in the timer wheel yet."""
+
+
+@dataclass(slots=True)
+class ScheduleSources:
+    """Where the numbers of schedules come from."""
+
+    stats: ScheduleStats
+    states: Callable[[], Iterable[tuple[str, str]]]
+    """Returns the name and the state of each schedule."""
+    late_s: Callable[[], float]
+    """Returns how late the most overdue message is, in seconds."""
 
 
 @dataclass(slots=True)
@@ -142,6 +156,7 @@ class MetricsSources:
     open_transactions: Callable[[], Mapping[str, int]] | None = None
     """Returns how many transactions are open, by topic."""
     delays: DelaySources | None = None
+    schedules: ScheduleSources | None = None
     pop: PopSources | None = None
     replication: Callable[[], ReplicationFigures] | None = None
     spans: SpanExporter | None = None
@@ -160,7 +175,7 @@ class MetricsSources:
     def forget_tenure(self) -> None:
         """Forget what is being closed."""
         self.topics = self.offsets = self.store = self.groups = None
-        self.open_transactions = self.delays = self.pop = self.replication = None
+        self.open_transactions = self.delays = self.schedules = self.pop = self.replication = None
         self.held_pulls_bytes = lambda: 0
 
 
@@ -179,7 +194,7 @@ class Budget:
         return items[:fitting]
 
 
-class QueueBounds(dict[tuple[str, int], tuple[int, int]]):
+class BoundsByQueue(dict[tuple[str, int], tuple[int, int]]):
     """First and next offset by topic and queue, each looked up once in a scrape; a closed store has (0, 0)."""
 
     def __init__(self, store: Callable[[], MessageStore | None]) -> None:
@@ -207,7 +222,7 @@ class Scrape:
         self.common = common or {}
         self.counters = sources.counters
         self.budget = Budget(sources.config.metrics.max_series)
-        self.bounds = QueueBounds(lambda: sources.store)
+        self.bounds = BoundsByQueue(lambda: sources.store)
         self._computed: dict[object, Any] = {}
 
     def once(self, compute: Callable[[Scrape], _T]) -> _T:
@@ -235,7 +250,7 @@ class Scrape:
     @cached_property
     def consumed(self) -> Sequence[tuple[tuple[str, str], GroupTraffic]]:
         """What groups took, by topic and group."""
-        return self.budget.fit(list(self.counters.groups.items()), 2)
+        return self.budget.fit(list(self.counters.groups.items()), 3)
 
     @cached_property
     def groups(self) -> Sequence[str]:
@@ -245,7 +260,7 @@ class Scrape:
             return ()
         known = (*sources.settings.all(), *offsets.groups(), *(group.name for group in sources.online))
         names = dict.fromkeys(name for name in known if not is_system_group(name))
-        return self.budget.fit(list(names), 2 + len(REBALANCE_REASONS) + len(ACK_RESULTS))
+        return self.budget.fit(list(names), 3 + len(REBALANCE_REASONS) + len(ACK_RESULTS))
 
     @cached_property
     def group_topics(self) -> GroupTopics:
@@ -297,6 +312,20 @@ class Scrape:
             if waiting[topic] > 0 or table is None or table.get(topic) is not None
         ]
         return self.budget.fit(known, 3)
+
+    @property
+    def schedules(self) -> ScheduleStats:
+        """The numbers of schedules."""
+        return ScheduleStats() if self.sources.schedules is None else self.sources.schedules.stats
+
+    @cached_property
+    def schedule_topics(self) -> Sequence[str]:
+        """The topics that schedules have sent to, unless they are deleted."""
+        table = self.sources.topics
+        known = [
+            topic for topic in sorted(self.schedules.sent) if table is None or table.get(topic) is not None
+        ]
+        return self.budget.fit(known, 1)
 
     @cached_property
     def replication(self) -> ReplicationFigures | None:

@@ -226,6 +226,13 @@ class Statistics:
         """Return the messages a second of a topic that a group received in the last minute."""
         return _item(self._minute, (topic, group), 0).tps
 
+    def get_tps_by_topic(self) -> dict[str, float]:
+        """Return the messages a second of each topic that all groups received in the last minute."""
+        rates: dict[str, float] = {}
+        for topic, group in list(self._counters.groups):
+            rates[topic] = rates.get(topic, 0.0) + self.group_get_tps(topic, group)
+        return rates
+
     # -- of the broker ---------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, object]:

@@ -8,7 +8,9 @@ does. It counts if it arrives before the check point's time is over; a later one
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from reput_broker.core import Core
 from reput_broker.groups.group_access import check_not_brokers
@@ -16,7 +18,7 @@ from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPo
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
-from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
+from reput_broker.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
@@ -36,54 +38,103 @@ _ILLEGAL = int(ResponseCode.MESSAGE_ILLEGAL)
 _NO_MESSAGE = int(ResponseCode.NO_MESSAGE)
 
 
-class AckProcessor:
+_LATE_MS: Final = 30_000
+"""How long after a check point's time its handle may still come, in a request that was held up."""
+
+
+class InHand(NamedTuple):
+    """One message by the check point that it is in."""
+
+    key: CheckPointKey
+    offset: int
+    deliver_ms: int
+    """When it becomes visible, unless it is acknowledged."""
+
+
+class ChangedTimes:
+    """Which check points have replaced others, since a message's invisible time was changed. One owner.
+
+    A client whose connection was lost does not know whether its change was made, and repeats it with the old handle, or
+    acknowledges with that. Either is then about the check point that counts: otherwise the message would have two, and
+    be redelivered by the one that its consumer does not know. This is in memory: when the broker is restarted in
+    between, such a message may come twice.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._later: dict[tuple[CheckPointKey, int], InHand] = {}
+        self._ends: list[tuple[int, CheckPointKey, int]] = []
+
+    def latest(self, one: InHand) -> InHand:
+        """Return what has replaced a check point, or the same if nothing has."""
+        while later := self._later.get((one.key, one.offset)):
+            one = later
+        return one
+
+    def replaced(self, before: InHand, after: InHand) -> None:
+        """Note that a check point is replaced."""
+        self._later[before.key, before.offset] = after
+        now_ms = self._clock_ms()
+        heapq.heappush(self._ends, (max(now_ms, before.deliver_ms) + _LATE_MS, before.key, before.offset))
+        while self._ends[0][0] <= now_ms:
+            _, key, offset = heapq.heappop(self._ends)
+            self._later.pop((key, offset), None)
+
+
+class AckProcessor(Processor):
     """Stores acknowledgements."""
 
     def __init__(self, core: Core, state: PopState) -> None:
         self._core = core
         self._state = state
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.ACK_MESSAGE: self.ack,
-            RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
-        }
+        self._changed = ChangedTimes(core.clock_ms)
 
     # -- acknowledging -------------------------------------------------------------------------------------
 
+    @serves(RequestCode.ACK_MESSAGE)
     def ack(self, request: Request) -> Result:
         """Acknowledge one message."""
         header = AckMessageHeader.from_ext(request.ext)
         handle = self._handle(header.extra_info)
         place = PoppedQueue(header.consumer_group, header.topic, header.queue_id)
-        self._check(place, header.offset, can_be_end=True)
+        self._check(request, place, header.offset, can_be_end=True)
         if handle.is_ordered:
+            self._check_ordered(place, header.offset, handle.pop_time)
             self._ack_ordered(place, header.offset, handle.pop_time)
             return Response()
-        key = _key(place, handle)
-        record = self._state.revive_log.ack(
-            Ack(key, (header.offset,)), handle.pop_time + handle.invisible_time, handle.revive_queue_id
-        )
-        return self._put(request, [record], Response(), [(key, 1)])
+        one = self._changed.latest(_in_hand(place, handle, header.offset))
+        record = self._ack_record(one, handle.revive_queue_id)
+        return self._put(request, [record], Response(), [(one.key, 1)])
 
+    @serves(RequestCode.BATCH_ACK_MESSAGE)
     def ack_batch(self, request: Request) -> Result:
-        """Acknowledge messages of several check points; those outside of their queues are left out."""
+        """Acknowledge messages of several check points; those outside of their queues are left out.
+
+        All are checked first, so a refusal has acknowledged none.
+        """
         body = request.content(BatchAckBody)
         if not body.acks:
             return Response(_NO_MESSAGE, remark="the request names no message")
         records: list[Record] = []
         counts: list[tuple[CheckPointKey, int]] = []
+        ordered: list[tuple[PoppedQueue, int, int]] = []
         for one in body.acks:
-            self._ack_some(one, body.broker_name, records, counts)
+            self._ack_some(one, body.broker_name, records, counts, ordered)
+        for place, offset, pop_time in ordered:
+            self._ack_ordered(place, offset, pop_time)
         if not records:
             return Response()
         return self._put(request, records, Response(), counts)
 
     def _ack_some(
-        self, one: BatchAck, broker_name: str, records: list[Record], counts: list[tuple[CheckPointKey, int]]
+        self,
+        one: BatchAck,
+        broker_name: str,
+        records: list[Record],
+        counts: list[tuple[CheckPointKey, int]],
+        ordered: list[tuple[PoppedQueue, int, int]],
     ) -> None:
+        """Check acknowledgements and add them to the lists."""
         try:
             topic = marked_topic(one.topic, one.consumer_group, one.mark)
         except ValueError as error:
@@ -97,44 +148,68 @@ class AckProcessor:
             return
         if one.revive_queue_id == ORDERED_REVIVE_QUEUE:
             for offset in offsets:
-                self._ack_ordered(place, offset, one.pop_time)
+                self._check_ordered(place, offset, one.pop_time)
+                ordered.append((place, offset, one.pop_time))
             return
         key = CheckPointKey(
             topic, one.consumer_group, one.queue_id, one.start_offset, one.pop_time, broker_name
         )
         deliver_ms = one.pop_time + one.invisible_time
-        records.append(
-            self._state.revive_log.ack(Ack(key, offsets), deliver_ms, one.revive_queue_id, is_batch=True)
+        kept = []
+        for offset in offsets:
+            latest = self._changed.latest(InHand(key, offset, deliver_ms))
+            if latest.key == key:
+                kept.append(offset)
+            else:
+                records.append(self._ack_record(latest, one.revive_queue_id))
+                counts.append((latest.key, 1))
+        if kept:
+            ack = Ack(key, tuple(kept))
+            records.append(self._state.revive_log.ack(ack, deliver_ms, one.revive_queue_id, is_batch=True))
+            counts.append((key, len(kept)))
+
+    def _ack_record(self, one: InHand, revive_queue_id: int) -> Record:
+        return self._state.revive_log.ack(Ack(one.key, (one.offset,)), one.deliver_ms, revive_queue_id)
+
+    def _check_ordered(self, place: PoppedQueue, offset: int, pop_time: int) -> None:
+        if self._is_committed(place, offset) or self._state.orders.can_be_acknowledged(
+            place, offset, pop_time
+        ):
+            return
+        raise Refusal(
+            ErrorCode.INVALID_ARGUMENT,
+            f"message {offset} of queue {place.queue_id} of {place.topic!r} is not one that group "
+            f"{place.group!r} popped last; pop again",
+            response_code=_ILLEGAL,
         )
-        counts.append((key, len(offsets)))
 
     def _ack_ordered(self, place: PoppedQueue, offset: int, pop_time: int) -> None:
         """Commit what is acknowledged without a gap; it survives `kill -9`."""
-        committed = self._state.positions.committed(place)
-        if committed is not None and offset < committed:
+        if self._is_committed(place, offset):
             return
-        done = self._state.orders.acknowledge(place, offset, pop_time)
-        if not done.is_valid:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                f"message {offset} of queue {place.queue_id} of {place.topic!r} is not one that group "
-                f"{place.group!r} popped last; pop again",
-                response_code=_ILLEGAL,
-            )
-        if done.next_offset is None:
-            return  # popped again meanwhile
-        self._state.positions.commit(place, done.next_offset)
+        next_offset = self._state.orders.acknowledge(place, offset, pop_time)
+        if next_offset is None:
+            return
+        self._state.positions.commit(place, next_offset)
         self._count([(CheckPointKey(place.topic, place.group, place.queue_id, 0, pop_time, ""), 1)])
         self._state.free_queues.changed(place)
 
+    def _is_committed(self, place: PoppedQueue, offset: int) -> bool:
+        committed = self._state.positions.committed(place)
+        return committed is not None and offset < committed
+
     # -- changing times ------------------------------------------------------------------------------------
 
+    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change_invisible_time(self, request: Request) -> Result:
-        """Make a message visible at another time: a new check point replaces the old one."""
+        """Make a message visible at another time: a new check point replaces the old one.
+
+        A repeated request replaces the check point of the first one; when its time is over too, it changes nothing.
+        """
         header = ChangeInvisibleTimeHeader.from_ext(request.ext)
         handle = self._handle(header.extra_info)
         place = PoppedQueue(header.consumer_group, header.topic, header.queue_id)
-        self._check(place, header.offset, can_be_end=False)
+        self._check(request, place, header.offset, can_be_end=False)
         if header.invisible_time < 0:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"an invisible time of {header.invisible_time} ms is in the past"
@@ -142,31 +217,36 @@ class AckProcessor:
         now_ms = self._core.clock_ms()
         if handle.is_ordered:
             return self._change_ordered(request, header, handle, place, now_ms)
+        given = _in_hand(place, handle, header.offset)
+        before = self._changed.latest(given)
+        if before is not given and before.deliver_ms <= now_ms:
+            pop_time = before.key.pop_time
+            return self._is_changed(request, pop_time, before.deliver_ms - pop_time, handle.revive_queue_id)
         # With the time of the old check point it would have the same key, and be acknowledged with it.
-        now_ms = max(now_ms, handle.pop_time + 1)
-        point = CheckPoint(
-            CheckPointKey(
-                place.topic, place.group, place.queue_id, header.offset, now_ms, handle.broker_name
-            ),
-            header.invisible_time,
-            (header.offset,),
+        pop_time = max(now_ms, before.key.pop_time + 1)
+        key = CheckPointKey(
+            place.topic, place.group, place.queue_id, header.offset, pop_time, handle.broker_name
         )
-        key = _key(place, handle)
+        point = CheckPoint(key, header.invisible_time, (header.offset,), header.suspend)
         queue_id = handle.revive_queue_id
         records = [  # in this order: a crash in between leaves the message visible too early and not never
             self._state.revive_log.check_point(point, queue_id),
-            self._state.revive_log.ack(
-                Ack(key, (header.offset,)), handle.pop_time + handle.invisible_time, queue_id
-            ),
+            self._ack_record(before, queue_id),
         ]
-        result = ChangeInvisibleTimeResult(now_ms, header.invisible_time, queue_id)
-        response = Response(0, result.to_ext(request.header_type))
+        response = self._is_changed(request, pop_time, header.invisible_time, queue_id)
 
         def stored() -> None:
-            self._state.in_flight.done(*place, handle.pop_time)
+            self._changed.replaced(before, InHand(key, header.offset, point.revive_time))
+            self._state.in_flight.done(*place, before.key.pop_time)
             self._state.in_flight.popped(*place, 1)
 
         return self._put(request, records, response, [], stored)
+
+    def _is_changed(
+        self, request: Request, pop_time: int, invisible_time: int, revive_queue_id: int
+    ) -> Response:
+        result = ChangeInvisibleTimeResult(pop_time, invisible_time, revive_queue_id)
+        return Response(0, result.to_ext(request.header_type))
 
     def _change_ordered(
         self,
@@ -176,11 +256,12 @@ class AckProcessor:
         place: PoppedQueue,
         now_ms: int,
     ) -> Response:
-        committed = self._state.positions.committed(place)
         result = ChangeInvisibleTimeResult()
-        if committed is None or header.offset >= committed:
+        if not self._is_committed(place, header.offset):
             visible_at = now_ms + header.invisible_time
-            self._state.orders.change_time(place, header.offset, handle.pop_time, visible_at)
+            self._state.orders.change_time(
+                place, header.offset, handle.pop_time, visible_at, is_suspended=header.suspend
+            )
             self._state.free_queues.changed(place)
             # The handle keeps its pop time, by which its acknowledgement is known.
             result = ChangeInvisibleTimeResult(
@@ -212,9 +293,10 @@ class AckProcessor:
             self._core.store.max_offset_in_queue(place.topic, place.queue_id),
         )
 
-    def _check(self, place: PoppedQueue, offset: int, *, can_be_end: bool) -> None:
-        """Refuse what cannot be a popped message of this queue."""
+    def _check(self, request: Request, place: PoppedQueue, offset: int, *, can_be_end: bool) -> None:
+        """Refuse what cannot be a popped message of this queue; note that the client consumes for the group."""
         self._core.group_access.existing(place.group)
+        self._core.groups.readers.asked(place.group, request.client.peer)
         config = self._core.topic_access.existing(place.topic)
         if not 0 <= place.queue_id < config.read_queue_nums:
             raise Refusal(
@@ -241,7 +323,7 @@ class AckProcessor:
         stored: Callable[[], None] = lambda: None,
     ) -> Put:
         def put() -> PutResult:
-            result = self._state.revive_log.put(records)
+            result, _ = self._state.revive_log.put(records)
             if result.status is PutStatus.PUT_OK:
                 self._count(counts)
                 stored()
@@ -262,7 +344,8 @@ class AckProcessor:
             self._state.in_flight.done(key.group, key.topic, key.queue_id, key.pop_time, count)
 
 
-def _key(place: PoppedQueue, handle: PopHandle) -> CheckPointKey:
-    return CheckPointKey(
+def _in_hand(place: PoppedQueue, handle: PopHandle, offset: int) -> InHand:
+    key = CheckPointKey(
         place.topic, place.group, place.queue_id, handle.start_offset, handle.pop_time, handle.broker_name
     )
+    return InHand(key, offset, handle.pop_time + handle.invisible_time)

@@ -14,7 +14,7 @@ from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.codes import MessageModel, Perm, RequestCode, ResponseCode
@@ -101,7 +101,7 @@ def _queues(topic: str, route: TopicRoute | None) -> list[MessageQueue]:
     )
 
 
-class AssignmentProcessor:
+class AssignmentProcessor(Processor):
     """Answers members that ask which queues to consume."""
 
     def __init__(
@@ -116,17 +116,11 @@ class AssignmentProcessor:
         self._saver = saver
         self._membership = membership
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.QUERY_ASSIGNMENT: self.query,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
-        }
-
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the background tasks."""
         return (self._queues.close_at_end,)
 
+    @serves(RequestCode.QUERY_ASSIGNMENT)
     async def query(self, request: Request) -> Response:
         """Answer with the queues of a member; with none at all if the member should keep what it has."""
         body = request.content(QueryAssignmentBody)
@@ -160,6 +154,7 @@ class AssignmentProcessor:
             return allocate_for_pop(queues, members, body.client_id, strategy, mode.pop_share_queue_num)
         return strategy(queues, members, body.client_id)
 
+    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
     async def set_mode(self, request: Request) -> Response:
         """Set how a group consumes a topic, which may both be created later; it is saved before the answer."""
         mode = request.content(MessageRequestMode)

@@ -47,6 +47,8 @@ class CheckPoint(NamedTuple):
     invisible_time: int
     offsets: tuple[int, ...]
     """The queue offsets of its messages."""
+    is_suspended: bool = False
+    """Whether their next delivery is no further attempt."""
 
     @property
     def revive_time(self) -> int:
@@ -87,6 +89,7 @@ def check_point_record(
         passed: how its pop has moved the group; None if it was none, but a changed time.
     """
     key = point.key
+    suspended = {"sp": True} if point.is_suspended else {}
     body = encode_json(
         {
             "bm": 0,
@@ -99,6 +102,7 @@ def check_point_record(
             "q": key.queue_id,
             "ro": 0,
             "so": key.start_offset,
+            **suspended,
             "t": key.topic,
         }
     )
@@ -203,7 +207,7 @@ def _read_check_point(members: dict[str, Any]) -> CheckPoint:
     acknowledged = _whole(members.get("bm", 0))
     offsets = [start + _whole(step) for step in steps[:count]]
     left = tuple(offset for bit, offset in enumerate(offsets) if not acknowledged >> bit & 1)
-    return CheckPoint(key, _whole(members["it"]), left)
+    return CheckPoint(key, _whole(members["it"]), left, members.get("sp") is True)
 
 
 def _ack_key(members: dict[str, Any], broker_name: str) -> CheckPointKey:

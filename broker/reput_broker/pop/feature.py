@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from reput_broker.core import Core
-from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.schedule import Schedule
 from reput_broker.observe.metrics import PopSources
@@ -40,7 +40,9 @@ class PopFeature:
         orders: of groups that pop in order, as read at the start.
     """
 
-    def __init__(self, core: Core, schedule: Schedule, orders: OrderInfos, delay_hook: DelayHook) -> None:
+    def __init__(
+        self, core: Core, schedule: Schedule, orders: OrderInfos, delay_redirects: DelayRedirects
+    ) -> None:
         config, store = core.config, core.store
         topic = revive_topic(config.cluster)
         self._core = core
@@ -58,7 +60,7 @@ class PopFeature:
             positions=positions,
             orders=orders,
             in_flight=InFlightMessages(core.clock_ms()),
-            revive_log=ReviveLog(core, delay_hook),
+            revive_log=ReviveLog(core, delay_redirects),
             polling=polling,
             free_queues=FreeQueues(orders, polling, core.clock_ms),
         )
@@ -84,7 +86,7 @@ class PopFeature:
             PeekProcessor(core, state),
             self._assignment,
         )
-        core.sources.pop = PopSources(state.in_flight.by_place, lambda: self._revive.behind_s)
+        core.sources.pop = PopSources(state.in_flight.by_place, self._revive.take_behind_s)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from typing_extensions import override
 
 from reput_broker.pop.positions import PoppedQueue
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
 
 _TABLE = "table"
+_SUSPENDED = "reputSuspended"
+"""RocketMQ reads over this member."""
 _KEPT_MS = 24 * 3600 * 1000
 """A queue that was not popped for so long is forgotten."""
 
@@ -35,6 +39,8 @@ class OrderInfo:
     """Changed times, by offset."""
     counts: dict[int, int] = field(default_factory=dict)
     """How often messages were popped before, by offset; without those that were not."""
+    suspended: set[int] = field(default_factory=set)
+    """Offsets of messages whose next pop is no further attempt."""
 
     def unacknowledged(self) -> list[int]:
         """Return the offsets that are not acknowledged."""
@@ -50,16 +56,7 @@ class OrderInfo:
         return next(iter(self.unacknowledged()), self.offsets[-1] + 1)
 
 
-class Acknowledged(NamedTuple):
-    """The effect of an ordered acknowledgement."""
-
-    next_offset: int | None
-    """What to commit; None: nothing."""
-    is_valid: bool = True
-    """Whether the message was part of the last pop."""
-
-
-class OrderInfos:
+class OrderInfos(SavedTable):
     """The table. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -116,32 +113,49 @@ class OrderInfos:
             if before.attempt_id is not None and before.attempt_id == attempt_id:
                 counts = before.counts
             else:
-                known = set(before.offsets)
-                counts = {offset: before.counts.get(offset, 0) + 1 for offset in offsets if offset in known}
+                attempts = dict.fromkeys(before.offsets, 1) | dict.fromkeys(before.suspended, 0)
+                counts = {
+                    offset: count
+                    for offset in offsets
+                    if (count := before.counts.get(offset, 0) + attempts.get(offset, 0))
+                }
         self._table[place] = OrderInfo(
             attempt_id, pop_time, invisible_time, tuple(offsets), counts=dict(counts)
         )
         self._changed()
         return counts
 
-    def acknowledge(self, place: PoppedQueue, offset: int, pop_time: int) -> Acknowledged:
-        """Note an acknowledgement (RocketMQ: commitAndNext)."""
+    def can_be_acknowledged(self, place: PoppedQueue, offset: int, pop_time: int) -> bool:
+        """Whether a message can be one of the pop that its handle names: not if that was the last one, without it."""
+        info = self._table.get(place)
+        return info is None or pop_time != info.pop_time or offset in info.offsets
+
+    def acknowledge(self, place: PoppedQueue, offset: int, pop_time: int) -> int | None:
+        """Note an acknowledgement that can be (RocketMQ: commitAndNext); return what to commit, None: nothing."""
         info = self._table.get(place)
         if info is None:
-            return Acknowledged(offset + 1)
+            return offset + 1
         if pop_time != info.pop_time:
-            return Acknowledged(None)
-        if offset not in info.offsets:
-            return Acknowledged(None, is_valid=False)
+            return None  # popped again meanwhile
         info.acknowledged |= 1 << info.offsets.index(offset)
         self._changed()
-        return Acknowledged(info.next_offset())
+        return info.next_offset()
 
-    def change_time(self, place: PoppedQueue, offset: int, pop_time: int, visible_at: int) -> None:
-        """Set when a message becomes visible again, if it was part of the last pop."""
+    def change_time(
+        self, place: PoppedQueue, offset: int, pop_time: int, visible_at: int, *, is_suspended: bool
+    ) -> None:
+        """Set when a message becomes visible again, if it was part of the last pop.
+
+        Args:
+            is_suspended: whether the next pop is no further attempt.
+        """
         info = self._table.get(place)
         if info is not None and info.pop_time == pop_time and offset in info.offsets:
             info.visible_at[offset] = visible_at
+            if is_suspended:
+                info.suspended.add(offset)
+            else:
+                info.suspended.discard(offset)
             self._changed()
 
     def clear(self, place: PoppedQueue) -> None:
@@ -163,8 +177,8 @@ class OrderInfos:
     def _changed(self) -> None:
         self._unsaved = True
 
+    @override
     def begin_save(self) -> ConfigFileSave | None:
-        """See `SavedTable`."""
         if not self._unsaved:
             return None
         self._unsaved = False
@@ -187,6 +201,8 @@ def _members(info: OrderInfo) -> dict[str, Any]:
         "l": info.pop_time,
         "cm": info.acknowledged,
     }
+    if info.suspended:
+        members[_SUSPENDED] = sorted(info.suspended)
     if info.attempt_id is not None:
         members["a"] = info.attempt_id
     return members
@@ -204,6 +220,7 @@ def _read(found: Any) -> OrderInfo | None:
             int(found.get("cm") or 0),
             {int(offset): int(at) for offset, at in (found.get("ot") or {}).items()},
             {int(offset): int(count) for offset, count in (found.get("oc") or {}).items()},
+            {int(offset) for offset in found.get(_SUSPENDED) or ()},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -14,7 +14,7 @@ from reput_broker.pop.polling import PollingKey
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.state import PopState
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.store.results import GetStatus
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
@@ -31,7 +31,7 @@ _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 _COLD_READS_AT_ONCE: Final = 2
 
 
-class PeekProcessor:
+class PeekProcessor(Processor):
     """Answers requests that pop nothing."""
 
     def __init__(self, core: Core, state: PopState) -> None:
@@ -39,14 +39,7 @@ class PeekProcessor:
         self._state = state
         self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.PEEK_MESSAGE: self.peek,
-            RequestCode.NOTIFICATION: self.notify,
-            RequestCode.POLLING_INFO: self.polling_info,
-        }
-
+    @serves(RequestCode.PEEK_MESSAGE)
     async def peek(self, request: Request) -> Response:
         """Answer with the messages that a pop would take now; nothing changes."""
         header = PeekMessageHeader.from_ext(request.ext)
@@ -75,6 +68,7 @@ class PeekProcessor:
             return Response(_NOT_FOUND, ext, remark=GetStatus.NO_MESSAGE_IN_QUEUE.name)
         return Response(0, ext, b"".join(bodies), "FOUND")
 
+    @serves(RequestCode.NOTIFICATION)
     def notify(self, request: Request) -> Response | None:
         """Answer once there is something to pop, or the time is up."""
         header = NotificationHeader.from_ext(request.ext)
@@ -97,10 +91,10 @@ class PeekProcessor:
         if wait_s <= 0 or self._state.polling.is_stopping:
             return answer(False)
 
-        def resume(is_wanted: bool) -> None:
+        def resume(may_get_messages: bool) -> None:
             response: Response | None = answer(False)
             try:
-                if is_wanted:
+                if may_get_messages:
                     self._state.queues.check(header, creates=False)
                     response = self._notify(request, header, header_type, deadline)
             except Refusal as refusal:
@@ -121,6 +115,7 @@ class PeekProcessor:
             return False
         return self._state.queues.left(place) > 0
 
+    @serves(RequestCode.POLLING_INFO)
     def polling_info(self, request: Request) -> Response:
         """Answer with the number of pops that wait."""
         header = PollingInfoHeader.from_ext(request.ext)

@@ -63,21 +63,21 @@ class PopPolling:
         """
         held: HeldRequest | None = None
 
-        def leave() -> None:
+        def wait_no_longer() -> None:
             waiting = self._held.get(key)
             if waiting is not None and held is not None:
                 waiting.pop(held, None)
                 if not waiting:
                     self._forget(key)
 
-        def resumed(is_wanted: bool) -> None:
-            leave()
-            resume(is_wanted)
-            if not is_wanted:
+        def resumed(may_get_messages: bool) -> None:
+            wait_no_longer()
+            resume(may_get_messages)
+            if not may_get_messages:
                 self.wake(key)  # it may have been woken for a message
 
         def abandoned() -> None:
-            leave()
+            wait_no_longer()
             abandon()
             self.wake(key)  # it may have been woken for a message
 
@@ -115,7 +115,7 @@ class PopPolling:
 
     def _wake_one(self, key: PollingKey, arrived: Arrived | None) -> bool:
         for held in self._held.get(key, ()):
-            if held.has_left:
+            if held.is_let_go:
                 continue
             if arrived is not None and not arrived.may_have_one_for(held.message_filter):
                 return False  # those behind it have the group's filter too

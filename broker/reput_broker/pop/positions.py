@@ -38,7 +38,9 @@ class PoppedQueue(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Where a check point is: it can be read once this queue is longer than `queue_offset`."""
+    """Where a check point was put, in the timer's topic or in the revive topic: it can be read once this queue is
+    longer than `queue_offset`.
+    """
 
     topic: str
     queue_id: int

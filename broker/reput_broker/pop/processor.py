@@ -22,13 +22,14 @@ from reput_broker.core import Core
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.pop.checkpoints import CheckPoint, CheckPointKey
 from reput_broker.pop.polling import PollingKey
-from reput_broker.pop.positions import PoppedQueue, Written
+from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
 from reput_broker.pull.cold_reads import get_unless_cold
-from reput_broker.request import Handler, Refusal, Request, Response
-from reput_broker.retry.fitted_properties import fitted_properties
+from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.retry.expired_messages import ExpiredMessages
+from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, PutStatus
 from reput_broker.store.select_entries import FilteredGet
@@ -96,6 +97,8 @@ class _Selection:
     rest: int = 0
     """How many messages it leaves."""
     count: int = 0
+    has_expired: bool = False
+    """Whether messages were left out because they have expired."""
     is_filtered: bool = False
     """Whether what fits the filter is still to be found in what was taken last."""
 
@@ -104,22 +107,19 @@ class _Selection:
         return any(taken.found.cold for taken in self.taken)
 
 
-class PopProcessor:
+class PopProcessor(Processor):
     """Serves messages to groups that pop."""
 
     def __init__(self, core: Core, state: PopState) -> None:
         self._core = core
         self._state = state
+        self._expired = ExpiredMessages(core)
+        self._expiring = core.tables.topics.expiring
         self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
-
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.POP_MESSAGE: self.pop,
-        }
 
     # -- pops ----------------------------------------------------------------------------------------------
 
+    @serves(RequestCode.POP_MESSAGE)
     async def pop(self, request: Request) -> Response | None:
         """Answer with messages, or hold the request until there are some or its time is up."""
         header = PopMessageHeader.from_ext(request.ext)
@@ -142,6 +142,7 @@ class PopProcessor:
         self._state.queues.check(header, creates=True)
         # What it pops can be acknowledged, and is redelivered, only as long as the group exists.
         await self._core.group_access.save_if_new(header.consumer_group)
+        self._core.groups.readers.asked(header.consumer_group, request.client.peer)
         if header.exp and self._core.filter_check.takes_long(header.exp_type, header.exp):
             await self._core.filter_check.prepare(header.exp)
         message_filter = (
@@ -194,7 +195,7 @@ class PopProcessor:
                 selection.rest += self._state.queues.left(place)
             return
         try:
-            taken = self._take(pop, place, wanted)
+            taken = self._look(pop, place, wanted)
         except BaseException:
             positions.unlock(place)
             raise
@@ -208,7 +209,7 @@ class PopProcessor:
         else:
             selection.is_filtered = True
 
-    def _take(self, pop: _Pop, place: PoppedQueue, wanted: int) -> _Taken | None:
+    def _look(self, pop: _Pop, place: PoppedQueue, wanted: int) -> _Taken | None:
         header = pop.header
         offset = self._state.positions.begin(place, header.init_mode)
         if header.order:
@@ -247,6 +248,8 @@ class PopProcessor:
             for taken in selection.taken:
                 if taken.result.count and not taken.body:
                     taken.body = self._core.store.read_extents(taken.result.extents)
+                if taken.body and (taken.place.topic in self._expiring or taken.place.topic[0] == "%"):
+                    selection.has_expired |= await self._leave_out_expired(taken)
                 taken.offsets = [view.queue_offset for view in record_views(taken.body, check_crc=False)]
             pop_time = self._core.clock_ms()
             revive_queue_id = ORDERED_REVIVE_QUEUE if header.order else self._state.revive_log.next_queue_id()
@@ -261,6 +264,10 @@ class PopProcessor:
         found = [taken for taken in selection.taken if taken.offsets]
         key = PollingKey(header.topic, header.consumer_group, header.queue_id)
         if not found:
+            if selection.has_expired and trio.current_time() < pop.deadline:
+                # Those took the places of messages that are there. Not from here: there may be many such rounds.
+                pop.request.client.spawn(self._reply, pop, lambda: self._run(pop))
+                return None
             return self._hold(pop, key, selection)
         if selection.rest > 0:
             for is_notification in (False, True):
@@ -302,6 +309,22 @@ class PopProcessor:
                 with self._core.store.hold_extents(found.extents) as held:
                     taken.body = await trio.to_thread.run_sync(held.read, limiter=self._cold_places)
 
+    async def _leave_out_expired(self, taken: _Taken) -> bool:
+        """Leave out messages that have expired, and tell whether there were some; the group's position passes them with
+        the others.
+        """
+        place = taken.place
+        sifted = self._expired.sift(place.topic, place.group, taken.body)
+        if sifted is None:
+            return False
+        await self._expired.bury(place.group, sifted.expired)
+        result = taken.result
+        result.count, result.size = sifted.left, len(sifted.body)
+        if not sifted.left:
+            result.status = GetStatus.NO_MATCHED_MESSAGE
+        taken.body = sifted.body
+        return True
+
     async def _put_check_points(
         self, pop: _Pop, selection: _Selection, pop_time: int, revive_queue_id: int
     ) -> None:
@@ -331,13 +354,10 @@ class PopProcessor:
         ]
 
         def put() -> None:
-            result = self._state.revive_log.put(records)
+            result, written = self._state.revive_log.put(records)
             if result.status is not PutStatus.PUT_OK:
                 raise _not_put(str(result.status))
-            # All are in one queue, one after the other.
-            written = Written(records[0].topic, records[0].queue_id, result.queue_offset)
-            for number, taken in enumerate(found):
-                at = written._replace(queue_offset=written.queue_offset + number)
+            for taken, at in zip(found, written, strict=True):
                 self._state.positions.passed(taken.place, taken.offset, taken.result.next_begin_offset, at)
 
         try:
@@ -371,6 +391,7 @@ class PopProcessor:
             result = taken.result
             if result.status in _PASSED and result.next_begin_offset > taken.offset:
                 if pop.header.order:
+                    self._state.orders.clear(taken.place)  # of a pop before: its messages are passed
                     self._state.positions.commit(taken.place, result.next_begin_offset)
                 else:
                     self._state.positions.passed(taken.place, taken.offset, result.next_begin_offset, None)
@@ -421,9 +442,9 @@ class PopProcessor:
             self._state.queues.check(header, creates=False)
             return await self._run(pop)
 
-        def resume(is_wanted: bool) -> None:
+        def resume(may_get_messages: bool) -> None:
             waiting.done(0, time.monotonic() - held_since)
-            if is_wanted:
+            if may_get_messages:
                 pop.request.client.spawn(self._reply, pop, again)
             else:
                 pop.request.reply(self._empty(pop, _TIMEOUT, 0))

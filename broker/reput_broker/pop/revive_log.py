@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from reput_broker.core import Core
-from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.pop.checkpoints import (
     REVIVE_QUEUES,
     Ack,
@@ -14,6 +15,7 @@ from reput_broker.pop.checkpoints import (
     ack_record,
     check_point_record,
 )
+from reput_broker.pop.positions import Written
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.names import revive_topic
 from reput_protocol.record.layout import record_bytes
@@ -23,19 +25,19 @@ _ROOM = 64
 
 
 class ReviveLog:
-    """The revive topic of one broker, as its writer sees it.
+    """What one broker writes for its revive topic: until it is due, a record is in the topic of the timer.
 
     Attributes:
         topic: its name.
 
     Args:
-        hook: delays the records.
+        delay_redirects: delays the records.
     """
 
-    def __init__(self, core: Core, hook: DelayHook) -> None:
+    def __init__(self, core: Core, delay_redirects: DelayRedirects) -> None:
         self.topic = revive_topic(core.config.cluster)
         self._store = core.store
-        self._hook = hook
+        self._delay_redirects = delay_redirects
         self._tables = core.tables
         self._clock_ms = core.clock_ms
         self._pops = 0
@@ -87,25 +89,24 @@ class ReviveLog:
         )
 
     def _delayed(self, record: Record) -> Record:
-        return self._hook.redirect(record, record.property_map()) or record
+        return self._delay_redirects.redirect(record, record.property_map()) or record
 
-    def put(self, records: Sequence[Record]) -> PutResult:
-        """Put records in order under the put lock, those of one queue together; return the last result.
+    def put(self, records: Sequence[Record]) -> tuple[PutResult, list[Written]]:
+        """Put records in order under the put lock, those of one queue together.
 
-        After one that is not PUT_OK nothing more is put.
+        Records that were made at different times can be in different queues: those that are due already are in the
+        revive topic, the others in that of the timer.
+
+        Returns:
+            The last result, after which nothing more was put if it is not PUT_OK; where each record is.
         """
-        result = PutResult(PutStatus.PUT_OK)
-        start = 0
-        while start < len(records):
-            stop = start + 1
-            place = records[start].topic, records[start].queue_id
-            while stop < len(records) and (records[stop].topic, records[stop].queue_id) == place:
-                stop += 1
-            result = self._store.put_records(records[start:stop])
+        result, places = PutResult(PutStatus.PUT_OK), list[Written]()
+        for (topic, queue_id), some in groupby(records, lambda record: (record.topic, record.queue_id)):
+            result = self._store.put_records(together := list(some))
             if result.status is not PutStatus.PUT_OK:
-                return result
-            start = stop
-        return result
+                break
+            places += [Written(topic, queue_id, result.queue_offset + n) for n in range(len(together))]
+        return result, places
 
 
 def size_of(records: Sequence[Record]) -> int:

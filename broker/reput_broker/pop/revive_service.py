@@ -28,8 +28,8 @@ from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
 from reput_broker.pop.queues import PRIORITY_TYPE
 from reput_broker.pop.state import InFlightMessages
-from reput_broker.retry.fitted_properties import fitted_properties
-from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
+from reput_broker.send.fitted_properties import fitted_properties
+from reput_broker.send.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
 from reput_broker.store.results import PutStatus
 from reput_protocol import properties as names
 from reput_protocol.commands.topic import TopicConfig
@@ -37,6 +37,7 @@ from reput_protocol.errors import InvalidName, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX, REVIVE_GROUP, TIMER_TOPIC, pop_retry_topic, popped_topic
 from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.delays import priority_of
+from reput_protocol.record.expiry import fix_expiry
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.record.view import RecordView
@@ -134,9 +135,8 @@ class PopReviveService:
         """Note that the revive topic has new messages."""
         self._arrived.set()
 
-    @property
-    def behind_s(self) -> float:
-        """How long the most overdue check point has been due; 0 if none is."""
+    def take_behind_s(self) -> float:
+        """Drop the first check points that are done with; return how long the next has been due, 0 if it is not."""
         while self._due and not self._is_open(self._due[0][2]):
             heapq.heappop(self._due)
         return max(0, self._core.clock_ms() - self._due[0][0]) / 1000 if self._due else 0.0
@@ -207,7 +207,7 @@ class PopReviveService:
 
     async def _revive_due(self) -> float:
         """Redeliver what is due; return how long to wait for more, in seconds."""
-        if not self.behind_s and (not self._due or self._due[0][0] > self._core.clock_ms()):
+        if not self.take_behind_s() and (not self._due or self._due[0][0] > self._core.clock_ms()):
             return self._pause_s()
         until = await self._settled()
         while self._due and self._due[0][0] <= until:
@@ -215,7 +215,7 @@ class PopReviveService:
             if self._is_open(opened):
                 await self._revive(opened)
             heapq.heappop(self._due)
-        return min(_SETTLE_S, self._pause_s()) if self.behind_s else self._pause_s()
+        return min(_SETTLE_S, self._pause_s()) if self.take_behind_s() else self._pause_s()
 
     def _pause_s(self) -> float:
         if not self._due:
@@ -270,7 +270,7 @@ class PopReviveService:
             record = decode_record(data)
         except RecordMalformed:
             return
-        revived = revived_message(record, key, max_reconsume_times)
+        revived = revived_message(record, key, max_reconsume_times, is_attempt=not opened.point.is_suspended)
         is_early = opened.entry < self._queues[opened.revive_queue_id].ended_at
         if is_early and origin_of(record, key) in await self._copies_in(revived.record.topic):
             return
@@ -402,21 +402,25 @@ def origin_of(record: Record, key: CheckPointKey) -> str:
     return f"{record.physical_offset} {key.pop_time}"
 
 
-def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int) -> Revived:
+def revived_message(
+    record: Record, key: CheckPointKey, max_reconsume_times: int, *, is_attempt: bool = True
+) -> Revived:
     """Return what to store for a popped message whose time is over.
 
-    It goes to the group's retry topic of its topic with one more attempt. Unlike RocketMQ's broker, which leaves that
+    It goes to the group's retry topic of its topic, as one more attempt. Unlike RocketMQ's broker, which leaves that
     to consumers, this one makes it a dead letter once it was redelivered as often as allowed.
 
     Args:
         record: as it was popped.
         key: of its check point.
         max_reconsume_times: how often it may be redelivered.
+        is_attempt: whether the delivery that has ended counts.
     """
     origin_topic = popped_topic(key.topic, key.group)
     is_copy = origin_topic != key.topic
     properties = record.property_map()
     properties.pop(names.CRC32, None)
+    fix_expiry(properties, record.store_timestamp_ms)
     if not is_copy:
         properties.pop(names.ORIGIN_MESSAGE_ID, None)
     elif properties.keys().isdisjoint((names.FIRST_POP_TIME, names.POP_ORIGIN)):
@@ -424,8 +428,9 @@ def revived_message(record: Record, key: CheckPointKey, max_reconsume_times: int
     if record.reconsume_times == 0 or names.FIRST_POP_TIME not in properties:
         properties[names.FIRST_POP_TIME] = str(key.pop_time)
     properties[names.POP_ORIGIN] = origin_of(record, key)
-    again = replace(record, reconsume_times=next_attempt(record), prepared_transaction_offset=0)
-    if record.reconsume_times >= max_reconsume_times:
+    attempts = next_attempt(record) if is_attempt else record.reconsume_times
+    again = replace(record, reconsume_times=attempts, prepared_transaction_offset=0)
+    if is_attempt and record.reconsume_times >= max_reconsume_times:
         if names.ORIGIN_UNPROVEN not in properties:
             first = properties.get(names.ORIGIN_MESSAGE_ID, record.offset_message_id)
             set_origin(properties, origin_topic, first)

@@ -12,7 +12,7 @@ import trio
 from reput_broker.core import Core
 from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.groups.membership import MemberConflict
-from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,
@@ -31,21 +31,14 @@ _GROUPS_A_TURN = 64
 """Groups of a heartbeat after which other tasks run."""
 
 
-class ClientProcessor:
+class ClientProcessor(Processor):
     """Maintains the register of clients."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._membership = core.groups.membership
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.HEART_BEAT: self.heartbeat,
-            RequestCode.UNREGISTER_CLIENT: self.unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
-        }
-
+    @serves(RequestCode.HEART_BEAT)
     async def heartbeat(self, request: Request) -> Response:
         """Register a client with all groups that it names; the groups list it once this is answered.
 
@@ -113,6 +106,7 @@ class ClientProcessor:
         self._membership.check_room(request.client, data.client_id, data.consumers, data.producer_groups)
         return data
 
+    @serves(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, request: Request) -> Response:
         """Remove a client from groups; nothing happens if it is in none of them."""
         header = UnregisterClientHeader.from_ext(request.ext)
@@ -120,9 +114,10 @@ class ClientProcessor:
             request.client, consumer_group=header.consumer_group, producer_group=header.producer_group
         )
         if header.consumer_group:
-            self._core.hold.leave(request.client, header.consumer_group)
+            self._core.hold.member_left(request.client, header.consumer_group)
         return Response()
 
+    @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, request: Request) -> Response:
         """Answer with the ids of a group's members, from which each computes its queues."""
         group = ConsumerListHeader.from_ext(request.ext).consumer_group
@@ -147,7 +142,7 @@ def _conflict(refused: MemberConflict) -> Refusal:
 _QUEUES_A_TURN: Final = 256
 
 
-class LockProcessor:
+class LockProcessor(Processor):
     """Grants and releases locks."""
 
     def __init__(self, core: Core) -> None:
@@ -155,10 +150,7 @@ class LockProcessor:
         self._locks = core.groups.locks
         self._clients = core.groups.membership.clients
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.LOCK_BATCH_MQ: self.lock, RequestCode.UNLOCK_BATCH_MQ: self.unlock}
-
+    @serves(RequestCode.LOCK_BATCH_MQ)
     async def lock(self, request: Request) -> Response:
         """Answer with the requested queues that are locked by the member now; the others belong to other members."""
         asked = self._read(request)
@@ -178,6 +170,7 @@ class LockProcessor:
                 break
         return Response(0, body=await write_in_turns(LockBatchResult(locked)))
 
+    @serves(RequestCode.UNLOCK_BATCH_MQ)
     async def unlock(self, request: Request) -> Response:
         """Release the member's locks; those of other members stay."""
         asked = self._read(request)

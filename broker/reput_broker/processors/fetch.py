@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.core import Core
 from reput_broker.pull.cold_reads import ColdReads
-from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
@@ -34,17 +34,14 @@ _COLD_READS_AT_ONCE = 2
 _QUEUES_A_TURN = 64
 
 
-class FetchProcessor:
+class FetchProcessor(Processor):
     """Serves ranges of records."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "fetch again")
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.FETCH_RECORDS: self.fetch, RequestCode.QUERY_QUEUE_BOUNDS: self.bounds}
-
+    @serves(RequestCode.FETCH_RECORDS)
     def fetch(self, request: Request) -> Response | None:
         """Answer with the records of a range from its start, as many as one answer holds."""
         header = FetchRecordsHeader.from_ext(request.ext)
@@ -104,6 +101,7 @@ class FetchProcessor:
 
         request.reply(await self._cold_reads.read(request.client, read, held))
 
+    @serves(RequestCode.QUERY_QUEUE_BOUNDS)
     async def bounds(self, request: Request) -> Response:
         """Answer with the bounds of the queues of topics. Unknown topics are left out."""
         asked = request.content(QueueBoundsRequest)

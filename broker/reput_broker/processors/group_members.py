@@ -10,10 +10,11 @@ from reput_broker.request import (
     ClientBusy,
     ClientGone,
     ClientSilent,
-    Handler,
+    Processor,
     Refusal,
     Request,
     Response,
+    serves,
     write_in_turns,
 )
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -44,25 +45,14 @@ _ANSWER_TIMEOUT_S = 10.0
 _PRODUCERS_A_TURN = 256
 
 
-class GroupMembersProcessor:
+class GroupMembersProcessor(Processor):
     """Reports who is connected, and passes requests on to members."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._membership = core.groups.membership
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
-            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
-        }
-
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     async def consumers(self, request: Request) -> Response:
         """Answer with a group's members and subscriptions."""
         group = ConsumerConnectionHeader.from_ext(request.ext).consumer_group
@@ -82,6 +72,7 @@ class GroupMembersProcessor:
         )
         return Response(0, body=await write_in_turns(body))
 
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     async def producers(self, request: Request) -> Response:
         """Answer with the clients of a producer group."""
         group = ProducerConnectionHeader.from_ext(request.ext).producer_group
@@ -93,6 +84,7 @@ class GroupMembersProcessor:
         body = ProducerConnection([_connection(channel) for channel in channels])
         return Response(0, body=await write_in_turns(body))
 
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO)
     async def all_producers(self, request: Request) -> Response:
         """Answer with all clients that send, by producer group."""
         del request
@@ -114,12 +106,14 @@ class GroupMembersProcessor:
                 groups.setdefault(group, []).append(info)
         return Response(0, body=await write_in_turns(ProducerTable(groups)))
 
+    @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, request: Request) -> Response:
         """Answer with the groups that subscribe to a topic now, or have offsets in it."""
         topic = TopicConsumersHeader.from_ext(request.ext).topic
         groups = {*self._membership.consumers.of_topic(topic), *self._core.tables.offsets.for_topic(topic)}
         return Response(0, body=GroupList(sorted(groups)).to_json())
 
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, request: Request) -> Response:
         """Answer with the subscription of an online group to a topic."""
         header = ConsumerSubscriptionHeader.from_ext(request.ext)
@@ -127,6 +121,7 @@ class GroupMembersProcessor:
         found = self._membership.consumers.subscription(header.group, topic)
         return Response(0, body=QuerySubscriptionBody(header.group, topic, found).to_json())
 
+    @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, request: Request) -> None:
         """Request the state of a member, and pass its code, remark and body on."""
         header = ConsumerRunningInfoHeader.from_ext(request.ext)
@@ -134,6 +129,7 @@ class GroupMembersProcessor:
         # In a task of its own: otherwise a member that asks about itself would not be read meanwhile.
         request.client.spawn(self._pass_on, request, channel, header, b"")
 
+    @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, request: Request) -> None:
         """Have a member consume one message, and pass its code, remark and body on."""
         header = ConsumeDirectlyHeader.from_ext(request.ext)

@@ -8,7 +8,7 @@ import trio
 
 from reput_broker.core import Core
 from reput_broker.groups.offset_updates import OffsetSetting
-from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
     ConsumeStats,
@@ -38,7 +38,7 @@ _NO_CORRECTION = (1 << 63) - 1
 """What RocketMQ answers for a queue in which the compared group is behind all others."""
 
 
-class GroupOffsetsProcessor:
+class GroupOffsetsProcessor(Processor):
     """Shows and sets the progress of groups."""
 
     def __init__(self, core: Core) -> None:
@@ -55,20 +55,9 @@ class GroupOffsetsProcessor:
             core.hold.release_group,
         )
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.GET_CONSUME_STATS: self.stats,
-            RequestCode.GET_BROKER_CONSUME_STATS: self.all_stats,
-            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
-            RequestCode.CLONE_GROUP_OFFSET: self.clone,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
-        }
-
     # Reading
 
+    @serves(RequestCode.GET_CONSUME_STATS)
     async def stats(self, request: Request) -> Response:
         """Answer with a group's progress in the queues of the named topics, or of all in which it has offsets."""
         header = ConsumeStatsHeader.from_ext(request.ext)
@@ -77,6 +66,7 @@ class GroupOffsetsProcessor:
         stats = await self._stats_of(group, topics or self._subscribed(group, self._offsets.for_group(group)))
         return Response(0, body=await write_in_turns(stats))
 
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS)
     async def all_stats(self, request: Request) -> Response:
         """Answer with the progress of every group in each topic in which it has offsets."""
         header = BrokerConsumeStatsHeader.from_ext(request.ext)
@@ -114,6 +104,7 @@ class GroupOffsetsProcessor:
             stats.consume_tps += self._core.statistics.group_get_tps(topic, group)
         return stats
 
+    @serves(RequestCode.QUERY_CORRECTION_OFFSET)
     def correction(self, request: Request) -> Response:
         """Answer with the lowest offset of any group in each queue of a topic."""
         header = CorrectionOffsetHeader.from_ext(request.ext)
@@ -143,6 +134,7 @@ class GroupOffsetsProcessor:
             max(0, last_ms),
         )
 
+    @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
     async def time_span(self, request: Request) -> Response:
         """Answer with the store times of the first and last message of each queue, and how far behind a group is."""
         header = ConsumeTimeSpanHeader.from_ext(request.ext)
@@ -165,6 +157,7 @@ class GroupOffsetsProcessor:
             spans.append(QueueTimeSpan(queue, first_ms, last_ms, consumed_ms, delay_ms))
         return Response(0, body=await write_in_turns(ConsumeTimeSpan(spans)))
 
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, request: Request) -> Response:
         """Answer with the topics in which a group has offsets."""
         group = ConsumerTopicsHeader.from_ext(request.ext).group
@@ -172,6 +165,7 @@ class GroupOffsetsProcessor:
 
     # Changing
 
+    @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     async def reset(self, request: Request) -> Response:
         """Set a group's offsets in a topic as the header says, and answer with the new ones.
 
@@ -246,6 +240,7 @@ class GroupOffsetsProcessor:
             return high
         return self._core.store.offset_by_timestamp(topic, queue_id, header.timestamp)
 
+    @serves(RequestCode.CLONE_GROUP_OFFSET)
     async def clone(self, request: Request) -> Response:
         """Give a group the offsets of another."""
         header = CloneGroupOffsetHeader.from_ext(request.ext)

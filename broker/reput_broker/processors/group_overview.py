@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
@@ -10,11 +10,13 @@ from reput_broker.core import Core
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroup
 from reput_broker.groups.group_access import no_group
-from reput_broker.request import Handler, Request, Response, write_in_turns
+from reput_broker.groups.health import Waiting
+from reput_broker.request import Processor, Request, Response, serves, write_in_turns
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group_description import (
     DescribeGroupHeader,
     GroupDescription,
+    GroupHealth,
     GroupMember,
     GroupQueue,
     GroupSummaries,
@@ -26,7 +28,7 @@ _GROUPS_A_TURN = 32
 _QUEUES_A_TURN = 64
 
 
-class GroupOverviewProcessor:
+class GroupOverviewProcessor(Processor):
     """Combines the tables and states of groups."""
 
     def __init__(self, core: Core) -> None:
@@ -34,16 +36,15 @@ class GroupOverviewProcessor:
         self._groups = core.groups
         self._topics = core.tables.topics
         self._offsets = core.tables.offsets
+        self._positions = core.groups.positions
+        self._health = core.groups.health
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.LIST_GROUPS: self.list_groups, RequestCode.DESCRIBE_GROUP: self.describe}
-
+    @serves(RequestCode.LIST_GROUPS)
     async def list_groups(self, request: Request) -> Response:
         """Answer with every group with settings, a member or an offset; the system's only with one of the last two."""
         del request
         of_group: dict[str, dict[str, dict[int, int]]] = {}
-        for position, (group, topic, queues) in enumerate(self._offsets.items()):
+        for position, (group, topic, queues) in enumerate(self._positions.items()):
             if position % _QUEUES_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
             of_group.setdefault(group, {})[topic] = dict(queues)
@@ -53,16 +54,19 @@ class GroupOverviewProcessor:
         for position, name in enumerate(sorted(names)):
             if position % _GROUPS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
-            summaries.append(self._summary(name, of_group.get(name, {})))
+            offsets = of_group.get(name, {})
+            waiting = self._health.waiting(name, offsets)
+            summaries.append(self._summary(name, offsets, waiting, self._health.of(name, waiting)[0]))
         return Response(0, body=await write_in_turns(GroupSummaries(summaries)))
 
-    def _summary(self, group: str, offsets: dict[str, dict[int, int]]) -> GroupSummary:
+    def _summary(
+        self,
+        group: str,
+        offsets: dict[str, dict[int, int]],
+        waiting: list[Waiting],
+        health: GroupHealth,
+    ) -> GroupSummary:
         settings, online = self._core.tables.groups.get(group), self._groups.membership.consumers.get(group)
-        lag = sum(
-            self._waiting(topic, queue_id, committed)
-            for topic, queues in offsets.items()
-            for queue_id, committed in queues.items()
-        )
         age_s = max(
             (self._groups.lag.figures.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0
         )
@@ -72,33 +76,29 @@ class GroupOverviewProcessor:
             settings is None or settings.consume_enable,
             0 if online is None else len(online.client_ids()),
             sorted({*offsets, *(() if online is None else online.subscriptions)}),
-            lag,
+            sum(one.lag for one in waiting),
             int(1000 * age_s),
-            online is not None and online.has_conflict,
+            health,
         )
 
-    def _waiting(self, topic: str, queue_id: int, committed: int) -> int:
-        start = max(committed, self._core.store.min_offset_in_queue(topic, queue_id))
-        return max(0, self._core.store.max_offset_in_queue(topic, queue_id) - start)
-
+    @serves(RequestCode.DESCRIBE_GROUP)
     async def describe(self, request: Request) -> Response:
         """Answer with a group's members, and its progress in all of its queues or in those of one topic."""
         header = DescribeGroupHeader.from_ext(request.ext)
         group, topic = header.group, header.topic
-        offsets, online = self._offsets.for_group(group), self._groups.membership.consumers.get(group)
+        offsets, online = self._positions.for_group(group), self._groups.membership.consumers.get(group)
         if self._core.tables.groups.get(group) is None and online is None and not offsets:
             raise no_group(group)
-        summary = self._summary(group, offsets)
-        peers = {
-            channel.client.peer: channel.client_id
-            for channel in self._groups.membership.consumers.members(group)
-        }
+        waiting = self._health.waiting(group, offsets)
+        found = self._health.of(group, waiting)
+        summary = self._summary(group, offsets, waiting, found[0])
+        holder = self._health.holders(group)
         queues: list[GroupQueue] = []
         for each in [topic] if topic else summary.topics:
             for queue_id in self._queue_ids(each, offsets.get(each, {})):
                 if len(queues) % _QUEUES_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
-                queues.append(await self._queue(group, each, queue_id, peers))
+                queues.append(await self._queue(group, each, queue_id, holder))
         counts = self._core.counters.retry
         body = GroupDescription(
             summary,
@@ -106,6 +106,7 @@ class GroupOverviewProcessor:
             queues,
             retries=_of_group(counts.retries, group),
             dead_letters=_of_group(counts.dead_letters, group),
+            problems=[health for health in found if health.is_fault],
         )
         if online is not None:
             body.subscriptions = sorted(online.subscriptions.values(), key=lambda data: data.topic)
@@ -118,7 +119,9 @@ class GroupOverviewProcessor:
         config = self._topics.get(topic)
         return sorted({*offsets, *range(0 if config is None else config.read_queue_nums)})
 
-    async def _queue(self, group: str, topic: str, queue_id: int, peers: dict[str, str]) -> GroupQueue:
+    async def _queue(
+        self, group: str, topic: str, queue_id: int, holder: Callable[[str, int], str]
+    ) -> GroupQueue:
         store = self._core.store
         low, high = store.min_offset_in_queue(topic, queue_id), store.max_offset_in_queue(topic, queue_id)
         committed = self._offsets.query(group, topic, queue_id)
@@ -130,8 +133,7 @@ class GroupOverviewProcessor:
         if progress is not None:
             queue.in_flight = max(0, progress.pull_offset - max(0, queue.committed_offset))
             queue.last_commit_timestamp = progress.committed_at_ms or -1
-            queue.client_id = peers.get(progress.peer, "")
-        queue.client_id = self._groups.locks.owner(group, (topic, queue_id)) or queue.client_id
+        queue.client_id = holder(topic, queue_id)
         return queue
 
     def _members(

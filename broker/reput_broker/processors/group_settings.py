@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from reput_broker.config.properties import read_properties
 from reput_broker.core import Core
-from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.group import (
+    EXPIRED_ATTRIBUTE,
     DeleteSubscriptionGroupHeader,
     GroupForbidden,
     GroupForbiddenHeader,
@@ -24,6 +25,7 @@ from reput_protocol.commands.group import (
     SubscriptionGroupTableHeader,
     SubscriptionGroupTableResult,
 )
+from reput_protocol.commands.table_sync import SyncTableHeader
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import check_group, check_topic, is_system_group
 from reput_protocol.rights import Kind, Right
@@ -34,7 +36,7 @@ _GROUPS_A_TURN = 64
 """Groups of a request after which other tasks run."""
 
 
-class GroupSettingsProcessor:
+class GroupSettingsProcessor(Processor):
     """Creates, changes, shows and deletes groups."""
 
     def __init__(self, core: Core) -> None:
@@ -42,21 +44,12 @@ class GroupSettingsProcessor:
         self._settings = core.tables.groups
         self._saver = core.tables.group_saver
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_list,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all,
-            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.one,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
-            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
-        }
-
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     async def create(self, request: Request) -> Response:
         """Create or change a group; it is on disk when this is answered."""
         return await self._put([request.content(SubscriptionGroupConfig)])
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     async def create_list(self, request: Request) -> Response:
         """Create or change several groups, all or none."""
         return await self._put(request.content(SubscriptionGroupList).groups)
@@ -94,14 +87,19 @@ class GroupSettingsProcessor:
         await self._saver.save()
         return Response()
 
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     async def all(self, request: Request) -> Response:
         """Answer with the whole table, whichever page was requested, and the true total."""
         SubscriptionGroupTableHeader.from_ext(request.ext)
         groups, version = self._settings.all(), self._settings.version
+        if not request.is_native and SyncTableHeader.from_ext(request.ext).table_version is None:
+            # RocketMQ's slaves and tools know no attribute of ours.
+            groups = {name: _without_own_attribute(config) for name, config in groups.items()}
         ext = SubscriptionGroupTableResult(len(groups)).to_ext(request.header_type)
         table = SubscriptionGroupTable(groups, version.to_json(), self._settings.forbidden())
         return Response(0, ext, await write_in_turns(table))
 
+    @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def one(self, request: Request) -> Response:
         """Answer with a group's settings. For RocketMQ's tools, which rely on it, a missing group is created if its
         user may be a member of it, which would create it too.
@@ -116,6 +114,7 @@ class GroupSettingsProcessor:
             )
         return Response(0, body=found.to_json())
 
+    @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     async def delete(self, request: Request) -> Response:
         """Delete a group, with its offsets if the request says so. An unknown group counts as deleted."""
         header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
@@ -134,6 +133,7 @@ class GroupSettingsProcessor:
         self._core.hold.release_group(group)
         return Response()
 
+    @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN)
     async def forbid(self, request: Request) -> Response:
         """Forbid a group to read a topic, permit it again, or only report the state."""
         header = GroupForbiddenHeader.from_ext(request.ext)
@@ -147,21 +147,14 @@ class GroupSettingsProcessor:
         return Response(0, body=GroupForbidden(group, topic, self._settings.may_read(group, topic)).to_json())
 
 
-class ColdQuotaProcessor:
+class ColdQuotaProcessor(Processor):
     """Sets, removes and shows the quotas of groups."""
 
     def __init__(self, core: Core) -> None:
         self._quotas = core.cold_quotas
         self._group_access = core.group_access
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: self.put,
-            RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: self.remove,
-            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self.show,
-        }
-
+    @serves(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)
     def put(self, request: Request) -> Response:
         """Set quotas, all that are named or none."""
         try:
@@ -179,11 +172,20 @@ class ColdQuotaProcessor:
             self._quotas.set(group, int(text))
         return Response()
 
+    @serves(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)
     def remove(self, request: Request) -> Response:
         """Remove the quota of a group; there need not be one."""
         self._quotas.remove(bytes(request.body).decode("utf-8", "replace").strip())
         return Response()
 
+    @serves(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
     def show(self, _request: Request) -> Response:
         """Answer with the quotas, and with what groups have read from the disk in this window."""
         return Response(0, body=encode_json(self._quotas.described()))
+
+
+def _without_own_attribute(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+    if EXPIRED_ATTRIBUTE not in config.attributes:
+        return config
+    attributes = {name: value for name, value in config.attributes.items() if name != EXPIRED_ATTRIBUTE}
+    return replace(config, attributes=attributes)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from reput_broker.core import Core
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.offset import (
     EarliestTimeResult,
@@ -19,26 +19,16 @@ from reput_protocol.commands.offset import (
 from reput_protocol.errors import ErrorCode
 
 
-class OffsetProcessor:
+class OffsetProcessor(Processor):
     """Reads and commits offsets."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._store = core.store
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
-            RequestCode.GET_MAX_OFFSET: self.max_offset,
-            RequestCode.GET_MIN_OFFSET: self.min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
-        }
-
     # Of consumer groups
 
+    @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query(self, request: Request) -> Response:
         """Answer with the committed offset; else 0 for a queue whose first message is still in memory; else
         QUERY_NOT_FOUND.
@@ -64,6 +54,7 @@ class OffsetProcessor:
             return False
         return store.max_offset_in_queue(topic, queue_id) == 0 or store.is_in_memory(topic, queue_id, 0)
 
+    @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
     def update(self, request: Request) -> Response:
         """Commit an offset; it survives `kill -9` once this is answered. Negative offsets mean that there is none yet.
 
@@ -77,6 +68,7 @@ class OffsetProcessor:
         else:
             self._core.group_access.existing(group)
         self._core.topic_access.check_queue(topic, queue_id)
+        self._core.groups.readers.asked(group, request.client.peer)
         self._core.groups.commits.commit(
             group, topic, queue_id, header.commit_offset, increase_only=bool(header.increase_only)
         )
@@ -84,22 +76,26 @@ class OffsetProcessor:
 
     # In a queue
 
+    @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, request: Request) -> Response:
         """Answer with the offset that the next message of the queue gets."""
         header = self._known_queue(request)
         return _offset(request, self._store.max_offset_in_queue(header.topic, header.queue_id))
 
+    @serves(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, request: Request) -> Response:
         """Answer with the offset of the first message that the queue still has."""
         header = self._known_queue(request)
         return _offset(request, self._store.min_offset_in_queue(header.topic, header.queue_id))
 
+    @serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_time(self, request: Request) -> Response:
         """Answer with the store time of the queue's first message; -1 if it is empty."""
         header = self._known_queue(request)
         timestamp = self._store.earliest_message_time(header.topic, header.queue_id)
         return Response(0, EarliestTimeResult(timestamp).to_ext(request.header_type))
 
+    @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search(self, request: Request) -> Response:
         """Answer with the first offset stored at or after a time (LOWER), or the last one at or before it (UPPER)."""
         header = SearchOffsetHeader.from_ext(request.ext)

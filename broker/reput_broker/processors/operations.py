@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import structlog
 import trio
@@ -27,6 +27,7 @@ from reput_protocol.commands.operation import (
     ConfigChanged,
     ConfigChanges,
     ConfigOptions,
+    DisconnectClientHeader,
     FlushedBody,
     Intake,
     SetConfigBody,
@@ -39,8 +40,9 @@ from reput_protocol.errors import ErrorCode
 log = structlog.get_logger(__name__)
 
 _CLIENTS_A_TURN = 64
-_NEW_MESSAGES = tuple(
-    code for code, row in REQUESTS.items() if row.content in (Content.PUT, Content.MESSAGES)
+_NEW_MESSAGES = (
+    *(code for code, row in REQUESTS.items() if row.content in (Content.PUT, Content.MESSAGES)),
+    RequestCode.REPLAY_DEAD_LETTERS,
 )
 """Requests that bring messages of producers. Those that end what has begun (a transaction, a batch, a retry) do not."""
 _REFUSALS = {
@@ -52,6 +54,9 @@ _REFUSALS = {
         ErrorCode.DRAINING, "an operator drains this broker; `reput broker drain --off` ends that"
     ),
 }
+
+_Refuse: TypeAlias = Callable[[str, Collection[int], Refusal | None], None]
+"""Has a tenure refuse requests: `server.handling.RequestHandling.refuse`."""
 
 
 class Connected(Client, Protocol):
@@ -96,21 +101,20 @@ class MessageIntake(Permission):
     def __init__(self, health: Health) -> None:
         self.current = Intake.OPEN
         self._health = health
-        self._refuse: Callable[[Collection[int], Refusal | None], None] = lambda *_: None
+        self._refuse: _Refuse = lambda *_: None
 
-    def apply_to(self, refuse: Callable[[Collection[int], Refusal | None], None]) -> None:
-        """Refuse in a tenure that begins what was refused in the one before.
-
-        Args:
-            refuse: has the tenure refuse requests, by their codes, or none.
-        """
+    def apply_to(self, refuse: _Refuse) -> None:
+        """Refuse in a tenure that begins what was refused in the one before."""
         self._refuse = refuse
-        refuse(_NEW_MESSAGES, _REFUSALS.get(self.current))
+        self._refuse_messages()
+
+    def _refuse_messages(self) -> None:
+        self._refuse("intake", _NEW_MESSAGES, _REFUSALS.get(self.current))
 
     def set(self, intake: Intake, peer: str) -> Intake:
         """Take or refuse messages of producers, as an operator at `peer` says; return what was before."""
         was, self.current = self.current, intake
-        self._refuse(_NEW_MESSAGES, _REFUSALS.get(intake))
+        self._refuse_messages()
         is_draining = intake is Intake.DRAINING
         detail = "" if intake is Intake.OPEN else f"{intake}, set by an operator"
         self._health.set("intake", intake is Intake.OPEN, detail, gates=is_draining)
@@ -166,6 +170,7 @@ class OperationsProcessor:
             RequestCode.RELOAD_CONFIG: self.reload_config,
             RequestCode.SET_INTAKE: self.set_intake,
             RequestCode.FLUSH_LOG: self.flush_log,
+            RequestCode.DISCONNECT_CLIENT: self.disconnect_client,
         }
 
     def describe_broker(self, _request: Request) -> Response:
@@ -181,7 +186,8 @@ class OperationsProcessor:
         for position, connection in enumerate(self._tenure.connections()):
             if position % _CLIENTS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
-            found.append(self._described(connection, now))
+            if not connection.is_closed:
+                found.append(self._described(connection, now))
         return Response(0, body=await write_in_turns(ClientDescriptions(found)))
 
     def _described(self, connection: Connected, now: float) -> ClientDescription:
@@ -229,6 +235,23 @@ class OperationsProcessor:
     async def flush_log(self, _request: Request) -> Response:
         """Sync the log and answer when that is done."""
         return await self._flushed(self._broker.intake.current)
+
+    def disconnect_client(self, request: Request) -> Response:
+        """Close a client's connection. The client may connect again."""
+        address = DisconnectClientHeader.from_ext(request.ext).address
+        found = [one for one in self._tenure.connections() if one.peer == address and not one.is_closed]
+        if not found:
+            raise Refusal(
+                ErrorCode.NOT_FOUND, f"no client is connected from {address[:80]!r}; nothing was disconnected"
+            )
+        for connection in found:
+            if connection is request.client:
+                raise Refusal(
+                    ErrorCode.INVALID_ARGUMENT, "this is the connection of the request itself; close it there"
+                )
+            connection.close("operator")
+        log.info("client_disconnected", address=address, peer=request.client.peer)
+        return Response(0)
 
     async def _flushed(self, was: Intake) -> Response:
         return Response(0, body=FlushedBody(await self._tenure.flushed(), was).to_json())

@@ -11,7 +11,8 @@ from reput_broker.core import Core, RoleDuties
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.processors.spans import Spans
 from reput_broker.pull.cold_reads import ColdReads, get_unless_cold
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
 from reput_broker.roles import MASTER_ID
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
@@ -21,7 +22,7 @@ from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
-from reput_protocol.errors import ErrorCode
+from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.record.head import store_timestamp_at
 from reput_protocol.wire.header import HeaderType, Value
@@ -49,7 +50,7 @@ _SUBSCRIPTION = int(PullSysFlag.SUBSCRIPTION)
 _COLD_READS_AT_ONCE = 4
 
 
-class PullProcessor:
+class PullProcessor(Processor):
     """Serves messages to consumers."""
 
     def __init__(self, core: Core, role: RoleDuties, spans: Spans | None) -> None:
@@ -58,12 +59,11 @@ class PullProcessor:
         self._spans = spans
         self._commits = core.groups.commits
         self._resets = core.groups.resets
+        self._expired = ExpiredMessages(core)
+        self._expiring = core.tables.topics.expiring
         self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "pull again")
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
-
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Answer with messages or with the next offset, or hold the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
@@ -158,12 +158,12 @@ class PullProcessor:
                 request.client.spawn(self._look_cold, request, header, found, began_at)
                 return None
             result = found
+            code = self._code_of(result, header)  # it may correct the next offset
             self._note_progress(request, header, result)
-            code = self._code_of(result, header)
             if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
                 self._hold_pull(request, header, message_filter)
                 return None
-            if code == _NOT_FOUND and self._role.follows():
+            if code == _NOT_FOUND and self._role.reaches_master():
                 code = _RETRY  # at the master, which the answer suggests
             ext = self._ext_of(result, request, header)
             if code != 0:
@@ -179,8 +179,12 @@ class PullProcessor:
                 if result.extents[0].physical_offset >= self._core.store.min_physical_offset:
                     raise
                 continue  # deleted since the queue was read: read it again
-            self._count(header, result)
             if held is None:
+                if header.topic in self._expiring or header.topic[0] == "%":
+                    sifted = self._expired.sift(header.topic, header.consumer_group, body)
+                    if sifted is not None:
+                        return self._answer_sifted(request, header, ext, sifted)
+                self._count(header, result.count, result.size)
                 if result.next_begin_offset >= result.max_offset:
                     self._note_latency(header.topic, body)
                 if self._spans is not None:
@@ -189,7 +193,33 @@ class PullProcessor:
             request.client.spawn(self._read_cold, request, header, held, ext, result.count, began_at)
             return None
 
+    def _answer_sifted(
+        self, request: Request, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted
+    ) -> Response | None:
+        """Answer without messages that have expired, once they are dead letters, if they are to be."""
+        if not sifted.expired:
+            return self._response_of(header, ext, sifted)
+        request.client.spawn(self._bury, request, header, ext, sifted)
+        return None
+
+    async def _bury(
+        self, request: Request, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted
+    ) -> None:
+        try:
+            await self._expired.bury(header.consumer_group, sifted.expired)
+            response = self._response_of(header, ext, sifted)
+        except (ReputError, OSError) as error:
+            response = error.response() if isinstance(error, Refusal) else _failed(error)
+        request.reply(response)
+
+    def _response_of(self, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted) -> Response:
+        if not sifted.left:
+            return Response(_RETRY, ext, remark=GetStatus.NO_MATCHED_MESSAGE.name)
+        self._count(header, sifted.left, len(sifted.body))
+        return Response(0, ext, sifted.body, "FOUND")
+
     def _note_progress(self, request: Request, header: PullMessageHeader, result: GetMessageResult) -> None:
+        self._core.groups.readers.asked(header.consumer_group, request.client.peer)
         self._commits.note_pull(
             header.consumer_group,
             header.topic,
@@ -232,14 +262,14 @@ class PullProcessor:
         waiting = self._core.counters.request(request.header_type, PULL_WAIT_CODE)
         held_since = time.monotonic()
 
-        def resume(is_wanted: bool) -> None:
+        def resume(may_get_messages: bool) -> None:
             waiting.done(0, time.monotonic() - held_since)
             try:
                 self._core.group_access.check_still_consuming(header.consumer_group)
                 self._core.topic_access.readable(header.topic, header.queue_id)
                 self._core.group_access.check_readable(header.consumer_group, header.topic)
                 filter_now = self._filter_now(header, message_filter)
-                if is_wanted:
+                if may_get_messages:
                     response = self._answer(request, header, filter_now, may_suspend=False)
                 else:
                     response = self._not_read(request, header, header.queue_offset, _NOT_FOUND, "MEMBER_LEFT")
@@ -249,13 +279,13 @@ class PullProcessor:
                 log.error(
                     "pull_failed", peer=request.client.peer, hint="a defect of the broker", exc_info=error
                 )
-                response = Refusal(ErrorCode.INTERNAL, f"the pull failed: {error}; pull again").response()
+                response = _failed(error)
             if response is not None:
                 request.reply(response)
 
         queue = (header.topic, header.queue_id)
         wait_s = header.suspend_timeout_millis / 1000
-        if self._role.follows():
+        if self._role.reaches_master():
             wait_s = min(wait_s, _REDIRECTED_AFTER_S)
         try:
             self._core.hold.hold(
@@ -275,8 +305,8 @@ class PullProcessor:
         request.note_held()
         header.subscription = header.expression_type = None  # frees them; the filter exists
 
-    def _count(self, header: PullMessageHeader, result: GetMessageResult) -> None:
-        self._core.counters.group(header.topic, header.consumer_group).count_out(result.count, result.size)
+    def _count(self, header: PullMessageHeader, count: int, size_b: int) -> None:
+        self._core.counters.group(header.topic, header.consumer_group).count_out(count, size_b)
 
     def _note_latency(self, topic: str, body: bytes) -> None:
         """Count how old the first message of an answer is."""
@@ -300,8 +330,20 @@ class PullProcessor:
                 return Response(0, ext, held.read(), "FOUND")
 
         response = await self._answer_cold(request, header, read, held)
-        if self._spans is not None and response.body:
-            self._spans.delivered(request, header, began_at, count, response.body)
+        await self._reply_read(request, header, response, count, began_at)
+
+    async def _reply_read(
+        self, request: Request, header: PullMessageHeader, response: Response, count: int, began_at: float
+    ) -> None:
+        """Answer with records that a worker thread has read."""
+        sifted = self._expired.sift(header.topic, header.consumer_group, response.body)
+        if sifted is not None:
+            await self._bury(request, header, response.ext, sifted)
+            return
+        if response.body:
+            self._count(header, count, len(response.body))
+            if self._spans is not None:
+                self._spans.delivered(request, header, began_at, count, response.body)
         request.reply(response)
 
     async def _look_cold(
@@ -322,11 +364,8 @@ class PullProcessor:
             response.ext = self._ext_of(result, request, header)
             self._core.store.count_get(result)
             self._note_progress(request, header, result)
-            if result.count:
-                self._count(header, result)
-                if self._spans is not None:
-                    self._spans.delivered(request, header, began_at, result.count, response.body)
-        request.reply(response)
+        count = sum([result.count for result in found])
+        await self._reply_read(request, header, response, count, began_at)
 
     async def _answer_cold(
         self,
@@ -349,7 +388,7 @@ class PullProcessor:
         code = _CODES.get(result.status)
         if code is None:  # an empty queue
             code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
-        if code == _MOVED and self._role.follows() is not None and header.queue_offset > result.max_offset:
+        if code == _MOVED and self._role.is_slave and header.queue_offset > result.max_offset:
             # The master has these messages, and this slave does not yet (RocketMQ: offsetCheckInSlave).
             result.next_begin_offset = header.queue_offset
             return _NOT_FOUND
@@ -379,3 +418,7 @@ class PullProcessor:
             return group.broker_id
         wanted, there = group.which_broker_when_consume_slowly, self._role.ids_to_pull_from()
         return min(there) if there and wanted not in there else wanted
+
+
+def _failed(error: Exception) -> Response:
+    return Refusal(ErrorCode.INTERNAL, f"the pull failed: {error}; pull again").response()

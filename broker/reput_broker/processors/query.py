@@ -8,7 +8,7 @@ from contextlib import suppress
 import trio
 
 from reput_broker.core import Core
-from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
 from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode
@@ -33,7 +33,7 @@ _ENTRIES_A_TURN = 128
 """Entries after which other tasks run."""
 
 
-class QueryProcessor:
+class QueryProcessor(Processor):
     """Finds messages. A worker thread reads index pages and records, which may not be in the page cache."""
 
     def __init__(self, core: Core) -> None:
@@ -41,14 +41,7 @@ class QueryProcessor:
         self._group_access = core.group_access
         self._limiter = trio.CapacityLimiter(_QUERIES_AT_ONCE)
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.QUERY_MESSAGE: self.query,
-            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
-            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
-        }
-
+    @serves(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, request: Request) -> Response:
         """Answer with the record at a physical offset."""
         header = ViewMessageHeader.from_ext(request.ext)
@@ -63,6 +56,7 @@ class QueryProcessor:
             request.check_topic_of_message("read", decode_record(record).topic)
         return Response(0, {}, record)
 
+    @serves(RequestCode.QUERY_CONSUME_QUEUE)
     async def consume_queue(self, request: Request) -> Response:
         """Answer with entries of a queue, and with a group's subscription and filter."""
         header = QueryConsumeQueueHeader.from_ext(request.ext)
@@ -91,6 +85,7 @@ class QueryProcessor:
             ]
         return Response(0, body=await write_in_turns(body))
 
+    @serves(RequestCode.QUERY_MESSAGE)
     def query(self, request: Request) -> None:
         """Answer with the records found, newest first, or QUERY_NOT_FOUND; requests behind this one do not wait."""
         header = QueryMessageHeader.from_ext(request.ext)

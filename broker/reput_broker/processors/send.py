@@ -1,4 +1,4 @@
-"""RocketMQ's sends: 10, 310 and 320 (RocketMQ: SendMessageProcessor). The bundled client's is in `put`."""
+"""Sends: PutMessage of the bundled client, and 10, 310 and 320 of RocketMQ's (RocketMQ: SendMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from typing import Final
 from reput_broker.core import Core
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.feature import RetryFeature
-from reput_broker.retry.message_content import content_of
-from reput_broker.retry.put_once import Alone, Work
 from reput_broker.retry.send_back_deduplication import SendBackKey
-from reput_broker.retry.send_records import (
+from reput_broker.send.message_content import content_of
+from reput_broker.send.put_once import Alone, PutOnce, Work
+from reput_broker.send.send_records import (
     BatchParts,
     SendParts,
     admitted_properties,
     batch_parts,
     record_parts,
 )
-from reput_broker.retry.send_redirects import DeadLetter
+from reput_broker.send.send_redirects import DeadLetter
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.delay import RecallHandle
-from reput_protocol.commands.send import SendMessageHeader, SendMessageResult
+from reput_protocol.commands.send import (
+    PutMessageHeader,
+    PutMessageResult,
+    SendMessageHeader,
+    SendMessageResult,
+)
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import ErrorCode
 from reput_protocol.kernel.records import record_starts
@@ -47,9 +52,10 @@ from reput_protocol.properties import (
     find_property,
 )
 from reput_protocol.record.delays import priority_of
+from reput_protocol.record.expiry import expires
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import offset_message_id_of
-from reput_protocol.record.put_block import BlockLimits
+from reput_protocol.record.put_block import BLOCK_BYTES_MAX, BlockLimits
 
 _WITHOUT_PRIORITY: Final = (DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, SHARDING_KEY)
 _DEDUPLICATED: Final = frozenset({"normal", "delayed"})
@@ -57,7 +63,7 @@ _host_of = lru_cache(maxsize=1024)(Host.unpack)
 """Cached because the connections of a client send many messages."""
 
 
-class SendProcessor:
+class SendProcessor(Processor):
     """Stores a message or a batch, which the broker encodes."""
 
     def __init__(self, core: Core, retry: RetryFeature) -> None:
@@ -67,22 +73,17 @@ class SendProcessor:
         self._packed_host = options.host.packed()
         self._limits = None if options.record_crc else BlockLimits(options.message_bytes_max)
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.SEND_MESSAGE: self.send_message,
-            RequestCode.SEND_MESSAGE_V2: self.send_message_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
-        }
-
+    @serves(RequestCode.SEND_MESSAGE)
     def send_message(self, request: Request) -> Result:
         """Store one message, or a batch if the header says so (10)."""
         return self._send(request, SendMessageHeader.from_ext(request.ext))
 
+    @serves(RequestCode.SEND_MESSAGE_V2)
     def send_message_v2(self, request: Request) -> Result:
         """Store one message, or a batch if the header says so (310)."""
         return self._send(request, SendMessageHeader.from_ext_v2(request.ext))
 
+    @serves(RequestCode.SEND_BATCH_MESSAGE)
     def send_batch(self, request: Request) -> Result:
         """Store a batch (320)."""
         header = SendMessageHeader.from_ext_v2(request.ext)
@@ -115,9 +116,18 @@ class SendProcessor:
     ) -> Result:
         dead = self._retry.redirects.dead_letter_of(request, header)
         config = self._core.topic_access.writable(header.topic, max(0, header.queue_id))
-        if config is None or (dead is not None and not dead.has_topic):
+        if config is None or (dead is not None and not dead.has_topic) or self._marks(header, found):
             return self._create_and_send(request, header, found, dead)
         return self._send_records(request, header, found, dead, config)
+
+    def _marks(self, header: SendMessageHeader, found: dict[str, str] | None) -> bool:
+        """Tell whether this is the first message of a topic that expires. Those of retry topics always may."""
+        return (
+            found is not None
+            and expires(found)
+            and not self._core.topic_access.expires(header.topic)
+            and not header.topic.startswith(RETRY_PREFIX)
+        )
 
     async def _create_and_send(
         self,
@@ -129,10 +139,13 @@ class SendProcessor:
         # RocketMQ's clients choose the number of queues of a topic they create; the bundled client does not.
         queues = None if request.is_native else header.default_topic_queue_nums
         if self._core.topic_access.known(header.topic) is None:
-            await self._core.topic_access.create_on_send(header.topic, queues)
+            await self._core.topic_access.create_on_send(header.topic, queues, is_wanted=header.create_topic)
         if dead is not None:
             await self._core.topic_access.create_internal(dlq_topic(dead.group))
         config = self._core.topic_access.created(header.topic, max(0, header.queue_id))
+        if self._marks(header, found):
+            await self._core.topic_access.mark_expiring(config)
+            config = self._core.topic_access.created(header.topic, max(0, header.queue_id))
         result = self._send_records(request, header, found, dead, config)
         return await result if isinstance(result, Awaitable) else result
 
@@ -261,4 +274,63 @@ def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:
         )
     (record,) = parts.records
     content = content_of(record.body, record.properties)
-    return Alone(header.topic, header.queue_id, unique_id.decode(errors="replace"), content)
+    return Alone(
+        header.topic, header.queue_id, unique_id.decode(errors="replace"), content, header.dedup_within
+    )
+
+
+class PutProcessor(Processor):
+    """Stores PutMessages: blocks of records of one topic and queue, encoded by the client."""
+
+    def __init__(self, core: Core, once: PutOnce) -> None:
+        self._core = core
+        self._once = once
+        self._topic_access = core.topic_access
+        self._requesters = core.groups.requesters
+        self._store_host = str(core.store.options.host)
+
+    @serves(RequestCode.PUT_MESSAGE)
+    def put(self, request: Request) -> Result:
+        """Store a block of records of one topic and queue as a whole."""
+        header = PutMessageHeader.from_ext(request.header.ext)
+        if header.ack is AckLevel.REPLICATED:
+            self._core.puts.progress.check_replicas()
+        size = len(request.body)
+        if size > BLOCK_BYTES_MAX:
+            self._core.counters.rejected["too_large"] += 1
+            raise Refusal(
+                ErrorCode.TOO_LARGE,
+                f"a block of {size} bytes, but at most {BLOCK_BYTES_MAX} are accepted; send several smaller ones",
+            )
+        self._requesters.sent(request.client, request.body)
+        if self._topic_access.writable(header.topic, header.queue_id) is None:
+            return self._create_and_put(request, header)
+        return self._put_block(request, header)
+
+    async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Handled:
+        await self._topic_access.create_on_send(header.topic, is_wanted=header.create_topic)
+        self._topic_access.created(header.topic, header.queue_id)
+        result = self._put_block(request, header)
+        return await result if isinstance(result, Awaitable) else result
+
+    def _put_block(self, request: Request, header: PutMessageHeader) -> Result:
+        def answer(result: PutResult) -> Response:
+            receipt = PutMessageResult(
+                result.queue_id if isinstance(result, StoredBefore) else header.queue_id,
+                result.queue_offset,
+                result.physical_offset,
+                result.store_timestamp_ms,
+                self._store_host,
+                header.ack,
+            )
+            return Response(0, receipt.to_ext(request.header_type))
+
+        body, topic = request.body, header.topic
+        block = Block(body, topic, header.queue_id, header.count, request.client.born_host)
+        if not self._once.looks_at(header.dedup):
+            return Put(request, len(body), block, answer, topic, header.ack)
+
+        def put_request(work: Work) -> Put:
+            return Put(request, len(body), work, answer, topic, header.ack)
+
+        return self._once.append(request, header, partial(self._core.store.put_one, block), put_request)

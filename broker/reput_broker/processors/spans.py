@@ -22,10 +22,14 @@ from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
+from reput_protocol.commands.named_fields import named_fields
 from reput_protocol.commands.pull import PullMessageHeader
+from reput_protocol.commands.request import Content
+from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.kernel.records import scan_records
 from reput_protocol.kernel.tables import property_places
+from reput_protocol.names import Names
 from reput_protocol.properties import find_property
 from reput_protocol.record.client_batch import decode_batch
 
@@ -43,10 +47,9 @@ _TOPIC: Final = "messaging.destination.name"
 _QUEUE: Final = "messaging.destination.partition.id"
 _TOPIC_MAX: Final = 255
 _TOPICS: Final = {
-    RequestCode.SEND_MESSAGE.value: "topic",
-    RequestCode.SEND_MESSAGE_V2.value: "b",
-    RequestCode.SEND_BATCH_MESSAGE.value: "b",
-    RequestCode.PUT_MESSAGE.value: "topic",
+    code: next(field.path for field in named_fields(row.header) if field.names is Names.TOPIC)
+    for code, row in REQUESTS.items()
+    if row.content is Content.PUT
 }
 """Header fields with the topic, by the request codes of puts."""
 _PROPERTIES: Final = {RequestCode.SEND_MESSAGE.value: "properties", RequestCode.SEND_MESSAGE_V2.value: "i"}
@@ -162,7 +165,7 @@ class _PutSpan(RequestTraffic):
         """Note what is to be stored."""
         if not isinstance(result, Put):
             return result
-        self._attributes["reput.ack"] = "confirmed" if result.ack is None else result.ack.value
+        self._attributes["reput.ack"] = result.ack.value
         if isinstance(result.work, Block):
             self._attributes[_QUEUE] = str(result.work.queue_id)
         answer = result.answer

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
 import structlog
 import trio
 from msgspec.structs import replace
 
 from reput_broker.core import Core
 from reput_broker.observe.counters import topic_kind
-from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.table_sync import SyncTableHeader
 from reput_protocol.commands.topic import (
+    EXPIRING_ATTRIBUTE,
     GENERATION_ATTRIBUTE,
     CreateTopicHeader,
     DeleteTopicHeader,
@@ -38,39 +42,43 @@ from reput_protocol.names import (
     pop_retry_topic_v2,
 )
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.rights import Right
 
 log = structlog.get_logger(__name__)
 
 QUEUES_MAX = 65_535
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_OWN_ATTRIBUTES = frozenset({EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE})
 _QUEUES_A_TURN = 64
 """Queues after which other tasks run."""
+_DELETED_AT_ONCE = 4
+"""Topics that are deleted in one step; removing their files blocks the event loop."""
 _TOPICS_A_TURN = 64
 """Topics of a request after which other tasks run."""
 
 
-class TopicProcessor:
+@dataclass(slots=True)
+class _Deletions:
+    """Topics that are deleted together."""
+
+    topics: list[str] = field(default_factory=list)
+    has_begun: bool = False
+    is_done: bool = False
+    error: Exception | None = None
+    """Why they could not be deleted; the table does not have them any more."""
+
+
+class TopicProcessor(Processor):
     """Creates, changes, shows and deletes topics."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._topics = core.tables.topics
         self._saver = core.tables.topic_saver
+        self._delete_lock = trio.Lock()
+        self._deletions = _Deletions()
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_list,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
-            RequestCode.GET_TOPIC_CONFIG: self.config,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_configs,
-            RequestCode.GET_TOPIC_STATS_INFO: self.stats,
-            RequestCode.LIST_TOPICS: self.list_topics,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
-            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused,
-        }
-
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     async def create(self, request: Request) -> Response:
         """Create or change a topic; it is on disk when this is answered."""
         header = CreateTopicHeader.from_ext(request.ext)
@@ -86,6 +94,7 @@ class TopicProcessor:
         )
         return await self._put([config])
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     async def create_list(self, request: Request) -> Response:
         """Create or change several topics, all or none."""
         return await self._put(request.content(TopicConfigList).topics)
@@ -95,6 +104,7 @@ class TopicProcessor:
         for number, config in enumerate(wanted, start=1):
             if number % _TOPICS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
+            await self._topics.left(config.topic_name)
             configs.append(self._checked(config))
         for number, config in enumerate(configs, start=1):
             if number % _TOPICS_A_TURN == 0:
@@ -133,6 +143,7 @@ class TopicProcessor:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, reason)
         return replace(config, attributes=attributes)
 
+    @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     async def delete(self, request: Request) -> Response:
         """Delete a topic with its queues, every group's offsets in it, and its retry topics of groups that pop.
 
@@ -145,25 +156,53 @@ class TopicProcessor:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT, f"{topic!r} cannot be deleted: it belongs to the system"
             )
-        # The topic comes last: after a failure, its offsets still name the groups.
-        topics = [*self._pop_retry_topics(topic), topic]
-        deleted = {name for name in topics if self._topics.delete(name)}
-        await self._saver.save()
-        deleted |= {name for name, _ in self._core.store.queues()}  # left over by a failed deletion
-        for name in topics:
-            if name in deleted:
-                self._drop(name)
+        batch = self._deletions
+        batch.topics.append(topic)
+        if len(batch.topics) == _DELETED_AT_ONCE:
+            self._deletions = _Deletions()
+        try:
+            async with self._delete_lock:  # requests that wait here share a batch, and its syncs
+                await self._delete(batch)
+        except trio.Cancelled:
+            if not batch.has_begun:
+                batch.topics.remove(topic)  # its client has been told that it failed
+            raise
         return Response()
 
-    def _pop_retry_topics(self, topic: str) -> list[str]:
-        """Return where groups' popped messages of a topic are redelivered (RocketMQ: clearRetryTopicWhenDeleteTopic).
+    async def _delete(self, batch: _Deletions) -> None:
+        """Delete the topics of a batch, unless another request of it has done so. Raises what that raised."""
+        if batch.error is not None:
+            raise batch.error
+        if batch.is_done:
+            return
+        batch.has_begun = True
+        if batch is self._deletions:
+            self._deletions = _Deletions()
+        gone: set[str] = set()
+        for name in (*self._pop_retry_topics(set(batch.topics)), *batch.topics):
+            # A failed deletion may have left queues over.
+            if self._topics.delete(name) or self._core.store.has_queues(name):
+                gone.add(name)
+        try:
+            with self._topics.leaving(gone):
+                # First the table: after a crash between both, messages without a topic are found and kept.
+                await self._saver.save()
+                if gone:
+                    self._drop(gone)
+        except Exception as error:
+            batch.error = error
+            raise
+        batch.is_done = True
+
+    def _pop_retry_topics(self, topics: Collection[str]) -> list[str]:
+        """Return where groups' popped messages of topics are redelivered (RocketMQ: clearRetryTopicWhenDeleteTopic).
 
         A name that is also the retry topic of a group, or of another group and topic, is left out: it may have messages
         of these.
         """
         own, of_others = set[str](), set[str]()
         for group, name, _ in self._core.tables.offsets.items():
-            found = own if name == topic else of_others
+            found = own if name in topics else of_others
             found |= {pop_retry_topic(name, group), pop_retry_topic_v2(name, group)}
         return [
             name
@@ -171,23 +210,28 @@ class TopicProcessor:
             if self._core.tables.groups.get(name.removeprefix(RETRY_PREFIX)) is None
         ]
 
-    def _drop(self, topic: str) -> None:
-        """Drop what is kept of a topic that is not in the table."""
-        self._core.tables.offsets.remove_topic(topic)
-        self._core.store.delete_topic(topic)
-        self._core.counters.forget_topic(topic)
-        self._core.groups.forget_topic(topic)
-        self._core.hold.release_topic(topic)
+    def _drop(self, topics: Collection[str]) -> None:
+        """Drop what is kept of topics that are not in the table."""
+        for topic in topics:
+            self._core.tables.offsets.remove_topic(topic)
+        if stored := self._core.store.topics_with_records(topics):
+            self._core.store.delete_topics(stored)
+        for topic in topics:
+            self._core.counters.forget_topic(topic)
+            self._core.groups.forget_topic(topic)
+            self._core.hold.release_topic(topic)
 
+    @serves(RequestCode.CLEAN_UNUSED_TOPIC)
     async def clean_unused(self, _request: Request) -> Response:
         """Delete queues and offsets of topics that no longer exist (RocketMQ: cleanUnusedTopic)."""
         for topic in sorted({name for name, _ in self._core.store.queues()}):
             await trio.lowlevel.checkpoint()
             if self._topics.get(topic) is None and not self._topics.is_system(topic):
-                self._drop(topic)
+                self._drop({topic})
                 log.info("unused_topic_deleted", topic=topic)
         return Response()
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, request: Request) -> Response:
         """Answer with the names of the system's topics."""
         del request
@@ -198,20 +242,23 @@ class TopicProcessor:
             ).to_json(),
         )
 
+    @serves(RequestCode.GET_TOPIC_CONFIG)
     def config(self, request: Request) -> Response:
         """Answer with a topic's settings."""
         config = self._core.topic_access.existing(GetTopicConfigHeader.from_ext(request.ext).topic)
         return Response(0, body=config.to_json())
 
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     async def all_configs(self, request: Request) -> Response:
-        """Answer with the whole table, to RocketMQ's slaves without our attribute: they would take over no topic."""
+        """Answer with the whole table, to RocketMQ's slaves without our attributes: they would take over no topic."""
         topics = self._topics.all()
         is_reput = request.is_native or SyncTableHeader.from_ext(request.ext).table_version is not None
         if not is_reput:
-            topics = {name: _without_generation(config) for name, config in topics.items()}
+            topics = {name: _without_own_attributes(config) for name, config in topics.items()}
         table = TopicConfigTable(topics, self._topics.version.to_json())
         return Response(0, body=await write_in_turns(table))
 
+    @serves(RequestCode.GET_TOPIC_STATS_INFO)
     async def stats(self, request: Request) -> Response:
         """Answer with the bounds of every queue of a topic."""
         config = self._core.topic_access.existing(TopicStatsHeader.from_ext(request.ext).topic)
@@ -229,20 +276,26 @@ class TopicProcessor:
             0, body=await write_in_turns(TopicStats(table, self._core.statistics.topic_put_tps(topic)))
         )
 
+    @serves(RequestCode.LIST_TOPICS)
     async def list_topics(self, request: Request) -> Response:
         """Answer with every topic in short, or with one."""
-        wanted, topics = ListTopicsHeader.from_ext(request.ext).topic, self._topics.all()
-        names = sorted(topics) if wanted is None else [self._core.topic_access.existing(wanted).topic_name]
-        summaries, queues = [], 0
+        header, topics = ListTopicsHeader.from_ext(request.ext), self._topics.all()
+        if header.topic is not None:
+            names = [self._core.topic_access.existing(header.topic).topic_name]
+        else:
+            names = sorted(
+                name for name in topics if not header.permitted or request.may(Right.DESCRIBE, name)
+            )
+        summaries, queues, get_tps = [], 0, self._core.statistics.get_tps_by_topic()
         for name in names:
             queues += 1 + max(topics[name].read_queue_nums, topics[name].write_queue_nums)
             if queues >= _QUEUES_A_TURN:
                 await trio.lowlevel.checkpoint()
                 queues = 0
-            summaries.append(self._summary(topics[name]))
+            summaries.append(self._summary(topics[name], get_tps.get(name, 0.0)))
         return Response(0, body=await write_in_turns(TopicSummaries(summaries)))
 
-    def _summary(self, config: TopicConfig) -> TopicSummary:
+    def _summary(self, config: TopicConfig, get_tps: float) -> TopicSummary:
         core, topic = self._core, config.topic_name
         traffic, delays = core.counters.topics.get(topic), core.sources.delays
         summary = TopicSummary(
@@ -255,17 +308,21 @@ class TopicProcessor:
             messages_in={} if traffic is None else dict(traffic.messages_in),
             bytes_in=0 if traffic is None else traffic.bytes_in,
             delayed=0 if delays is None else max(0, delays.stats.waiting[topic]),
+            put_tps=core.statistics.topic_put_tps(topic),
+            get_tps=get_tps,
         )
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             end = max(0, core.store.max_offset_in_queue(topic, queue_id))
             summary.end_offsets += end
-            summary.messages += max(0, end - core.store.min_offset_in_queue(topic, queue_id))
+            messages = max(0, end - core.store.min_offset_in_queue(topic, queue_id))
+            if messages:
+                summary.messages += messages
+                summary.size_bytes += core.store.estimated_bytes(topic, queue_id)
         return summary
 
 
-def _without_generation(config: TopicConfig) -> TopicConfig:
-    if not config.generation:
+def _without_own_attributes(config: TopicConfig) -> TopicConfig:
+    if _OWN_ATTRIBUTES.isdisjoint(config.attributes):
         return config
-    attributes = {**config.attributes}
-    del attributes[GENERATION_ATTRIBUTE]
+    attributes = {name: value for name, value in config.attributes.items() if name not in _OWN_ATTRIBUTES}
     return replace(config, attributes=attributes)

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from reput_broker.config.sections import FiltersConfig
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode
 from reput_protocol.commands.group import CheckClientBody
 from reput_protocol.errors import ErrorCode, FilterSyntaxError
@@ -24,7 +24,7 @@ _COMPILED_AT_ONCE_MAX: Final = 256
 """Longer expressions are compiled in steps; one of this length takes a millisecond or two."""
 
 
-class FilterCheck:
+class FilterCheck(Processor):
     """Creates the filters that this broker supports.
 
     Invariant: the SQL92 expressions in use, by waiting pulls for example, have at most `filters.sql_characters_max`
@@ -36,10 +36,7 @@ class FilterCheck:
         self._in_use: weakref.WeakSet[SqlFilter] = weakref.WeakSet()
         self._characters = 0
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client_config}
-
+    @serves(RequestCode.CHECK_CLIENT_CONFIG)
     async def check_client_config(self, request: Request) -> Response:
         """Check a subscription before its consumer starts. A refusal keeps the consumer from starting."""
         subscription = request.content(CheckClientBody).subscription

@@ -69,9 +69,10 @@ class HeldRequest:
     """Called if its client is gone."""
     size: int
     """Approximate bytes."""
-    has_left: bool = False
-    is_wanted: bool = True
-    """False once its member has left the group: then no message may be given to it."""
+    is_let_go: bool = False
+    """Whether it was resumed or abandoned."""
+    may_get_messages: bool = True
+    """False once its member has left the group."""
 
 
 @dataclass(slots=True)
@@ -126,7 +127,7 @@ class PullRequestHoldService:
     ) -> HeldRequest:
         """Hold a pull for at most `wait_s` seconds, limited by `long_polling.max_wait`.
 
-        In the end `resume` is called, with False after `leave`, or, if the client has gone, `abandon`.
+        In the end `resume` is called, with False after `member_left`, or, if the client has gone, `abandon`.
 
         Raises:
             Refusal: too many are held; neither will be called.
@@ -210,7 +211,7 @@ class PullRequestHoldService:
             except StopIteration:
                 self._ready.popleft()
                 continue
-            if held is not None and not held.has_left:
+            if held is not None and not held.is_let_go:
                 self._let_go(held)
                 answered += 1
                 if answered == _ANSWERED_A_TURN:
@@ -229,7 +230,7 @@ class PullRequestHoldService:
         if of_client is not None:
             self._release(list(of_client.pulls))
 
-    def leave(self, client: Client, group: str) -> None:
+    def member_left(self, client: Client, group: str) -> None:
         """Give no message to the held requests of a member that has left its group and closed nothing.
 
         They stay until they would be answered. Answered now, some clients would send them again.
@@ -237,7 +238,7 @@ class PullRequestHoldService:
         of_client = self._by_client.get(client)
         for held in () if of_client is None else of_client.pulls:
             if held.group == group:
-                held.is_wanted = False
+                held.may_get_messages = False
 
     def release_all(self) -> None:
         """Run every held pull again, because the broker is about to stop."""
@@ -292,7 +293,7 @@ class PullRequestHoldService:
 
     def _let_go(self, held: HeldRequest) -> None:
         client = held.request.client
-        held.has_left = True
+        held.is_let_go = True
         self.count -= 1
         self._wait_no_longer(held)
         self._by_tick.get(held.tick, {}).pop(held, None)
@@ -306,7 +307,7 @@ class PullRequestHoldService:
         if client.is_closed:
             held.abandon()
         else:
-            held.resume(held.is_wanted)
+            held.resume(held.may_get_messages)
 
     def _wait_no_longer(self, held: HeldRequest) -> None:
         """Remove a pull from the waiting ones, unless messages for it have arrived."""

@@ -39,7 +39,7 @@ class Fenced(ReputError):
 
 
 class Fence:
-    """Decides whether a master may accept and acknowledge messages and changes in one tenure.
+    """Decides whether a master may accept and acknowledge messages and changes, as long as its mastership lasts.
 
     Every acknowledgement asks, because a process that was stopped for longer than the lease continues in the middle of
     anything: a timer would be late.
@@ -64,7 +64,7 @@ class Fence:
         return self._valid_until - self._clock()
 
     def extend(self, valid_until: float) -> None:
-        """Acknowledge until `valid_until`, unless the tenure has ended."""
+        """Acknowledge until `valid_until`, unless the mastership has ended."""
         self._valid_until = max(self._valid_until, valid_until)
 
     def close(self, reason: str) -> None:
@@ -76,11 +76,11 @@ class Fence:
         self._closed = None
 
     def end(self, reason: str) -> None:
-        """Neither accept nor acknowledge from now on: the tenure has ended."""
+        """Neither accept nor acknowledge from now on: the mastership has ended."""
         self._ended = self._ended or reason
 
     async def opened(self) -> None:
-        """Wait until messages can be accepted; for ever once the tenure has ended."""
+        """Wait until messages can be accepted; for ever once the mastership has ended."""
         while self.refusal() is not None:  # noqa: ASYNC110 - once in a hand-over
             await trio.sleep(_LOOK_S)
 

@@ -17,7 +17,7 @@ import trio
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, Histogram
 from reput_broker.put.pending_puts import PendingPut, flush_clients
-from reput_broker.request import Refusal
+from reput_broker.request import Confirmed, PutAck, Refusal
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode
@@ -277,10 +277,8 @@ class LogProgress:
 
     # Puts that wait
 
-    def answer_when(self, level: AckLevel | None, end_offset: int, put: PendingPut) -> None:
+    def answer_when(self, level: PutAck, end_offset: int, put: PendingPut) -> None:
         """Answer a stored put once the log has a level up to `end_offset`, or that this was not reached.
-
-        Without a level that is once `confirmed` is there: in a group with an election no failover takes it back.
 
         If copies cannot be had now, the answer says so at once: a request that names the level was refused before.
         """
@@ -289,7 +287,7 @@ class LogProgress:
             position, timeout_s = self.flushed, self._config.store.sync_timeout
         elif level is AckLevel.PAGE_CACHE:
             position = self.committed
-        elif level is None:
+        elif level is Confirmed.CONFIRMED:
             position, timeout_s = self.confirmed, self._config.ha.slave_timeout
         else:
             position, timeout_s = self.replicated, self._config.ha.slave_timeout

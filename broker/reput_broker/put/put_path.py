@@ -16,6 +16,7 @@ from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.put.store_tasks import AllocateService, StoreTasks
+from reput_broker.request import Confirmed, PutAck
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 
@@ -96,13 +97,13 @@ class PutPath:
             return AckLevel.REPLICATED
         return self.local_ack
 
-    def ack_of_returned(self, ack: AckLevel) -> AckLevel | None:
+    def ack_of_returned(self, ack: AckLevel) -> PutAck:
         """Return the level for a message that a consumer returns, if `ack` was asked or is the default.
 
-        The consumer goes on behind the message. So, in a group with an election, it is answered once no failover takes
-        it back (None), however few members are in sync.
+        The consumer continues behind the message. So, in a group with an election, it is answered once no failover
+        takes it back, however few members are in sync.
         """
-        return None if self._elects and ack is not AckLevel.REPLICATED else ack
+        return Confirmed.CONFIRMED if self._elects and ack is not AckLevel.REPLICATED else ack
 
 
 def _nothing(_: object = None) -> None:

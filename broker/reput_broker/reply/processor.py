@@ -13,9 +13,9 @@ from typing import NamedTuple
 import structlog
 
 from reput_broker.core import Core
-from reput_broker.groups.reply_push import ReplyPusher
-from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
-from reput_broker.retry.send_records import check_size, record_of
+from reput_broker.reply.reply_push import ReplyPusher
+from reput_broker.request import Processor, Put, Refusal, Request, Response, Result, serves
+from reput_broker.send.send_records import check_size, record_of
 from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
@@ -44,29 +44,24 @@ class _Reply(NamedTuple):
     record: Record
 
 
-class ReplyProcessor:
+class ReplyProcessor(Processor):
     """Pushes replies to requesters.
 
     The writers of the cluster's reply topic are those who may push to clients, whatever the topic of a reply.
     """
 
-    def __init__(self, core: Core, pusher: ReplyPusher) -> None:
+    def __init__(self, core: Core) -> None:
         self._core = core
-        self._pusher = pusher
+        self._pusher = ReplyPusher(core.groups.requesters, core.config.limits)
         self._reply_topic = reply_topic(core.config.cluster)
         self._host: Host = core.store.options.host
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.SEND_REPLY_MESSAGE: self.send_reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.send_reply_v2,
-        }
-
+    @serves(RequestCode.SEND_REPLY_MESSAGE)
     def send_reply(self, request: Request) -> Result:
         """Push a reply (324)."""
         return self._send(request, SendMessageHeader.from_ext(request.ext))
 
+    @serves(RequestCode.SEND_REPLY_MESSAGE_V2)
     def send_reply_v2(self, request: Request) -> Result:
         """Push a reply (325)."""
         return self._send(request, SendMessageHeader.from_ext_v2(request.ext))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from reput_broker.core import Core
-from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.request import Handler
 from reput_broker.retry.claimed_origins import ClaimedOrigins
-from reput_broker.retry.put_once import PutBackOnce, PutOnce
+from reput_broker.retry.replay import ReplayProcessor
 from reput_broker.retry.send_back import SendBackProcessor
-from reput_broker.retry.send_back_deduplication import SendBackDeduplication
-from reput_broker.retry.send_redirects import SendRedirects
+from reput_broker.retry.send_back_deduplication import PutBackOnce, SendBackDeduplication
+from reput_broker.send.put_once import PutOnce
+from reput_broker.send.send_redirects import SendRedirects
 from reput_broker.transactions.transaction_table import TransactionTable
 
 
@@ -23,16 +24,17 @@ class RetryFeature:
         claims: checks what they say about messages that they send to a retry topic themselves.
     """
 
-    def __init__(self, core: Core, transactions: TransactionTable, delay_hook: DelayHook) -> None:
+    def __init__(self, core: Core, transactions: TransactionTable, delay_redirects: DelayRedirects) -> None:
         self.once = PutOnce(core)
-        self.redirects = SendRedirects(core, transactions, delay_hook)
+        self.redirects = SendRedirects(core, transactions, delay_redirects)
         sent_back = SendBackDeduplication(
             core.store, dispatch=core.puts.reput.catch_up, clock_ms=core.clock_ms
         )
         self.back_once = PutBackOnce(sent_back, core.puts.appender)
         self.claims = ClaimedOrigins(core.store, sent_back.complete_index)
-        self._send_back = SendBackProcessor(core, delay_hook, self.back_once)
+        self._send_back = SendBackProcessor(core, delay_redirects, self.back_once)
+        self._replay = ReplayProcessor(core)
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        return self._send_back.handlers()
+        return {**self._send_back.handlers(), **self._replay.handlers()}

@@ -6,12 +6,12 @@ import random
 from collections.abc import Awaitable
 
 from reput_broker.core import Core
-from reput_broker.delay.delay_hook import DelayHook
-from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
-from reput_broker.retry.put_once import PutBackOnce, Work
-from reput_broker.retry.retry_records import Returned, can_be_returned, returned_message
-from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, SendBackKey, is_id
-from reput_broker.retry.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
+from reput_broker.delay.delay_redirects import DelayRedirects
+from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, serves
+from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, PutBackOnce, SendBackKey, is_id
+from reput_broker.send.put_once import Work
+from reput_broker.send.retry_records import Returned, can_be_returned, returned_message
+from reput_broker.send.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
@@ -22,19 +22,16 @@ from reput_protocol.names import dlq_topic, retry_topic
 from reput_protocol.record.record import Record, encode_record
 
 
-class SendBackProcessor:
+class SendBackProcessor(Processor):
     """Stores messages for their next attempt, or as dead letters."""
 
-    def __init__(self, core: Core, delay_hook: DelayHook, once: PutBackOnce) -> None:
+    def __init__(self, core: Core, delay_redirects: DelayRedirects, once: PutBackOnce) -> None:
         self._core = core
         self._topic_access = core.topic_access
-        self._delay_hook = delay_hook
+        self._delay_redirects = delay_redirects
         self._once = once
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
-
+    @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, request: Request) -> Result:
         """Store the message for a later attempt, or as a dead letter. Its consumer need not consume it again."""
         header = SendBackHeader.from_ext(request.ext)
@@ -86,7 +83,7 @@ class SendBackProcessor:
         )
         look = bool(header.is_repeated)
         if not returned.is_dead_letter:
-            delayed = self._delay_hook.redirect(returned.record, returned.properties)
+            delayed = self._delay_redirects.redirect(returned.record, returned.properties)
             assert delayed is not None, "it has a delay level"
             return self._store_it(request, key, returned, delayed, look)
         if self._topic_access.known(dlq_topic(header.group)) is None:

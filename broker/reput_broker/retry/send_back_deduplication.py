@@ -22,11 +22,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
-from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Refusal
+import trio
+
+from reput_broker.put.appender import Appender, StoredBefore
+from reput_broker.request import Handled, Refusal, Result
+from reput_broker.send.put_once import MakePut, Work
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
@@ -40,6 +44,7 @@ from reput_protocol.record.record import Record, decode_record
 
 SEND_BACK_ID_MAX: Final = 64
 """Maximum length of a client's id, in characters."""
+_LOOKS_AT_ONCE: Final = 4
 _REMEMBERED_MAX: Final = 16_384
 _WINDOW_MS: Final = 3_600_000
 """How far back the index is searched: longer than any client repeats."""
@@ -252,3 +257,56 @@ def _before_of(data: bytes) -> StoredBefore:
         1,
         record.queue_id,
     )
+
+
+class PutBackOnce:
+    """Appends messages that consumers send back and that are not stored yet."""
+
+    def __init__(self, sent_back: SendBackDeduplication, appender: Appender) -> None:
+        self._appender = appender
+        self._sent_back = sent_back
+        self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
+
+    def append(
+        self,
+        key: SendBackKey | None,
+        group: str,
+        record: Record,
+        work: Work,
+        make_put: MakePut,
+        *,
+        look: bool,
+    ) -> Result:
+        """Make a put of `work`, or return the outcome that the message had the first time.
+
+        Args:
+            key: names the message; None if its client does not name it.
+            work, make_put: as of `PutOnce.append`.
+            look: whether it may have been stored so long ago that only the index has it.
+
+        Raises:
+            Refusal: it is not known yet whether it is stored. Nothing was stored.
+        """
+        if look and key is not None and record.unique_key is not None:
+            return self._look_and_append(key, record, record.unique_key, work, make_put)
+        return make_put(partial(self._put_once, key, group, record, work, None))
+
+    async def _look_and_append(
+        self, key: SendBackKey, record: Record, unique_id: str, work: Work, make_put: MakePut
+    ) -> Handled:
+        known = None
+        if self._sent_back.complete_index():
+            known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
+        result = make_put(partial(self._put_once, key, key.group, record, work, known))
+        return await self._appender.resolve(result)
+
+    def _put_once(
+        self, key: SendBackKey | None, group: str, record: Record, work: Work, known: StoredBefore | None
+    ) -> PutResult:
+        before = self._sent_back.stored_before(key, group, record, known)
+        if before is not None:
+            return before
+        result = work()
+        if result.status is PutStatus.PUT_OK:
+            self._sent_back.remember(key, group, record, result)
+        return result

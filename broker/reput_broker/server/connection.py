@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import structlog
 import trio
+from typing_extensions import override
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
 from reput_broker.request import (
+    Client,
     ClientAnswer,
     ClientGone,
     Handled,
@@ -29,7 +31,7 @@ from reput_broker.request import (
 from reput_broker.server.client_calls import ClientCalls
 from reput_broker.server.frame_intake import FramePermit, FrameProgress
 from reput_broker.server.handling import PUTS, RequestHandling
-from reput_broker.server.memory import HeldBytes
+from reput_broker.server.memory import HeldBytes, Holder
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, UNAUTHENTICATED_MAX, Strangers
@@ -92,7 +94,7 @@ class Shared(NamedTuple):
     """Limits of connections before their first request of a user; None without access control."""
 
 
-class Connection:
+class Connection(Client, Holder):
     """A connected client.
 
     Args:
@@ -165,8 +167,8 @@ class Connection:
     # What processors use
 
     @property
+    @override
     def is_closed(self) -> bool:
-        """See `Client`."""
         return self._close_reason is not None
 
     @property
@@ -180,21 +182,22 @@ class Connection:
         return bool(self._deferred) or self.outbox.is_draining
 
     @property
+    @override
     def share(self) -> int:
-        """See `Client`."""
         return self._memory.share
 
     @property
+    @override
     def is_crowded(self) -> bool:
-        """See `Client`."""
         return self.outbox.is_crowded
 
+    @override
     async def drained(self) -> None:
-        """See `Client`."""
         await self.outbox.drained()
 
+    @override
     def answer(self, request: Request, response: Response) -> None:
-        """See `Client`. The answer to a oneway request is only counted."""
+        """The answer to a oneway request is only counted."""
         if request.is_answered:
             return
         request.is_answered = True
@@ -252,41 +255,44 @@ class Connection:
             self._deferred_bytes -= size
             self._memory.change(self, "read", -size)
 
+    @override
     def held_elsewhere(self, request: Request) -> None:
-        """See `Client`."""
         if request in self._deferred:
             self._defer(request, 0)
 
     def _count_sent(self, size: int) -> None:
         self._traffic.bytes_out += size
 
+    @override
     def flush(self) -> None:
-        """See `Client`. If the peer has gone, the connection is closed."""
+        """If the peer has gone, the connection is closed."""
         try:
             self.outbox.flush()
         except OSError:
             self.close("peer")
 
+    @override
     def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """See `Client`. The task handles its own errors."""
+        """The task handles its own errors."""
         self._nursery.start_soon(work, *arguments)
 
+    @override
     def note_role(self, role: str) -> None:
-        """See `Client`. The first role counts."""
+        """The first role counts."""
         if self.role == "unknown" and not self.is_closed:
             self._traffic.role_known(role)
             self.role = role
 
+    @override
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
-        """See `Client`."""
         if self._close_reason is not None or self.outbox.is_crowded:
             return False
         return self._calls.send_oneway(self.header_type, code, ext, body)
 
+    @override
     async def call(
         self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
     ) -> ClientAnswer:
-        """See `Client`."""
         if self._close_reason is not None:
             raise ClientGone("the client's connection has ended")
         return await self._calls.call(self.header_type, code, ext, body, timeout_s)
@@ -333,8 +339,9 @@ class Connection:
         with suppress(OSError):
             self._transport.end_sending()
 
+    @override
     def close(self, reason: str) -> None:
-        """See `Client`. The first reason counts."""
+        """The first reason counts."""
         if self._close_reason is not None:
             return
         self._close_reason = reason
@@ -697,14 +704,14 @@ class Connection:
         elif now - self.silent_since > limits.idle_timeout:
             self.close("idle")
 
+    @override
     def stuck_s(self, now: float) -> float:
-        """See `Holder`."""
         reading = self._progress.stuck_s(now) if self._reader.mid_frame else 0.0
         writing = now - self.outbox.progress_at if self.outbox.is_draining else 0.0
         return max(reading, writing)
 
+    @override
     def give_way(self, detail: str) -> None:
-        """See `Holder`."""
         self.turn_away("memory", detail, "raise limits.buffer_total")
 
     def turn_away(self, reason: str, detail: str, hint: str) -> None:

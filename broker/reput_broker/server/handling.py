@@ -44,7 +44,6 @@ _BYTES_A_COMMA: Final = 11
 bytes."""
 _OF_A_PEER = (ConnectionError, TimeoutError)
 """Errors of the operating system that do not come from the disk."""
-_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
 class Access(Protocol):
@@ -86,8 +85,9 @@ class RequestHandling:
     ) -> None:
         self._access = access
         self._served: dict[int, Handler] = {}
+        self._refusing: dict[str, dict[int, Handler]] = {}
+        self._handlers: dict[int, Handler] = {}
         self.serve({RequestCode.SIGNATURE_CHALLENGE: self._challenge, **handlers})
-        self._handlers = self._served
         self._append = append
         self.after_puts = after_puts
         self._before_read = before_read
@@ -101,21 +101,33 @@ class RequestHandling:
                 f"request {code} has no row in reput_protocol.commands.table; add it to its family"
             )
         self._served.update(handlers)
+        self._choose_handlers()
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
         """The processors' methods by request code, those included whose requests are refused for now."""
         return MappingProxyType(self._served)
 
-    def refuse(self, codes: Collection[int], refusal: Refusal | None) -> None:
-        """Refuse the requests `codes` from now on; with None, serve all requests again."""
+    def refuse(self, reason: str, codes: Collection[int], refusal: Refusal | None) -> None:
+        """Refuse the requests `codes` from now on, besides those that are refused for other reasons.
+
+        Args:
+            reason: a key. A request is served as long as it is refused for no reason.
+            codes: in place of those that were refused for this reason.
+            refusal: None: no request is refused for this reason any more.
+        """
 
         def refuse(_request: Request) -> Result:
             assert refusal is not None
             raise refusal
 
-        refused = {} if refusal is None else dict.fromkeys(codes, refuse)
-        self._handlers = {**self._served, **refused}
+        self._refusing[reason] = {} if refusal is None else dict.fromkeys(codes, refuse)
+        self._choose_handlers()
+
+    def _choose_handlers(self) -> None:
+        self._handlers = {**self._served}
+        for refused in self._refusing.values():
+            self._handlers.update(refused)
 
     def begin(self, request: Request) -> Result:
         """Start a request. Errors of a processor become answers.
@@ -175,7 +187,7 @@ class RequestHandling:
     def _handle(self, request: Request, handler: Handler) -> Result:
         if self._access is not None:
             self._access.authorize(request)
-        self._before_read(request.header.code in _PULLS and _asks_to_wait(request))
+        self._before_read(REQUESTS[request.header.code].waits and _asks_to_wait(request))
         return handler(request)
 
     async def _handle_large(self, request: Request, handler: Handler) -> Handled:

@@ -176,7 +176,7 @@ class HttpServer:
                 if self._gate is not None and isinstance(stream, trio.SocketStream):
                     admitted = await self._gate.admit_stream(stream, peer, http=True)
                 if admitted is not None:
-                    await _Connection(self, admitted, peer).run()
+                    await _HttpConnection(self, admitted, peer).run()
         except* Exception as errors:
             log.error(
                 "http_connection_failed", peer=peer[0], exc_info=errors, hint="a defect; please report it"
@@ -200,7 +200,7 @@ class _Refused(Exception):
         self.status = status
 
 
-class _Connection:
+class _HttpConnection:
     """A client's connection: requests one after the other, each passed to the application."""
 
     def __init__(self, server: HttpServer, stream: trio.abc.Stream, peer: tuple[str, int]) -> None:
@@ -368,7 +368,7 @@ class _Connection:
 class _Exchange:
     """One request and its answer in ASGI."""
 
-    def __init__(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
+    def __init__(self, connection: _HttpConnection, request: h11.Request, body: bytes) -> None:
         self._connection = connection
         self._request = request
         self._body: bytes | None = body

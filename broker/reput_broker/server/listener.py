@@ -76,7 +76,7 @@ def address_of(end: socket.socket, *, peer: bool = False) -> tuple[str, int]:
     return host.removeprefix("::ffff:"), port
 
 
-def _listen(bound: socket.socket) -> None:
+def listen(bound: socket.socket) -> None:
     """Start to listen. Raises ListenFailed if another process that had bound the same port was faster."""
     try:
         bound.listen(_BACKLOG)
@@ -164,7 +164,7 @@ class Server:
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
                         for name, bound in listeners.items():
-                            _listen(bound)
+                            listen(bound)
                             accepting.start_soon(self._accept, name, bound, nursery)
                         task_status.started()
             finally:

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import trio
+from typing_extensions import override
 
 from reput_broker.access.model import OPERATOR
 from reput_broker.observe.counters import RequestTraffic
-from reput_broker.request import ClientAnswer, ClientGone, Principal, Put, Request, Response
+from reput_broker.request import Client, ClientAnswer, ClientGone, Principal, Put, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode
@@ -93,10 +94,15 @@ class LocalRequests:
             begun = None
         answer = await self._handling.resolve(request, begun) if isinstance(begun, Awaitable) else begun
         self._handling.after_puts(client)
-        return await client.answered() if answer is None else answer
+        if answer is None:
+            answer = await client.answered()
+        request.traffic.done(
+            answer.code, time.monotonic() - request.received_at
+        )  # writes the line of the audit
+        return answer
 
 
-class _LocalClient:
+class _LocalClient(Client):
     """What stands for the connection of one request."""
 
     header_type = HeaderType.MSGPACK.value
@@ -123,40 +129,46 @@ class _LocalClient:
         assert self._response is not None, "it is set first"
         return self._response
 
+    @override
     async def drained(self) -> None:
-        """See `Client`."""
+        pass
 
+    @override
     def answer(self, request: Request, response: Response) -> None:
-        """See `Client`."""
         if not request.is_answered:
             request.is_answered = True
             self._response = response
             self._done.set()
 
+    @override
     def held_elsewhere(self, request: Request) -> None:
-        """See `Client`: it counts no memory."""
+        """It counts no memory."""
 
+    @override
     def flush(self) -> None:
-        """See `Client`."""
+        pass
 
+    @override
     def spawn(self, work: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        """See `Client`."""
         self._nursery.start_soon(work, *arguments)
 
+    @override
     def note_role(self, role: str) -> None:
-        """See `Client`."""
+        pass
 
+    @override
     def send_request(self, code: int, ext: Mapping[str, Value], body: bytes = b"") -> bool:
-        """See `Client`: there is nothing to send to."""
+        """There is nothing to send to."""
         del code, ext, body
         return False
 
+    @override
     async def call(
         self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
     ) -> ClientAnswer:
-        """See `Client`."""
         del code, ext, body, timeout_s
         raise ClientGone("the broker's pages answer no requests")
 
+    @override
     def close(self, reason: str) -> None:
-        """See `Client`."""
+        pass

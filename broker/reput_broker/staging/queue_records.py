@@ -10,11 +10,11 @@ import trio
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import GetStatus, TransferLimits
 from reput_protocol.record.view import RecordView, record_views
+from reput_protocol.store.unit import UNIT_BYTES
 
 _MESSAGES: Final = 4096
 _BYTES: Final = 1 << 20
-_UNIT_BYTES: Final = 20
-_LIMITS: Final = TransferLimits(_BYTES, _MESSAGES, _BYTES, _MESSAGES, _MESSAGES * _UNIT_BYTES)
+_LIMITS: Final = TransferLimits(_BYTES, _MESSAGES, _BYTES, _MESSAGES, _MESSAGES * UNIT_BYTES)
 
 
 async def records_from(

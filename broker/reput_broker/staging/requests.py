@@ -14,7 +14,7 @@ import trio
 
 from reput_broker.core import Core
 from reput_broker.put.appender import malformed
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.staging.committer import Commit, Committer
 from reput_broker.staging.staging_file import StagingFile, StagingKey
 from reput_broker.staging.staging_state import StagingState
@@ -107,7 +107,7 @@ class _Waiting(NamedTuple):
     commit: Commit
 
 
-class StagingProcessor:
+class StagingProcessor(Processor):
     """Stages records, and commits or drops them.
 
     Args:
@@ -141,18 +141,9 @@ class StagingProcessor:
         self._locks: dict[str, trio.Lock] = {}
         self._commits, self._wanted = trio.open_memory_channel[_Waiting](_COMMITS_WAITING_MAX)
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.STAGE_RECORDS: self.stage,
-            RequestCode.END_STAGING: self.end,
-            RequestCode.COMMIT_STAGED: self.commit,
-            RequestCode.ABORT_STAGED: self.abort,
-            RequestCode.QUERY_STAGED: self.query,
-        }
-
     # -- staging -----------------------------------------------------------------------------------------------
 
+    @serves(RequestCode.STAGE_RECORDS)
     async def stage(self, request: Request) -> Response:
         """Store staged blocks; the same blocks at the same position may be sent again."""
         header = StageRecordsHeader.from_ext(request.ext)
@@ -264,6 +255,7 @@ class StagingProcessor:
         self._staging.grown(file, len(body))
         self.ahead.grown(file)
 
+    @serves(RequestCode.END_STAGING)
     async def end(self, request: Request) -> Response:
         """End a complete staging; answered once it is flushed."""
         header = EndStagingHeader.from_ext(request.ext)
@@ -304,6 +296,7 @@ class StagingProcessor:
 
     # -- batches -----------------------------------------------------------------------------------------------
 
+    @serves(RequestCode.COMMIT_STAGED)
     def commit(self, request: Request) -> None:
         """Queue a batch to be committed, which continues if the client disconnects; it may ask again."""
         header = CommitStagedHeader.from_ext(request.ext)
@@ -337,6 +330,7 @@ class StagingProcessor:
         result = CommitStagedResult(done.batch.batch_id, done.batch.messages, done.repeated)
         return Response(0, result.to_ext(request.header_type))
 
+    @serves(RequestCode.ABORT_STAGED)
     async def abort(self, request: Request) -> Response:
         """Drop what is staged for a batch, unless the batch is being published."""
         header = AbortStagedHeader.from_ext(request.ext)
@@ -346,6 +340,7 @@ class StagingProcessor:
             )
         return self._known(request, header.query_id)
 
+    @serves(RequestCode.QUERY_STAGED)
     async def query(self, request: Request) -> Response:
         """Answer a query's stagings and last batch, or the totals."""
         await self._committer.confirmed()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from reput_broker.store.errors import ForeignFile
@@ -54,10 +55,10 @@ class DeletedTopics:
         """Records of the topic before this log offset are deleted; 0 if the topic was never deleted."""
         return self._deleted_below.get(topic, 0)
 
-    def add(self, topic: str, end_offset: int) -> None:
-        """Durably mark the topic's records below `end_offset` as deleted. Raises OSError if that fails."""
+    def add(self, topics: Collection[str], end_offset: int) -> None:
+        """Durably mark the records of topics below `end_offset` as deleted. Raises OSError if that fails."""
         before = self._deleted_below
-        self._deleted_below = {**before, topic: end_offset}
+        self._deleted_below = {**before, **dict.fromkeys(topics, end_offset)}
         try:
             self._save()
         except OSError:

@@ -89,6 +89,15 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def set_aside(path: Path, why: str) -> Path:
+    """Rename `path` to `NAME.WHY-1` (or the next free number) and return the new path. Blocks. Raises OSError."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.{why}-{number}")).exists() or aside.is_symlink():
+        number += 1
+    os.rename(path, aside)
+    return aside
+
+
 def make_directories(path: Path) -> None:
     """Create a directory and its missing parents, and make each new name durable."""
     if path.is_dir():

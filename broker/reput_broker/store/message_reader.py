@@ -221,12 +221,13 @@ class MessageReader:
         """
         return HeldExtents(self._log, extents)
 
-    def message_at(self, physical_offset: int) -> bytes | None:
+    def message_at(self, physical_offset: int, *, cold: bool = False) -> bytes | None:
         """The whole record that starts at a log offset, verified, for a client; None if none does that clients may see.
 
-        Queues and index may have more after a failover: what the broker looks up for itself, `record_at` reads.
+        Queues and index may have more after a failover: what the broker looks up for itself, `record_at` reads. With
+        `cold`, by a positional read, in any thread.
         """
-        return self._log.message_at(physical_offset, self._log.visible_end())
+        return self._log.message_at(physical_offset, self._log.visible_end(), cold=cold)
 
     def oldest_store_timestamp(self) -> int:
         """The store time of the log's first record in milliseconds, -1 if there is none. In any thread."""

@@ -7,15 +7,15 @@ Assumed of the disk: what `fdatasync` confirmed stays; later writes may survive 
 
 Threads. One thread owns the store and makes all calls, with these exceptions: `commit_buffers`, `flush_commit_log`,
 `flush_consume_queues`, `write_checkpoint`, `prepare_next_file`, `make_log_file`, `unlock_full_files` and the steps of
-the cleaners may run in worker threads, each in one at a time; `read_extents` with `cold=True`, held extents and
-filtered gets, in any number of them.
+the cleaners may run in worker threads, each in one at a time; what has an argument `cold` and gets it, held extents,
+look-ups by key and filtered gets, in any number of them.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,8 +45,7 @@ from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.store.opening.parts import StoreParts
-from reput_broker.store.opening.start import open_parts
-from reput_broker.store.opening.tail_truncation import truncate_tail
+from reput_broker.store.opening.start import open_parts, truncate_tail
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import ConsumeQueueBuilder, ReplicaQueueBuilder
 from reput_broker.store.queue.offsets import QueueOffsets
@@ -220,10 +219,12 @@ class MessageStore:
         self.offset_by_timestamp = self._offsets.offset_by_timestamp
         self.earliest_message_time = self._offsets.earliest_message_time
         self.store_timestamp = self._offsets.store_timestamp
+        self.estimated_bytes = self._offsets.estimated_bytes
         self.queue_units = self._offsets.queue_units
         self.is_in_memory = self._offsets.is_in_memory
         self.query_message = self._key_lookup.query_message
         self.find_by_unique_key = self._key_lookup.find_by_unique_key
+        self.find_replays = self._key_lookup.find_replays
 
         # Steps that services drive (reput.py, index/store_index.py, flush.py)
         self.reput_step = self._dispatch.reput_step
@@ -381,9 +382,12 @@ class MessageStore:
         finally:
             file.release()
 
-    def record_at(self, offset: int) -> bytes | None:
-        """The whole record that starts at a log offset, whether or not consumers see it; None if none does."""
-        return self._log.message_at(offset, self._log.max_offset)
+    def record_at(self, offset: int, *, cold: bool = False) -> bytes | None:
+        """The whole record that starts at a log offset, whether or not consumers see it; None if none does.
+
+        With `cold`, by a positional read, in any thread.
+        """
+        return self._log.message_at(offset, self._log.max_offset, cold=cold)
 
     def last_record_before(self, offset: int) -> int:
         """Where the last record that ends by a log offset starts, -1 if there is none. Blocks; in any thread."""
@@ -558,21 +562,36 @@ class MessageStore:
     # -- topics --------------------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str) -> int:
-        """Delete the queues of a topic durably; return how many there were.
+        """Delete the queues of a topic durably; see `delete_topics`."""
+        return self.delete_topics([topic])
 
-        Its records stay in the log until their file expires, but no recovery brings them back. A new topic with that
+    def delete_topics(self, topics: Collection[str]) -> int:
+        """Delete the queues of topics durably, with as many syncs as for one; return how many there were.
+
+        Their records stay in the log until their file expires, but no recovery brings them back. A new topic of such a
         name begins at queue offset 0.
 
         Raises:
             StoreReadOnly, StoreClosed: the store cannot be written.
         """
         self._flags.check_writable()
-        self._deleted.add(topic, self._log.wrote_offset)
-        for key in [key for key in self._log.next_queue_offsets if key[0] == topic]:
+        self._deleted.add(topics, self._log.wrote_offset)
+        for key in [key for key in self._log.next_queue_offsets if key[0] in topics]:
             del self._log.next_queue_offsets[key]
-        deleted = self._queues.delete_topic(topic)
+        deleted = self._queues.delete_topics(topics)
         self._dispatch.set_entries(self._queues.entries())
         return deleted
+
+    def topics_with_records(self, topics: Collection[str]) -> set[str]:
+        """Return those of the topics that have queues, or records that are not dispatched yet. For a master's store."""
+        found = {topic for topic in topics if self.has_queues(topic)}
+        if len(found) < len(topics):
+            found |= {topic for topic, _ in self._log.next_queue_offsets if topic in topics}
+        return found
+
+    def has_queues(self, topic: str) -> bool:
+        """Whether a topic has queues with messages, or had."""
+        return bool(self._queues.of_topic(topic))
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:
         """Whether a record of `topic` at this log offset belongs to a topic that has been deleted since."""

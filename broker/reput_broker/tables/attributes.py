@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from reput_broker.request import Refusal
-from reput_protocol.commands.group import PRIORITY_FACTOR_ATTRIBUTE
-from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
+from reput_protocol.commands.group import DEAD_LETTER, EXPIRED_ATTRIBUTE, PRIORITY_FACTOR_ATTRIBUTE
+from reput_protocol.commands.topic import EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE
 from reput_protocol.errors import ErrorCode
 
 
@@ -25,10 +25,12 @@ TOPIC_ATTRIBUTES: Mapping[str, _Attribute] = {
     "queue.type": _Attribute(("SimpleCQ", "BatchCQ"), is_changeable=False),
     # -1: as long as the others. All topics are in one log, of which only whole files are deleted.
     "reserve.time": _Attribute(("-1",)),
+    EXPIRING_ATTRIBUTE: _Attribute(("true",)),
 }
 """What a topic may have, and the values that are served or refused for another reason (`why_not_kept`)."""
 GROUP_ATTRIBUTES: Mapping[str, _Attribute] = {
     PRIORITY_FACTOR_ATTRIBUTE: _Attribute(tuple(map(str, range(101)))),
+    EXPIRED_ATTRIBUTE: _Attribute(("drop", DEAD_LETTER)),
 }
 
 

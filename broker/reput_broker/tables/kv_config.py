@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
+from typing_extensions import override
+
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
 
 _TABLE = "configTable"
 
 
-class KVConfigManager:
+class KVConfigManager(SavedTable):
     """The settings. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -53,8 +55,8 @@ class KVConfigManager:
         if self._table.get(namespace, {}).pop(key, None) is not None:
             self._unsaved = True
 
+    @override
     def begin_save(self) -> ConfigFileSave | None:
-        """See `SavedTable`."""
         if not self._unsaved:
             return None
         self._unsaved = False

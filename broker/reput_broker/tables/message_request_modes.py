@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from reput_broker.request import Refusal
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.pop import MessageRequestMode
 from reput_protocol.errors import BodyMalformed, ErrorCode
@@ -16,7 +18,7 @@ _MODES_MAX = 20_000
 """Neither group nor topic need exist, so that their limits do not bound the table."""
 
 
-class MessageRequestModes:
+class MessageRequestModes(SavedTable):
     """The modes by topic and group. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -77,8 +79,8 @@ class MessageRequestModes:
             topics.setdefault(topic, {})[group] = mode.to_members()
         return {_TABLE: topics}
 
+    @override
     def begin_save(self) -> ConfigFileSave | None:
-        """See `SavedTable`."""
         if not self._unsaved:
             return None
         self._unsaved = False

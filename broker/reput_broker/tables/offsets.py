@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
+from typing_extensions import override
 
-from reput_broker.store.file_io import make_directories
-from reput_broker.tables.config_file import ConfigFile, DataVersion, encode, set_aside
+from reput_broker.store.file_io import make_directories, set_aside
+from reput_broker.tables.config_file import ConfigFile, DataVersion, SavedTable, SaveJob, encode
 from reput_broker.tables.offset_journal import (
     COMMIT,
     GROUP_REMOVED,
@@ -70,7 +71,7 @@ class OffsetChanges(NamedTuple):
     """By group and topic: queue id -> offset."""
 
 
-class ConsumerOffsetManager:
+class ConsumerOffsetManager(SavedTable):
     """The committed offsets of all groups. One owner; only a save job's `write` and
     `sync_journal` run in another thread.
 
@@ -299,8 +300,8 @@ class ConsumerOffsetManager:
             self._unsaved = True
             raise
 
+    @override
     def begin_save(self) -> OffsetSave | None:
-        """See `SavedTable`."""
         assert self._job is None, "a save is running already"
         if not self._unsaved or self._journal is None:
             return None
@@ -445,7 +446,7 @@ def _read_if_any(path: Path) -> JournalContents | JournalUnreadable | None:
         return error
 
 
-class OffsetSave:
+class OffsetSave(SaveJob):
     """One save of the offsets: `consumerOffset.json` and its journal are replaced together.
 
     A crash after each step is safe:
@@ -498,8 +499,8 @@ class OffsetSave:
         self._table.adopt_journal(journal)
         journal.rename(self._table.journal_path)
 
+    @override
     def sync(self) -> None:
-        """See `SaveJob`."""
         self._table.file.sync_directory()
 
     def abandon(self) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 
 import structlog
 from msgspec import to_builtins
+from typing_extensions import override
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.request import Refusal
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts
+from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts, SavedTable
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.group import SubscriptionGroupConfig
@@ -30,7 +31,7 @@ _NONE: Mapping[str, Any] = {}
 _KNOWN_MEMBERS = frozenset(SubscriptionGroupConfig.__struct_encode_fields__)
 
 
-class SubscriptionGroupManager:
+class SubscriptionGroupManager(SavedTable):
     """The table of groups. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -216,8 +217,8 @@ class SubscriptionGroupManager:
 
     # Saving
 
+    @override
     def begin_save(self) -> ConfigFileSave | None:
-        """See `SavedTable`."""
         if not self._unsaved:
             return None
         self._unsaved = False

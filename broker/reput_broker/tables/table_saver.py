@@ -6,41 +6,16 @@ A table returns a `SaveJob` with a copy of its content. Callers share a write, u
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 import trio
 
+from reput_broker.tables.config_file import SavedTable
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)
 
 _RETRY_INTERVAL_S = 1.0
-
-
-class SaveJob(Protocol):
-    """One write of a table to its file, in three steps."""
-
-    def write(self) -> None:
-        """Write the new file next to the old one. Blocks: for a worker thread. Raises OSError."""
-
-    def adopt(self) -> None:
-        """Replace the old file. Fast: for the table's owner. Raises OSError."""
-
-    def sync(self) -> None:
-        """Make the new name durable. Blocks: for a worker thread. Raises OSError."""
-
-    def abandon(self) -> None:
-        """End the job after an error: the table is still unsaved. After an error in `write` or `adopt` the old file
-        stays valid.
-        """
-
-
-class SavedTable(Protocol):
-    """A table that is saved to a file."""
-
-    def begin_save(self) -> SaveJob | None:
-        """Return a job that saves the current content; None if the file has it already."""
 
 
 def save_now(table: SavedTable) -> None:

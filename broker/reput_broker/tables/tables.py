@@ -1,10 +1,11 @@
-"""The tables of a broker together: topics, consumer offsets, consumer groups and the name service's settings, each with
-what saves it.
+"""The tables of a broker together: topics, consumer offsets, consumer groups, the name service's settings and
+others, each with what saves it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -14,11 +15,13 @@ import trio
 from msgspec.structs import replace
 
 from reput_broker.config.model import BrokerConfig
+from reput_broker.tables.config_file import SavedTable
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_broker.tables.offsets import ConsumerOffsetManager
+from reput_broker.tables.schedules import Schedules
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.table_saver import SavedTable, SaveSoon, TableSaver, save_now
+from reput_broker.tables.table_saver import SaveSoon, TableSaver, save_now
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import InvalidName, ReputError
@@ -70,21 +73,30 @@ class Tables:
         )
         self.kv_config = KVConfigManager(directory / "kvConfig.json")
         self.request_modes = MessageRequestModes(directory / "messageRequestMode.json")
+        self.schedules = Schedules(directory / "schedules.json")
         self.topic_saver = TableSaver(self.topics, partial(on_saved, "topics"))
         self.offset_saver = TableSaver(self.offsets, partial(on_saved, "offsets"))
         self.group_saver = TableSaver(self.groups, partial(on_saved, "groups"))
         self.kv_saver = TableSaver(self.kv_config, partial(on_saved, "kvConfig"))
         self.mode_saver = TableSaver(self.request_modes, partial(on_saved, "messageRequestMode"))
+        self.schedule_saver = TableSaver(self.schedules, partial(on_saved, "schedules"))
         self.topics_soon = SaveSoon(self.topic_saver, "topics")
         self.groups_soon = SaveSoon(self.group_saver, "groups")
-        self.offsets_soon = OffsetSaveService(
-            self.offsets, self.offset_saver, lambda: config.offsets.flush_interval
-        )
+        self._flush_interval_s: Callable[[], float] = lambda: config.offsets.flush_interval
+        self.offsets_soon = OffsetSaveService(self.offsets, self.offset_saver, self._flush_interval_s)
         self._loaded: list[tuple[str, SavedTable]] = []
 
     def tasks(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return the tasks that run as long as the broker does."""
-        return (self.offsets_soon.run, self.topics_soon.run, self.groups_soon.run)
+        return (self.offsets_soon.run, self.topics_soon.run, self.groups_soon.run, self._write_topics)
+
+    async def _write_topics(self) -> None:
+        """Write topics.json at intervals while a journal has changes of topics: RocketMQ does not read that."""
+        while True:
+            await trio.sleep(self._flush_interval_s())
+            self.topics.write_whole()
+            with suppress(ReputError, OSError):  # they are in the journal, and `on_saved` reports the failure
+                await self.topic_saver.save()
 
     def load(self) -> None:
         """Read all tables. If there is no file of groups yet, create the groups that have offsets.
@@ -98,6 +110,7 @@ class Tables:
             "groups": self.groups,
             "kvConfig": self.kv_config,
             "messageRequestMode": self.request_modes,
+            "schedules": self.schedules,
         }
         for name, table in tables.items():
             self.read(name, table)
@@ -158,12 +171,14 @@ class Tables:
 
     def close(self) -> None:
         """Save what has changed and close the journal of offsets. Failures are logged, and the rest is still done."""
+        self.topics.write_whole()
         for name, table in self._loaded:
             try:
                 save_now(table)
             except (OSError, ReputError) as error:
                 log.error("table_not_saved", table=name, detail=str(error), hint="check the data directory")
         self.offsets.close()
+        self.topics.journal.close()
 
 
 class OffsetSaveService:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Refusal
@@ -44,7 +45,7 @@ class TopicAccess:
         return config
 
     def created(self, topic: str, queue_id: int) -> TopicConfig:
-        """Return what `writable` returns of a topic that was just created; NO_TOPIC if it was deleted meanwhile."""
+        """Return what `writable` returns of a topic that has to exist; NO_TOPIC if it does not, or does no more."""
         config = self.writable(topic, queue_id)
         if config is None:
             raise no_topic(topic)
@@ -61,14 +62,31 @@ class TopicAccess:
             and 0 <= queue_id < max(config.write_queue_nums, config.read_queue_nums)
         )
 
-    async def create_on_send(self, topic: str, queues: int | None = None) -> None:
+    async def create_on_send(
+        self, topic: str, queues: int | None = None, *, is_wanted: bool | None = None
+    ) -> None:
         """Create the topic of a send, and save the table before the message is stored.
 
+        Args:
+            is_wanted: False: the sender creates its topics itself.
+
         Raises:
-            Refusal: NO_TOPIC if that is not allowed, INVALID_ARGUMENT for a kind of topic that is not supported.
+            Refusal: NO_TOPIC if that is not allowed or not wanted, INVALID_ARGUMENT for a kind of topic that is not
+                supported.
             InvalidName: the name is not legal.
         """
-        self._allowed(topic, self._topics.create_on_send, queues)
+        await self._topics.left(topic)
+        make = self._topics.get if is_wanted is False else partial(self._topics.create_on_send, queues=queues)
+        self._allowed(topic, make)
+        await self._saver.save()
+
+    def expires(self, topic: str) -> bool:
+        """Tell whether messages of a topic may expire, so that they are looked at before they are delivered."""
+        return topic in self._topics.expiring
+
+    async def mark_expiring(self, config: TopicConfig) -> None:
+        """Note that a topic gets a message that expires, and save the table before the message is stored."""
+        self._topics.mark_expiring(config)
         await self._saver.save()
 
     def check_new(self, topic: str, queue_id: int) -> None:
@@ -85,12 +103,10 @@ class TopicAccess:
         """How many queues `create_on_send` gives a topic."""
         return self._topics.new_topic_queues
 
-    def _allowed(
-        self, topic: str, make: Callable[..., TopicConfig | None], *arguments: int | None
-    ) -> TopicConfig:
+    def _allowed(self, topic: str, make: Callable[[str], TopicConfig | None]) -> TopicConfig:
         self._refuse_unkept(topic, {})
         try:
-            made = None if only_broker_writes(topic) else make(topic, *arguments)
+            made = None if only_broker_writes(topic) else make(topic)
         except TooManyTopics as error:
             self._counters.rejected["no_topic"] += 1
             raise Refusal(ErrorCode.NO_TOPIC, str(error)) from error
@@ -116,6 +132,7 @@ class TopicAccess:
         existing = self._topics.get(topic)
         if existing is not None:
             return existing
+        await self._topics.left(topic)
         config = self._topics.create_internal(topic, queues)
         await self._saver.save()
         return config

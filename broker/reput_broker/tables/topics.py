@@ -4,23 +4,40 @@ A topic is created by an administrator or, with `topics.auto_create`, by the fir
 which exists only then and which RocketMQ's clients look up too. Unknown members of the file, from a newer RocketMQ, are
 kept and written back. The generation of a topic is one of its attributes, because RocketMQ keeps those that it does not
 know.
+
+A small table is written whole whenever it changes. Of a large one only the changes are, to `config/topics.journal`,
+until these are as long as the file: creating a topic costs the same however many there are.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
+import trio
 from msgspec.structs import replace
+from typing_extensions import override
 
 from reput_broker.config.sections import TopicsConfig
+from reput_broker.request import Refusal
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
-from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts
-from reput_protocol.commands.topic import GENERATION_ATTRIBUTE, TopicConfig
-from reput_protocol.errors import ReputError
+from reput_broker.tables.config_file import (
+    ConfigFile,
+    ConfigFileSave,
+    DataVersion,
+    EntryTexts,
+    SavedTable,
+    SaveJob,
+)
+from reput_broker.tables.table_saver import save_now
+from reput_broker.tables.topic_journal import TopicJournal
+from reput_protocol.commands.topic import EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE, TopicConfig
+from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.names import (
     BENCHMARK_TOPIC,
     DEFAULT_TOPIC,
@@ -39,6 +56,7 @@ from reput_protocol.names import (
     check_topic,
     is_system_topic,
 )
+from reput_protocol.store.topic_journal import TABLE, TOPIC_JOURNAL, FileIdentity, TopicChange
 
 log = structlog.get_logger(__name__)
 
@@ -58,15 +76,16 @@ class TooManyTopics(ReputError):
         )
 
 
-_TABLE = "topicConfigTable"
 _NONE: Mapping[str, Any] = {}
 _TEMPLATE_QUEUES = 8
 _GENERATION_BYTES = 8
 _DEFAULT_QUEUES = 16
 """Queues of a topic whose file entry or request names no number (RocketMQ: TopicConfig)."""
+_SMALL_BYTES = 64 << 10
+"""Up to this size, some 240 topics, the file is written whole at each change."""
 
 
-class TopicConfigManager:
+class TopicConfigManager(SavedTable):
     """The table of topics. One owner; only a save job's `write` runs in another thread.
 
     Args:
@@ -92,10 +111,19 @@ class TopicConfigManager:
         self._unknown_of: dict[str, dict[str, Any]] = {}
         self._unknown_members: dict[str, Any] = {}
         self._version = DataVersion()
-        self._unsaved = False
-        self._texts = EntryTexts(_TABLE)
+        self._is_unsaved = False
+        self._unsaved: dict[str, None] = {}
+        self._needs_whole = True
+        self.file_identity = FileIdentity.of(b"")
+        """The file on disk."""
+        self.journal = TopicJournal(path.with_name(TOPIC_JOURNAL))
+        self._texts = EntryTexts(TABLE)
         self._read_ms = 0
         self._deleted: set[str] = set()
+        self._leaving: dict[str, trio.Event] = {}
+        """Topics that have left the table, while what is kept of them has not been dropped yet."""
+        self.expiring: set[str] = set()
+        """The topics that have had messages which expire; always the same set. See `mark_expiring`."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change."""
 
@@ -106,21 +134,33 @@ class TopicConfigManager:
             ConfigFileDamaged: neither the file nor its backup can be used; nothing was changed.
             OSError: a file cannot be read.
         """
-        members = self.file.load().members
+        members, data, place = self.file.load()
+        self.file_identity = FileIdentity.of(data)
+        journal = self.journal.load(data)
+        if journal is not None:
+            members = journal.applied(members)
+        self._needs_whole = place != self.file.path
         self._read(members)
-        known = ("dataVersion", _TABLE)
+        known = ("dataVersion", TABLE)
         self._unknown_members = {name: value for name, value in members.items() if name not in known}
+        if journal is not None and journal.damaged_at is not None:
+            self._needs_whole = self._is_unsaved = True
+            save_now(self)
 
     def _read(self, members: Mapping[str, Any]) -> None:
         self._version = DataVersion.from_json(members.get("dataVersion"))
         self._read_ms = self._version.timestamp_ms
-        table = members.get(_TABLE) or {}
+        table = members.get(TABLE) or {}
         for name, entry in table.items():
             if isinstance(entry, dict):
                 self._topics[name], self._unknown_of[name] = _read_topic(name, entry)
         for config in self._system_topics():
             self._topics.setdefault(config.topic_name, config)
         self._user_topics = sum(not self.is_system(topic) for topic in self._topics)
+        self.expiring.clear()
+        self.expiring.update(
+            topic for topic, config in self._topics.items() if EXPIRING_ATTRIBUTE in config.attributes
+        )
 
     def adopt(self, members: Mapping[str, Any]) -> list[str]:
         """Replace all topics by those of a master, and return the names of the others.
@@ -131,7 +171,7 @@ class TopicConfigManager:
         before = self._topics
         self._topics, self._unknown_of = {}, {}
         self._read(members)
-        self._unsaved = True
+        self._needs_whole = self._is_unsaved = True
         return [topic for topic in before if topic not in self._topics]
 
     # Reading
@@ -262,15 +302,22 @@ class TopicConfigManager:
         """Create a topic, or change it to `config`. Not in the file before the next save.
 
         A new topic gets a generation, and keeps it through every change.
+
+        Raises:
+            Refusal: BUSY, a topic of this name is being deleted; see `left`.
         """
         topic = config.topic_name
         before = self._topics.get(topic)
+        if before is None and topic in self._leaving:
+            raise Refusal(ErrorCode.BUSY, f"topic {topic!r} is being deleted; ask again in a moment")
         attributes = {**config.attributes}
         attributes.pop(GENERATION_ATTRIBUTE, None)
         if before is None and not self.is_system(topic):
             attributes[GENERATION_ATTRIBUTE] = secrets.token_hex(_GENERATION_BYTES)
         elif before is not None and before.generation:
             attributes[GENERATION_ATTRIBUTE] = before.generation
+        if topic in self.expiring:
+            attributes[EXPIRING_ATTRIBUTE] = "true"
         self._set(replace(config, attributes=attributes))
 
     def restore(self, config: TopicConfig) -> None:
@@ -279,11 +326,19 @@ class TopicConfigManager:
         if before is None or not before.generation:
             self._set(config)
 
+    def mark_expiring(self, config: TopicConfig) -> None:
+        """Note that a topic gets a message that expires. Not in the file before the next save."""
+        self.expiring.add(config.topic_name)
+        self.put(config)
+
     def _set(self, config: TopicConfig) -> None:
         topic = config.topic_name
         self._user_topics += topic not in self._topics and not self.is_system(topic)
         self._topics[topic] = config
-        self._changed()
+        self._deleted.discard(topic)
+        if EXPIRING_ATTRIBUTE in config.attributes:
+            self.expiring.add(topic)
+        self._changed(topic)
 
     def set_ordered(self, ordered: Collection[str]) -> None:
         """Mark these topics as ordered, and no others (RocketMQ: updateOrderTopicConfig). In the file after the next
@@ -300,17 +355,63 @@ class TopicConfigManager:
             return False
         self._user_topics -= not self.is_system(topic)
         self._deleted.add(topic)
-        self._changed()
+        self.expiring.discard(topic)
+        self._changed(topic)
         return True
+
+    @contextmanager
+    def leaving(self, topics: Collection[str]) -> Iterator[None]:
+        """Let no topics of these names be created within the block, which saves the table and drops what is kept of
+        them: a message sent meanwhile to a new topic would be dropped, or would come after those of the old one.
+        """
+        event = trio.Event()
+        self._leaving.update(dict.fromkeys(topics, event))
+        try:
+            yield
+        finally:
+            for topic in topics:
+                del self._leaving[topic]
+            event.set()
+
+    async def left(self, topic: str) -> None:
+        """Wait until no topic of this name is being deleted."""
+        while (event := self._leaving.get(topic)) is not None:
+            await event.wait()
 
     # Saving
 
-    def begin_save(self) -> ConfigFileSave | None:
-        """See `SavedTable`."""
-        if not self._unsaved:
+    @override
+    def begin_save(self) -> SaveJob | None:
+        if not self._is_unsaved:
             return None
-        self._unsaved = False
-        return ConfigFileSave(self.file, self._snapshot(), self._changed_again)
+        self._is_unsaved = False
+        changed, self._unsaved = self._unsaved, {}
+        size = self.file_identity.size
+        if (
+            self._needs_whole
+            or size <= _SMALL_BYTES
+            or self.journal.size >= size
+            or not self.journal.is_usable
+        ):
+            needed, self._needs_whole = self._needs_whole, False
+            return _WholeSave(self, self._snapshot(), partial(self._changed_again, changed, needed))
+        entries = {name: self._entry(name) for name in changed}
+        change = TopicChange(self._version.to_json(), entries)
+        return _JournalSave(self, change, partial(self._changed_again, changed, False))
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether there are changes that the file does not have; RocketMQ would not find these."""
+        return self.journal.size > 0
+
+    def write_whole(self) -> None:
+        """Have the next save write the file, if a journal has changes that it lacks."""
+        if self.has_journal:
+            self._needs_whole = self._is_unsaved = True
+
+    def _entry(self, name: str) -> dict[str, Any] | None:
+        config = self._topics.get(name)
+        return None if config is None else topic_members(config, self._unknown_of.get(name, _NONE))
 
     def _snapshot(self) -> Callable[[], bytes]:
         """Return a function that makes the file's text as of now, in any thread: settings are replaced, never
@@ -319,19 +420,23 @@ class TopicConfigManager:
         topics, unknown_of, version = self.all(), dict(self._unknown_of), self._version
 
         def text() -> bytes:
-            members = {**self._unknown_members, "dataVersion": version.to_json(), _TABLE: {}}
+            members = {**self._unknown_members, "dataVersion": version.to_json(), TABLE: {}}
             entries = {name: (config, unknown_of.get(name, _NONE)) for name, config in topics.items()}
             return self._texts.encode(members, entries, topic_members)
 
         return text
 
-    def _changed(self) -> None:
+    def _changed(self, topic: str) -> None:
         self._version = self._version.next(self._clock_ms())
-        self._unsaved = True
+        self._unsaved[topic] = None
+        self._is_unsaved = True
         self.on_change()
 
-    def _changed_again(self) -> None:
-        self._unsaved = True
+    def _changed_again(self, changed: dict[str, None], needs_whole: bool) -> None:
+        """Note that these topics were not saved after all."""
+        self._unsaved = {**changed, **self._unsaved}
+        self._is_unsaved = True
+        self._needs_whole |= needs_whole
 
     def _system_topics(self) -> list[TopicConfig]:
         cluster, broker_name = self._names
@@ -355,6 +460,60 @@ class TopicConfigManager:
             _topic(STAGED_TOPIC, 1, PERM_READ),
             _topic(DEFAULT_TOPIC, _TEMPLATE_QUEUES, PERM_DEFAULT | PERM_INHERIT),
         ]
+
+
+class _WholeSave(ConfigFileSave):
+    """Writes the file; the journal then starts again."""
+
+    def __init__(
+        self, table: TopicConfigManager, text: Callable[[], bytes], on_abandon: Callable[[], None]
+    ) -> None:
+        super().__init__(table.file, text, on_abandon)
+        self._table = table
+        self._identity = FileIdentity.of(b"")
+
+    @override
+    def write(self) -> None:
+        data = self._text()
+        self._file.write_temporary(data)
+        self._identity = FileIdentity.of(data)
+        self._table.journal.announce(self._identity)
+
+    @override
+    def adopt(self) -> None:
+        super().adopt()
+        self._table.file_identity = self._identity
+        self._table.journal.is_usable = False  # it continues the file before, until it is removed
+
+    @override
+    def sync(self) -> None:
+        super().sync()
+        self._table.journal.remove()
+
+
+class _JournalSave(SaveJob):
+    """Writes what has changed."""
+
+    def __init__(
+        self, table: TopicConfigManager, change: TopicChange, on_abandon: Callable[[], None]
+    ) -> None:
+        self._table = table
+        self._change = change
+        self._on_abandon = on_abandon
+
+    @override
+    def write(self) -> None:
+        self._table.journal.append(self._change, self._table.file_identity)
+
+    @override
+    def adopt(self) -> None: ...
+
+    @override
+    def sync(self) -> None: ...
+
+    @override
+    def abandon(self) -> None:
+        self._on_abandon()
 
 
 def topic_members(config: TopicConfig, unknown: Mapping[str, Any]) -> dict[str, Any]:

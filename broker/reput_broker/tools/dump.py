@@ -8,7 +8,14 @@ from typing import Any, NamedTuple
 
 from reput_broker.store.checkpoint import CHECKPOINT_BYTES
 from reput_broker.tools.index_raw import INDEX_BYTES_MIN, RawIndex
-from reput_broker.tools.tables import OffsetKey, apply_journal, find_journal, offsets_in, table_in_force
+from reput_broker.tools.tables import (
+    OffsetKey,
+    apply_journal,
+    find_journal,
+    offsets_in,
+    table_in_force,
+    topics_in_force,
+)
 from reput_broker.tools.verify_checkpoint import checkpoint_fields, valid_mark
 from reput_protocol.kernel.records import checksum_faults
 from reput_protocol.record.message_fields import body_field, message_fields
@@ -226,7 +233,7 @@ def dump_checkpoint(root: Path) -> Row:
 
 def dump_topics(layout: StoreLayout) -> Iterator[Row]:
     """Yield every topic of `topics.json`, then every queue with its bounds."""
-    table = table_in_force(layout.config_dir / "topics.json").members.get("topicConfigTable")
+    table = topics_in_force(layout.config_dir).members.get("topicConfigTable")
     for name, entry in sorted(table.items()) if isinstance(table, dict) else ():
         members = entry if isinstance(entry, dict) else {"entry": entry}
         yield {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import mmap
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from reput_broker.store.index.file import (
+    ENTRY,
     ENTRY_BYTES,
     HEADER,
     HEADER_BYTES,
@@ -20,8 +20,6 @@ from reput_broker.store.index.file import (
 from reput_protocol.kernel.index import fitting_slots
 from reput_protocol.store.layout import StoreLayout
 
-_ENTRY: Final = struct.Struct(">iqii")
-assert _ENTRY.size == ENTRY_BYTES
 INDEX_BYTES_MIN = index_file_size(slots=1, entries=2)
 """Size of the smallest index file: one slot, the unused entry and one more."""
 ROCKETMQ_SLOTS = 5_000_000
@@ -40,7 +38,7 @@ class IndexEntry(NamedTuple):
 
 def unpack_entries(data: bytes) -> list[IndexEntry]:
     """Decode adjacent entries."""
-    return list(map(IndexEntry._make, _ENTRY.iter_unpack(data)))
+    return list(map(IndexEntry._make, ENTRY.iter_unpack(data)))
 
 
 class RawIndex:

@@ -37,6 +37,7 @@ from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.verify_checkpoint import valid_mark
 from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.store.files import holds_only_zeros, stretches_of_data
+from reput_protocol.store.topic_journal import TOPIC_JOURNAL
 
 INCOMPLETE = "snapshot-is-incomplete"
 """Name of the file in `commitlog` while a snapshot is being taken."""
@@ -53,12 +54,14 @@ _DELETED = "deletedTopics"
 _QUEUES = ("consumequeue", "consumequeue_ext")
 _OVERWRITTEN = ("checkpoint", "timercheck")
 """Small files that are written in place."""
-_REPLACED = ("abort", _DELETED, "epochFileCheckpoint", ".json")
-"""Ends of the names of files that are written as a whole: another modification time means another content."""
+_REPLACED = ("abort", _DELETED, "epochFileCheckpoint", ".json", TOPIC_JOURNAL)
+"""Ends of the names of files that change seldom: another modification time means another content."""
 _LOG_STATE = ("commitlog", "epochFileCheckpoint", "reopen.json", "aside", "cut")
 """Names that change when a slave truncates or replaces its log."""
 
 _Identities: TypeAlias = "dict[str, tuple[int, int]]"
+_TopicTable: TypeAlias = "tuple[tuple[int, int] | None, tuple[int, int] | None]"
+"""The identities of `topics.json` and of its journal."""
 
 
 class SourceState(StrEnum):
@@ -336,19 +339,20 @@ class _Copying:
                 return end
         raise _Changed("topics or stagings were created or deleted all the time")
 
-    def _copy_config(self) -> tuple[int, int] | None:
-        """Copy the tables as they were at one moment; return the identity of `topics.json`."""
+    def _copy_config(self) -> _TopicTable:
+        """Copy the tables as they were at one moment; return the identity of the table of topics."""
         source = self._root / "config"
         for _ in range(_TRIES):
             before = _identities(source)
             shutil.rmtree(self._copy / "config", ignore_errors=True)
             self._copy_directory(Path("config"))
             if _identities(source) == before:
-                return before.get("topics.json")
+                return before.get("topics.json"), before.get(TOPIC_JOURNAL)
         raise _Changed(f"files of {source} were replaced all the time")
 
-    def _topics(self) -> tuple[int, int] | None:
-        return _identities(self._root / "config").get("topics.json")
+    def _topics(self) -> _TopicTable:
+        found = _identities(self._root / "config")
+        return found.get("topics.json"), found.get(TOPIC_JOURNAL)
 
     # -- the log -------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from reput_broker.tables.offset_journal import (
     JournalUnreadable,
     read_journal,
 )
+from reput_protocol.store.topic_journal import TOPIC_JOURNAL, with_journal
 
 JOURNALS = ("consumerOffset.journal", "consumerOffset.journal.next")
 OffsetKey = tuple[str, str, int]
@@ -59,6 +60,16 @@ def table_in_force(path: Path) -> TableFile:
         return table
     backup = read_table(path.with_name(path.name + ".bak"))
     return backup if backup.exists and backup.error is None else table
+
+
+def topics_in_force(config_dir: Path) -> TableFile:
+    """Return the table of topics that a start would use, with the changes of its journal."""
+    journal: bytes | None = None
+    with contextlib.suppress(FileNotFoundError):
+        journal = (config_dir / TOPIC_JOURNAL).read_bytes()
+    table = table_in_force(config_dir / "topics.json")
+    table.members = with_journal(table.members, table.data, journal)
+    return table
 
 
 def offsets_in(members: dict[str, Any]) -> dict[OffsetKey, Any]:

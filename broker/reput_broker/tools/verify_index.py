@@ -6,16 +6,15 @@ differ, the entries of that part of the log are compared as sets, and the walk c
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from reput_broker.store.index.file import ENTRY_BYTES, HEADER_BYTES, SLOT, SLOT_BYTES
 from reput_broker.tools.index_raw import (
     INDEX_BYTES_MIN,
     IndexEntry,
@@ -35,7 +34,6 @@ from reput_protocol.store.layout import StoreLayout
 from reput_protocol.store.log_reader import Damage, LogBatch
 
 _FAULTS_MAX = 1024
-_SLOT: Final = struct.Struct(">i")
 _Fault = Callable[[int, str], None]
 
 
@@ -73,7 +71,7 @@ def verify_index_file(raw: RawIndex, report: Report) -> None:
 
 
 def _verify_slots(raw: RawIndex, slots: bytearray, fault: _Fault) -> None:
-    pairs = zip(_SLOT.iter_unpack(raw.slots), _SLOT.iter_unpack(slots), strict=True)
+    pairs = zip(SLOT.iter_unpack(raw.slots), SLOT.iter_unpack(slots), strict=True)
     wrong = ((slot, *found, *right) for slot, (found, right) in enumerate(pairs) if found != right)
     for slot, found, right in islice(wrong, _FAULTS_MAX):
         fault(

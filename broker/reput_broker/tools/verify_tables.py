@@ -20,8 +20,10 @@ from reput_broker.tools.tables import (
     offsets_in,
     read_table,
     table_in_force,
+    topics_in_force,
 )
 from reput_protocol.printable import counted
+from reput_protocol.store.topic_journal import TOPIC_JOURNAL, read_topic_journal
 
 _OTHER_TABLES = (
     "subscriptionGroup.json",
@@ -29,6 +31,7 @@ _OTHER_TABLES = (
     "consumerFilter.json",
     "consumerOrderInfo.json",
     "messageRequestMode.json",
+    "schedules.json",
     "topicQueueMapping.json",
     "lmqConsumerOffset.json",
 )
@@ -51,7 +54,8 @@ def read_topics(config_dir: Path, report: Report) -> dict[str, dict[str, Any]] |
     path = config_dir / "topics.json"
     if _decodes(path, "topics", report) is None:
         return None
-    table = table_in_force(path)
+    _verify_topic_journal(config_dir, report)
+    table = topics_in_force(config_dir)
     topics = table.members.get("topicConfigTable")
     if not isinstance(topics, dict):
         report.fault("topics", table.path, 0, "it has no topicConfigTable")
@@ -75,6 +79,19 @@ def read_topics(config_dir: Path, report: Report) -> dict[str, dict[str, Any]] |
     return {name: entry for name, entry in topics.items() if isinstance(entry, dict)}
 
 
+def _verify_topic_journal(config_dir: Path, report: Report) -> None:
+    path = config_dir / TOPIC_JOURNAL
+    try:
+        contents = read_topic_journal(path.read_bytes())
+    except FileNotFoundError:
+        return
+    data = table_in_force(config_dir / "topics.json").data
+    if contents.damaged_at is not None:
+        report.fault("journal", path, contents.damaged_at, "a line there is damaged, valid ones follow")
+    elif not contents.continues_file(data) and not contents.is_superseded_by(data):
+        report.note(f"{path} continues another topics.json: the next start renames it")
+
+
 def verify_topics(
     config_dir: Path,
     topics: Mapping[str, Mapping[str, Any]],
@@ -88,7 +105,7 @@ def verify_topics(
         stopped: whether the last broker stopped in order. Otherwise it may have been deleting a topic, whose entry
             is removed first.
     """
-    path = table_in_force(config_dir / "topics.json").path
+    path = topics_in_force(config_dir).path
     highest: dict[str, int] = {}
     for (topic, queue_id), end in queues.items():
         if end:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from reput_broker.core import Core
-from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.request import Handler
 from reput_broker.transactions.check_service import TransactionCheckService
 from reput_broker.transactions.op_queue import OpWriter
@@ -16,7 +16,7 @@ from reput_broker.transactions.recovery import HalfQueue
 class TransactionFeature:
     """Transactions, over the half queue as it was recovered."""
 
-    def __init__(self, core: Core, half_queue: HalfQueue, delay_hook: DelayHook) -> None:
+    def __init__(self, core: Core, half_queue: HalfQueue, delay_redirects: DelayRedirects) -> None:
         self._half_queue = half_queue
         transactions = half_queue.transactions
         self._writer = OpWriter(
@@ -24,7 +24,7 @@ class TransactionFeature:
         )
         transactions.on_closed = self._writer.closed
         self._check = TransactionCheckService(core, half_queue)
-        self._processor = TransactionProcessor(core, transactions, delay_hook)
+        self._processor = TransactionProcessor(core, transactions, delay_redirects)
         core.sources.open_transactions = lambda: transactions.open_by_topic
 
     def handlers(self) -> dict[int, Handler]:

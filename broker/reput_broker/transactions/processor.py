@@ -1,20 +1,37 @@
-"""The end of a transaction: 37 (RocketMQ: EndTransactionProcessor)."""
+"""The end of a transaction: 37 (RocketMQ: EndTransactionProcessor); the list of those that are open."""
 
 from __future__ import annotations
 
+from typing import Final
+
+import trio
+
 from reput_broker.core import Core
-from reput_broker.delay.delay_hook import DelayHook
-from reput_broker.request import Handler, Put, Refusal, Request, Response, Result
+from reput_broker.delay.delay_redirects import DelayRedirects
+from reput_broker.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.topic_access import no_topic
-from reput_broker.transactions.half_messages import HalfMessage, committed_record, half_message_of
-from reput_broker.transactions.queue_reader import record_at
+from reput_broker.transactions.half_messages import (
+    HALF_QUEUE_ID,
+    HalfMessage,
+    committed_record,
+    half_message_of,
+)
+from reput_broker.transactions.queue_reader import read_entry, record_at
 from reput_broker.transactions.transaction_table import HalfState, TransactionTable
 from reput_protocol.codes import RequestCode, ResponseCode, TransactionState
-from reput_protocol.commands.transaction import EndTransactionHeader
+from reput_protocol.commands.transaction import (
+    EndTransactionHeader,
+    ListTransactionsHeader,
+    OpenTransaction,
+    OpenTransactions,
+)
 from reput_protocol.errors import ErrorCode
+from reput_protocol.names import TRANS_HALF_TOPIC
 from reput_protocol.record.record import encode_record
 
+_LISTED_MAX: Final = 1000
+_LOOKED_AT_MAX: Final = 5000
 _FAILED = int(ResponseCode.SYSTEM_ERROR)
 _TOO_LATE = int(ResponseCode.ILLEGAL_OPERATION)
 _RESULTS = {TransactionState.COMMIT: "commit", TransactionState.ROLLBACK: "rollback"}
@@ -26,19 +43,16 @@ _ENDED = {
 }
 
 
-class TransactionProcessor:
+class TransactionProcessor(Processor):
     """Commits and rolls back half messages."""
 
-    def __init__(self, core: Core, transactions: TransactionTable, delay_hook: DelayHook) -> None:
+    def __init__(self, core: Core, transactions: TransactionTable, delay_redirects: DelayRedirects) -> None:
         self._core = core
         self._transactions = transactions
-        self._delay_hook = delay_hook
+        self._delay_redirects = delay_redirects
         self._counts = core.counters.retry
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {RequestCode.END_TRANSACTION: self.end}
-
+    @serves(RequestCode.END_TRANSACTION)
     def end(self, request: Request) -> Result:
         """Commit or roll back; nothing happens if the transaction has ended in this way before.
 
@@ -66,6 +80,51 @@ class TransactionProcessor:
         self._transactions.decided(half, copy, HalfState.ROLLED_BACK)
         self._counts.transactions[half.topic, "rollback"] += 1
         return Response()
+
+    @serves(RequestCode.LIST_TRANSACTIONS)
+    async def list_open(self, request: Request) -> Response:
+        """Answer with open transactions, the oldest first, after a bounded number of half messages."""
+        header = ListTransactionsHeader.from_ext(request.ext)
+        wanted, store, transactions = (
+            min(max(1, header.max_num), _LISTED_MAX),
+            self._core.store,
+            self._transactions,
+        )
+        counts = transactions.open_by_topic
+        found = OpenTransactions(open=sum(counts.values()) if header.topic is None else counts[header.topic])
+        end = store.max_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+        low = store.min_offset_in_queue(TRANS_HALF_TOPIC, HALF_QUEUE_ID)
+        offset = transactions.next_open(max(transactions.position, low, header.cursor or 0))
+        for _ in range(_LOOKED_AT_MAX):
+            if offset >= end:
+                return Response(0, body=found.to_json())
+            if len(found.transactions) >= wanted:
+                break
+            await trio.lowlevel.checkpoint()
+            entry = read_entry(store, TRANS_HALF_TOPIC, HALF_QUEUE_ID, offset)
+            half = None if entry.record is None else half_message_of(entry.record)
+            if half is not None and _is_wanted(half, header) and transactions.open_copy(half) is not None:
+                found.transactions.append(self._described(half))
+            offset = transactions.next_open(offset + 1)
+        found.cursor = offset
+        return Response(0, body=found.to_json())
+
+    def _described(self, half: HalfMessage) -> OpenTransaction:
+        record = half.record
+        return OpenTransaction(
+            half.topic,
+            half.queue_id,
+            half.producer_group,
+            half.queue_offset,
+            record.physical_offset,
+            half.first_stored_ms,
+            half.check_times or 0,
+            len(record.body),
+            half.unique_key,
+            record.tag,
+            [*record.keys],
+            self._core.config.broker_name,
+        )
 
     def _half(self, header: EndTransactionHeader, request: Request) -> HalfMessage:
         record = record_at(self._core.store, header.commit_log_offset)
@@ -112,7 +171,7 @@ class TransactionProcessor:
         record, properties = committed_record(half)
         if record.queue_id >= max(config.read_queue_nums, config.write_queue_nums):
             record.queue_id %= max(1, config.read_queue_nums)  # the topic has been altered
-        record = self._delay_hook.redirect(record, properties) or record
+        record = self._delay_redirects.redirect(record, properties) or record
 
         def put() -> PutResult:
             copy = self._transactions.open_copy(half)
@@ -142,6 +201,12 @@ class TransactionProcessor:
             half = None if record is None else half_message_of(record)
             if half is not None:
                 self._counts.checks[half.topic, "unknown"] += 1
+
+
+def _is_wanted(half: HalfMessage, header: ListTransactionsHeader) -> bool:
+    if header.topic not in (None, half.topic):
+        return False
+    return header.key is None or header.key == half.unique_key or header.key in half.record.keys
 
 
 def _ended(half: HalfMessage, outcome: HalfState) -> Refusal:

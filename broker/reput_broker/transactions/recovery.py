@@ -11,11 +11,14 @@ message is open again (with `flush = "sync"`, no consumer had seen the committed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import socket
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import structlog
 
+from reput_broker.config.sections import TransactionsConfig
 from reput_broker.store.dispatch import DispatchBatch
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
@@ -31,9 +34,12 @@ from reput_protocol.names import (
     TRANSACTION_CHECK_GROUP,
 )
 from reput_protocol.record.layout import TRANSACTION_COMMIT
+from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.view import RecordView
 
 log = structlog.get_logger(__name__)
+
+_OP_ID_CLASS = 0x4F504D51
 
 
 class HalfQueue(NamedTuple):
@@ -54,9 +60,15 @@ class _OpenHalf(NamedTuple):
     unique_key: str | None
 
 
-def recover_transactions(store: MessageStore, offsets: ConsumerOffsetManager, ops: OpQueue) -> HalfQueue:
-    """Restore the states of half messages, and fill `ops` with the op messages that are still
-    needed. Blocks."""
+def recover_transactions(
+    config: TransactionsConfig,
+    store: MessageStore,
+    offsets: ConsumerOffsetManager,
+    clock_ms: Callable[[], int],
+) -> HalfQueue:
+    """Restore the states of half messages, with the op messages that are still needed. Blocks."""
+    ids = UniqueIdGenerator(socket.inet_aton("127.0.0.1"), os.getpid() & 0xFFFF, _OP_ID_CLASS, clock_ms)
+    ops = OpQueue(config, store.options.host, ids.next)
     position, end = _bounds(store, offsets, TRANS_HALF_TOPIC, HALF_QUEUE_ID)
     transactions = TransactionTable(position, lambda half_offset: ops.add(half_offset, now=0.0))
     _read_op_messages(store, offsets, ops, transactions, end)

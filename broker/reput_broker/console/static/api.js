@@ -1,5 +1,8 @@
 // Requests to the broker. An error has the reason as its message, and what to do about it as `remedy`.
 
+// The broker that the pages are about, by its address; "" is the one that serves them. Another one has pages of its own.
+export const MEMBER = new URLSearchParams(location.search).get("member") ?? "";
+
 export class ApiError extends Error {
   constructor(message, remedy, status) {
     super(message);
@@ -26,14 +29,18 @@ async function ask(url, options) {
   throw new ApiError(members?.error ?? "The broker answered " + response.status + ".", members?.remedy ?? "See the broker's log.", response.status);
 }
 
-export function get(name, values = {}, signal = undefined) {
-  const given = Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const search = given.length ? "?" + new URLSearchParams(given) : "";
-  return ask("api/" + name + search, { signal, credentials: "same-origin" });
+// `more` has further parameters, as pairs: a name may come several times.
+export function addressOf(name, values = {}, more = []) {
+  const given = [...Object.entries({ ...values, member: MEMBER }).filter(([, value]) => value !== "" && value !== null && value !== undefined), ...more];
+  return "api/" + name + (given.length ? "?" + new URLSearchParams(given) : "");
+}
+
+export function get(name, values = {}, signal = undefined, more = []) {
+  return ask(addressOf(name, values, more), { signal, credentials: "same-origin" });
 }
 
 export function post(name, members) {
-  return ask("api/" + name, {
+  return ask(addressOf(name), {
     method: "POST",
     credentials: "same-origin",
     headers: { "Content-Type": "application/json", "X-Reput-Console": "1" },

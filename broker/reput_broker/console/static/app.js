@@ -1,17 +1,19 @@
 // The frame around the pages: which one is shown, how it is refreshed, keys, login.
 
-import { get } from "./api.js";
+import { get, MEMBER } from "./api.js";
 import { clients, cluster, store } from "./system.js";
 import { deadLetters } from "./deadletters.js";
 import { delayed } from "./delayed.js";
-import { failure, h, link, put, say } from "./dom.js";
+import { command, failure, h, link, put, say } from "./dom.js";
 import { group, groups } from "./groups.js";
-import { live, start, watch } from "./live.js";
-import { logIn, logOut, session, showKeys } from "./dialogs.js";
+import { doubt, live, start, watch } from "./live.js";
+import { logIn, logOut, needsLogin, session, showKeys } from "./dialogs.js";
 import { messages } from "./messages.js";
 import { overview } from "./overview.js";
-import { span } from "./format.js";
+import { chooseZone, clock, span, zone, zoneName } from "./format.js";
 import { topic, topics } from "./topics.js";
+import { transactions } from "./transactions.js";
+import { users } from "./users.js";
 
 const PAGES = [
   ["", "Overview", "o", overview],
@@ -20,15 +22,21 @@ const PAGES = [
   ["messages", "Messages", "m", messages],
   ["dead-letters", "Dead letters", "d", deadLetters],
   ["delayed", "Delayed", "l", delayed],
+  ["transactions", "Transactions", "x", transactions],
   ["clients", "Clients", "c", clients],
   ["store", "Store", "s", store],
   ["cluster", "Cluster", "b", cluster],
+  ["users", "Users", "u", users],
 ];
+const isShown = (name) => name !== "users" || session.is_admin;
 const KEYS = [
   ...PAGES.map(([, name, key]) => ["g " + key, name]),
   ["/", "To the search field"],
   ["j", "To the next row"],
   ["k", "To the row before"],
+  ["x", "Select the row, or not"],
+  ["n", "To newer messages, or the next one"],
+  ["p", "To older messages, or the one before"],
   ["r", "Refresh"],
   ["Esc", "Close a dialog, leave a field"],
   ["?", "This list"],
@@ -74,7 +82,14 @@ function makePage() {
         waiting = setTimeout(work, INPUT_MS);
       });
     },
-    // Loads now, and again and again while the page is visible; returns what loads at once.
+    // Marks the page as one whose figures do not come; returns what says so, which is in one place if the broker is away.
+    failed(error) {
+      page.main.classList.add("failed");
+      if (error.status !== 0) return failure(error);
+      doubt();
+      return h("div");
+    },
+    // Loads now, and again and again while the page is visible; returns what loads at once. `every` is in milliseconds, or returns them.
     poll(load, every = REFRESH_MS) {
       let timer;
       let run = 0;
@@ -84,17 +99,15 @@ function makePage() {
         try {
           await load();
           put(trouble);
+          page.main.classList.remove("failed");
         } catch (error) {
           if (error.name === "AbortError" || leaving.signal.aborted) return;
           if (!error.remedy && !error.status) console.error(error);
-          const said = failure(error);
+          const said = page.failed(error);
           if (!trouble.firstElementChild?.isEqualNode(said)) put(trouble, said);
-          if (error.status === 401 && !session.is_logged_in) {
-            if (await logIn()) refresh();
-            return;
-          }
+          if (error.status === 401) return void logIn();
         }
-        if (mine === run && !leaving.signal.aborted) timer = setTimeout(() => (document.hidden ? wait() : refresh()), every);
+        if (mine === run && !leaving.signal.aborted) timer = setTimeout(() => (document.hidden ? wait() : refresh()), typeof every === "function" ? every() : every);
       };
       const wait = () => document.addEventListener("visibilitychange", refresh, { once: true, signal: leaving.signal });
       ends.push(() => clearTimeout(timer));
@@ -107,7 +120,7 @@ function makePage() {
       ends.forEach((end) => end());
     },
   };
-  put(main, trouble, page.main);
+  put(document.getElementById("page"), trouble, page.main);
   return page;
 }
 
@@ -131,29 +144,77 @@ function show(isFirst) {
   }
 }
 
+let wasAway = false;
 function showState() {
   const state = document.getElementById("state");
+  const isAway = !live.isConnected && !live.isRefused;
   const now = live.facts;
-  const name = !live.isConnected ? "no connection" : now.state;
-  const kind = !live.isConnected || !now.ready ? "bad" : now.state === "running" ? "ok" : "warn";
+  const hasFacts = live.isConnected && now !== null;
+  const kind = isAway || (hasFacts && !now.ready) ? "bad" : hasFacts && now.state === "running" ? "ok" : "warn";
+  const name = isAway ? "no answer" : hasFacts ? now.state : "no live figures";
   state.className = "state " + kind;
-  const up = live.isConnected ? ", up " + span(now.uptime_s * 1000) : "";
-  if (state.textContent !== name + up) put(state, name, h("span", { class: "up" }, up));
+  // Read aloud when it changes; not so the seconds, which always do.
+  if (state.firstChild?.textContent !== name) put(state, h("span", null, name), h("span", { class: "up", "aria-hidden": "true" }));
+  state.lastChild.textContent = isAway ? silence() : hasFacts ? ", up " + span(now.uptime_s * 1000) : "";
+  showAway(isAway);
+  if (wasAway && !isAway) refreshLast();
+  wasAway = isAway;
+}
+
+function silence() {
+  if (live.heardAt === null) return "";
+  const seconds = Math.max(1, Math.floor((Date.now() - live.heardAt) / 1000));
+  return ", for " + (seconds < 60 ? seconds + " s" : span(seconds * 1000));
+}
+
+// One notice for all pages; what they show is grey until the broker answers again.
+function showAway(isAway) {
+  document.body.classList.toggle("away", isAway);
+  const notice = document.getElementById("away");
+  if (!isAway) {
+    if (notice.firstChild) put(notice);
+    return;
+  }
+  const since = live.heardAt === null ? "." : " since " + clock(live.heardAt) + ".";
+  if (notice.firstChild?.dataset.since === since) return;
+  const said = failure({ message: "The broker does not answer" + since, remedy: live.heardAt === null ? null : "What is shown here is from then." });
+  said.dataset.since = since;
+  said.append(h("span", null, "Check that it runs: ", command("reput health")));
+  put(notice, said);
+}
+
+function showZone() {
+  const button = document.getElementById("zone-button");
+  button.textContent = zoneName();
+  button.setAttribute("aria-pressed", String(zone.isUtc));
+  button.title = zone.isUtc ? "Times are in UTC. Show them in the time zone of this browser" : "Times are in the time zone of this browser. Show them in UTC";
+}
+
+function showMember() {
+  const where = document.getElementById("where");
+  where.textContent = session.broker ? session.broker + " in " + session.cluster : "";
+  if (!MEMBER) return;
+  document.body.classList.add("elsewhere");
+  put(where, "The broker at " + MEMBER + ", asked by " + (session.broker ?? "another one") + ". ", h("a", { href: "./" + location.hash }, "Back to " + (session.address || "this broker")));
 }
 
 function showLogin() {
-  document.getElementById("login-button").textContent = session.is_logged_in ? "Log out" : "Log in";
+  const button = document.getElementById("login-button");
+  button.textContent = session.is_logged_in ? "Log out" : "Log in";
+  button.title = session.user === null ? "" : "Logged in as " + session.user;
 }
 
 async function toggleLogin() {
-  if (session.is_logged_in) await logOut().catch(() => null);
-  else await logIn();
+  if (!session.is_logged_in) return logIn();
+  await logOut().catch(() => null);
+  if (needsLogin()) return logIn();
   showLogin();
+  show(false);
 }
 
 function moveRow(step) {
   const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => row.offsetParent !== null);
-  const links = rows.map((row) => row.querySelector("a, button, input")).filter(Boolean);
+  const links = rows.map((row) => row.querySelector("a") ?? row.querySelector("button, input")).filter(Boolean);
   const at = links.findIndex((one) => one.closest("tr") === document.activeElement?.closest("tr"));
   links[Math.max(0, Math.min(links.length - 1, at + step))]?.focus();
 }
@@ -179,20 +240,21 @@ function press(event) {
   else if (event.key === "/") document.querySelector("main input")?.focus();
   else if (event.key === "j") moveRow(1);
   else if (event.key === "k") moveRow(-1);
+  else if (event.key === "x") document.activeElement.closest("main tbody tr")?.querySelector("input[type=checkbox]")?.click();
   else if (event.key === "r") refreshLast();
+  else if (event.key === "n" || event.key === "p") document.querySelector("main [data-key=" + event.key + "]:not(:disabled)")?.click();
   else return;
   event.preventDefault();
 }
 
 async function begin() {
-  put(document.getElementById("pages"), h("ul", null, PAGES.map(([name, text, key]) => {
-    const to = link(name, text);
-    to.dataset.page = name;
-    to.title = "g " + key;
-    return h("li", null, to);
-  })));
   document.getElementById("keys-button").addEventListener("click", () => showKeys(KEYS));
   document.getElementById("login-button").addEventListener("click", toggleLogin);
+  document.getElementById("zone-button").addEventListener("click", () => {
+    chooseZone(!zone.isUtc);
+    showZone();
+    show(true);
+  });
   document.getElementById("skip").addEventListener("click", (event) => {
     event.preventDefault();
     main.focus();
@@ -201,14 +263,22 @@ async function begin() {
   addEventListener("hashchange", () => show(false));
   try {
     Object.assign(session, await get("session"));
-    document.getElementById("where").textContent = session.broker + " in " + session.cluster;
   } catch {
-    document.getElementById("where").textContent = "";
+    // The page says why, when it loads.
   }
+  showMember();
+  showZone();
+  if (needsLogin()) return logIn();
+  put(document.getElementById("pages"), h("ul", null, PAGES.filter(([name]) => isShown(name)).map(([name, text, key]) => {
+    const to = link(name, text);
+    to.dataset.page = name;
+    to.title = "g " + key;
+    return h("li", null, to);
+  })));
   showLogin();
-  watch(() => { if (live.facts) showState(); });
+  watch(() => { if (live.facts || live.hasFailed || live.isRefused) showState(); });
   setInterval(showLogin, 2000);
-  start();
+  if (session.may_watch) start();
   show(true);
 }
 

@@ -1,23 +1,17 @@
 // Delayed messages: the next ones first, and cancelling one.
 
-import { get, post } from "./api.js";
-import { badge, empty, failure, h, link, path, put, say } from "./dom.js";
-import { confirm, withLogin } from "./dialogs.js";
+import { rowActions } from "./actions.js";
+import { get } from "./api.js";
+import { badge, empty, failure, h, link, path, put } from "./dom.js";
 import { ago, count, counted, size, span, time } from "./format.js";
+import { schedules } from "./schedules.js";
 import { Table } from "./table.js";
-
-const OUTCOMES = {
-  cancelled: ["ok", "It is cancelled, and is never delivered."],
-  already_cancelled: ["ok", "It had been cancelled before."],
-  delivered: ["warn", "Too late: it has been delivered."],
-  dropped: ["warn", "Too late, but it will not be delivered: its topic is gone, perhaps."],
-};
 
 export function delayed(page) {
   page.title("Delayed messages");
   const topic = h("input", { type: "search", id: "search", placeholder: "Topic, exactly", value: page.query.get("topic") ?? "", "aria-label": "Topic" });
   const key = h("input", { type: "search", id: "key", placeholder: "Key or message id, exactly", value: page.query.get("key") ?? "", "aria-label": "Key or message id" });
-  const outcome = h("div");
+  const actions = rowActions(page, "delayed", () => again());
   const more = h("div", { class: "buttons" });
   let now = 0;
   let extra = [];
@@ -34,20 +28,21 @@ export function delayed(page) {
       { name: "level", label: "Level", isNumber: true, value: (row) => row.delay_level, cell: (row) => (row.delay_level || "–") },
       { name: "size", label: "Size", isNumber: true, value: (row) => row.size, cell: (row) => size(row.size) },
       { name: "id", label: "Message", value: (row) => row.unique_id ?? row.offset_message_id, cell: (row) => link(path("messages", row.offset_message_id), h("code", { class: "short" }, row.unique_id ?? row.offset_message_id)) },
-      { name: "cancel", label: "", cell: (row) => h("button", { type: "button", class: "small", disabled: !row.unique_id, title: row.unique_id ? null : "It has no id of its producer, by which one message is cancelled; reput delay cancel takes a key", onclick: () => cancel(row) }, "Cancel") },
+      { name: "actions", label: "", cell: (row) => (row.unique_id ? actions.cell(row.topic, { topic: row.topic, key: row.unique_id }) : null) },
     ],
   });
-  put(page.main, h("h1", null, "Delayed messages"), h("div", { class: "tools" }, topic, key), outcome, table.element, more);
+  put(page.main, h("h1", null, "Delayed messages"), h("div", { class: "tools" }, topic, key), actions.outcome, table.element, more, schedules(page));
 
   const refresh = page.poll(async () => {
     const found = await get("delayed", { topic: topic.value, key: key.value }, page.signal);
     now = found.at_ms;
     const known = new Set(found.messages.map((row) => row.offset_message_id));
     extra = found.cursor ? extra.filter((row) => !known.has(row.offset_message_id)) : [];
-    show(found, [...found.messages, ...extra]);
+    await show(found, [...found.messages, ...extra]);
   });
 
-  function show(found, rows) {
+  async function show(found, rows) {
+    await actions.know(rows.map((row) => row.topic));
     table.limit = Math.max(table.limit, rows.length);
     table.update(rows, (rows.length ? counted(rows.length, "message") + " of " + count(found.total) + " that wait" : "") + (found.late_s > 1 ? "; the most overdue is " + span(found.late_s * 1000) + " late" : ""));
     put(more, found.cursor ? h("button", { type: "button", onclick: () => next(found.cursor) }, "Show more") : null);
@@ -58,24 +53,9 @@ export function delayed(page) {
       const found = await get("delayed", { topic: topic.value, key: key.value, cursor }, page.signal);
       const known = new Set(table.rows.map((row) => row.offset_message_id));
       extra.push(...found.messages.filter((row) => !known.has(row.offset_message_id)));
-      show(found, [...table.rows, ...found.messages.filter((row) => !known.has(row.offset_message_id))]);
+      await show(found, [...table.rows, ...found.messages.filter((row) => !known.has(row.offset_message_id))]);
     } catch (error) {
-      if (error.name !== "AbortError") put(outcome, failure(error));
-    }
-  }
-
-  async function cancel(row) {
-    if (!(await confirm("Cancel this message?", "The message for " + row.topic + ", due " + ago(row.deliver_timestamp, Date.now()) + ", is then never delivered. That cannot be undone.", "Cancel the message"))) return;
-    try {
-      const done = await withLogin(() => post("cancel", { topic: row.topic, key: row.unique_id }));
-      if (!done) return;
-      const [kind, text] = OUTCOMES[done.messages[0]?.outcome] ?? ["warn", "The broker has not said what became of it."];
-      put(outcome, h("div", { class: "notice " + kind, role: "status" }, h("strong", null, text)));
-      say(text);
-      extra = extra.filter((one) => one.id !== row.offset_message_id);
-      table.update(table.rows.filter((one) => one.id !== row.offset_message_id), table.note);
-    } catch (error) {
-      put(outcome, failure(error));
+      if (error.name !== "AbortError") put(actions.outcome, failure(error));
     }
   }
 

@@ -102,6 +102,11 @@ export function empty(text, ...commands) {
   return h("div", { class: "empty" }, h("p", null, text), commands.map(command));
 }
 
+// What stands where figures come; `poll` in app.js hides it when they do not.
+export function waiting() {
+  return h("p", { class: "hint loading" }, "Loading …");
+}
+
 export function failure(error) {
   return h("div", { class: "notice bad", role: "alert" }, h("strong", null, error.message), error.remedy ? h("span", null, error.remedy) : null);
 }

@@ -2,7 +2,8 @@
 
 const whole = new Intl.NumberFormat("en-US");
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-const NONE = "–";
+// What stands where there is no value.
+export const NONE = "–";
 
 export function count(value) {
   return value === null || value === undefined ? NONE : whole.format(value);
@@ -58,13 +59,62 @@ function two(number, width = 2) {
   return String(number).padStart(width, "0");
 }
 
-// A moment in the browser's time zone.
+// In which zone the console shows times: that of the browser, or UTC. The choice is kept in the browser.
+export const zone = { isUtc: readZone() === "utc" };
+
+function readZone() {
+  try {
+    return localStorage.getItem("reput.zone");
+  } catch {
+    return null; // the browser keeps nothing for this page
+  }
+}
+
+export function chooseZone(isUtc) {
+  zone.isUtc = isUtc;
+  try {
+    localStorage.setItem("reput.zone", isUtc ? "utc" : "local");
+  } catch {
+    // until the page is left
+  }
+}
+
+// Minutes that the zone is ahead of UTC at a moment.
+function ahead(ms) {
+  return zone.isUtc ? 0 : -new Date(ms).getTimezoneOffset();
+}
+
+export function zoneName(ms = Date.now()) {
+  const minutes = ahead(ms);
+  return minutes === 0 ? "UTC" : "UTC" + (minutes < 0 ? "−" : "+") + two(Math.floor(Math.abs(minutes) / 60)) + ":" + two(Math.abs(minutes) % 60);
+}
+
+// A moment in the chosen zone.
 export function time(ms) {
   if (ms === null || ms === undefined) return NONE;
-  const at = new Date(ms);
+  const at = new Date(ms + ahead(ms) * 60000);
   if (Number.isNaN(at.getTime())) return String(ms);
-  return at.getFullYear() + "-" + two(at.getMonth() + 1) + "-" + two(at.getDate()) + " " +
-    two(at.getHours()) + ":" + two(at.getMinutes()) + ":" + two(at.getSeconds()) + "." + two(at.getMilliseconds(), 3);
+  return at.toISOString().replace("T", " ").replace("Z", "");
+}
+
+// The same moment within today.
+export function clock(ms) {
+  return time(ms).slice(11, 19);
+}
+
+// A moment as the fields for times have it, in the chosen zone, and back.
+export function fieldTime(ms) {
+  return time(ms).slice(0, 19).replace(" ", "T");
+}
+
+export function momentOf(text) {
+  const ms = new Date(text + "Z").getTime();
+  return Number.isNaN(ms) || zone.isUtc ? ms : new Date(text).getTime();
+}
+
+// The share of a bar for a lag: a full bar is the largest of a table, but not less than a hundred messages.
+export function lagShare(lag, most) {
+  return lag / Math.max(100, most);
 }
 
 export function ago(ms, now) {

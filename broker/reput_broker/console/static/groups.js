@@ -1,15 +1,34 @@
 // Consumer groups: the list, and one with its lag in each queue and its members.
 
+import { actionBar } from "./actions.js";
 import { get } from "./api.js";
 import { badge, bar, command, empty, facts, h, link, path, put, query, quoted, section, tile } from "./dom.js";
-import { ago, count, counted, perSecond, span, time } from "./format.js";
+import { groupFigures } from "./figures.js";
+import { ago, count, counted, lagShare, perSecond, span, time } from "./format.js";
 import { Table } from "./table.js";
 
-function state(row) {
-  if (row.has_conflict) return badge("bad", "conflict", "Its members ask for different messages");
-  if (!row.consume_enable) return badge("warn", "not permitted", "The group's settings forbid it to consume");
-  if (row.members) return badge("ok", "online");
-  return row.lag ? badge("warn", "no consumer") : badge("quiet", "offline");
+// The broker decides the state of a group; here it only gets a colour, and what to do about it.
+const KINDS = { ok: "ok", unknown: "quiet", behind: "warn", stuck: "bad", empty: "warn", conflicting: "bad" };
+const RANKS = ["conflicting", "empty", "stuck", "behind", "unknown", "ok"];
+const REMEDIES = {
+  conflicting: "Give all its members the same subscription, or each program its own group.",
+  empty: "Start its consumers; the messages wait, and are kept for as long as all messages.",
+  stuck: "Look at the member: it may hang, or fail in one message.",
+  behind: "Check which of its queues are behind, and which members have them.",
+};
+
+function state(health) {
+  return badge(KINDS[health.state] ?? "warn", health.state, health.reason || null);
+}
+
+export function isFault(health) {
+  return health.state in REMEDIES;
+}
+
+// What is wrong with a group, as a title and a remedy: for the first page, and for the group's own.
+export function problem(group, health, now) {
+  const since = health.since_millis < 0 ? "" : " for " + span(Math.max(0, now - health.since_millis));
+  return { kind: KINDS[health.state] ?? "warn", title: [group, " is " + health.state + since], text: health.reason + ". " + (REMEDIES[health.state] ?? "") };
 }
 
 export function groupTable(nothing) {
@@ -24,7 +43,8 @@ export function groupTable(nothing) {
       { name: "lag", label: "Lag", isNumber: true, value: (row) => row.lag, cell: (row) => count(row.lag), title: "Messages that are not committed" },
       { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_millis, cell: (row) => (row.lag ? span(row.lag_age_millis) : "–") },
       { name: "members", label: "Members", isNumber: true, value: (row) => row.members, cell: (row) => count(row.members) },
-      { name: "state", label: "State", value: (row) => (row.has_conflict ? 0 : row.members ? 2 : row.lag ? 1 : 3), cell: state },
+      { name: "state", label: "State", value: (row) => RANKS.indexOf(row.health.state), cell: (row) => state(row.health) },
+      { name: "since", label: "Since", value: (row) => row.health.since_millis, cell: (row) => (row.health.since_millis < 0 ? "–" : h("span", { title: time(row.health.since_millis) }, time(row.health.since_millis).slice(0, 16))) },
       { name: "topics", label: "Topics", value: (row) => row.topics.length, cell: (row) => topicsOf(row.topics) },
     ],
   });
@@ -41,7 +61,8 @@ export function groups(page) {
   const search = h("input", { type: "search", id: "search", placeholder: "Part of a name", value: page.query.get("search") ?? "", "aria-label": "Search groups" });
   const system = h("input", { type: "checkbox", id: "system" });
   const table = groupTable(empty("No group matches. A group exists once a consumer joins it:", "reput consume orders -g billing"));
-  put(page.main, h("h1", null, "Consumer groups"), h("div", { class: "tools" }, search, h("label", { class: "check" }, system, "System groups")), table.element);
+  const actions = actionBar(page, "groups", "", undefined, () => refresh());
+  put(page.main, h("h1", null, "Consumer groups"), h("div", { class: "tools" }, search, h("label", { class: "check" }, system, "System groups"), actions.buttons), actions.outcome, table.element);
   const refresh = page.poll(async () => {
     const found = await get("groups", { search: search.value, system: system.checked ? "1" : "" }, page.signal);
     table.update(found.groups, found.total > found.groups.length ? "The " + count(found.groups.length) + " with the most lag of " + count(found.total) + "; search for others." :
@@ -69,7 +90,7 @@ export function group(page) {
     columns: [
       { name: "topic", label: "Topic", value: (row) => row.topic, cell: (row) => link(path("topics", row.topic), row.topic) },
       { name: "queue", label: "Queue", isNumber: true, value: (row) => row.queue_id, cell: (row) => link("messages" + query({ topic: row.topic, queue: row.queue_id, start: row.committed_offset === null ? "" : "offset", offset: row.committed_offset }), row.queue_id) },
-      { name: "lag", label: "Lag", isNumber: true, value: (row) => row.lag, cell: (row) => [bar(row.lag / most, row.lag ? "busy" : ""), count(row.lag)] },
+      { name: "lag", label: "Lag", isNumber: true, value: (row) => row.lag, cell: (row) => [bar(lagShare(row.lag, most), row.lag ? "busy" : ""), count(row.lag)] },
       { name: "age", label: "Oldest waits", isNumber: true, value: (row) => row.lag_age_millis, cell: (row) => (row.lag && row.committed_offset !== null ? span(row.lag_age_millis) : "–") },
       { name: "committed", label: "Committed", isNumber: true, value: (row) => row.committed_offset, cell: (row) => count(row.committed_offset) },
       { name: "end", label: "Next", isNumber: true, value: (row) => row.end_offset, cell: (row) => count(row.end_offset), title: "The offset of the next message of the queue" },
@@ -92,36 +113,32 @@ export function group(page) {
       { name: "heard", label: "Last heartbeat", isNumber: true, value: (row) => row.silent_millis, cell: (row) => span(row.silent_millis) + " ago" },
     ],
   });
-  put(page.main, page.trail(["groups", "Groups"], name), tiles, advice, section("Lag in each queue", queues.element), section("Members", members.element), section("Settings", about));
+  let settings = {};
+  const actions = actionBar(page, "group", name, () => settings, (row) => (row.name === "delete-group" ? page.go("groups") : refresh()));
+  put(page.main, page.trail(["groups", "Groups"], name), tiles, h("div", { class: "tools" }, actions.buttons), actions.outcome, advice, groupFigures(page, name), section("Lag in each queue", queues.element), section("Members", members.element), section("Settings", about));
 
-  function advise(found) {
-    const stuck = found.queues.filter((row) => row.lag > 0 && row.in_flight > 0 && row.last_commit_timestamp !== null && now - row.last_commit_timestamp > 60000);
-    const free = found.queues.filter((row) => row.lag > 0 && !row.client_id);
-    if (found.has_conflict) return ["bad", "Its members ask for different messages.", "Give all of them the same subscription, or each its own group."];
-    if (found.lag && !found.members) return ["warn", "No consumer is online.", "Start its consumers; the messages wait, and are kept for as long as all messages."];
-    if (stuck.length) return ["warn", counted(stuck.length, "queue has", "queues have") + " messages at a member that has committed nothing for over a minute.", "Check what " + stuck[0].client_id + " does: it may be slow, or stuck in one message."];
-    if (found.members && free.length) return ["warn", counted(free.length, "queue", "queues") + " with lag " + (free.length === 1 ? "has" : "have") + " no member.", "Members rebalance within seconds; if that lasts, look for members that stopped."];
-    return null;
-  }
-
-  page.poll(async () => {
+  const refresh = page.poll(async () => {
     const found = await get("group", { group: name }, page.signal);
     now = found.at_ms;
+    const topics = found.topics.filter((one) => !one.startsWith("%RETRY%"));
+    settings = { topic: topics.length === 1 ? topics[0] : undefined };
     most = Math.max(1, ...found.queues.map((row) => row.lag));
     const done = found.queues.reduce((sum, row) => sum + (row.committed_offset ?? 0), 0);
     const speed = before && before.at < now ? Math.max(0, done - before.done) / ((now - before.at) / 1000) : null;
     if (!before || before.at < now) before = { at: now, done };
-    put(tiles, tile("Lag", count(found.lag), found.lag ? "oldest waits " + span(found.lag_age_millis) : "all is consumed", found.lag && !found.members ? "warn" : ""),
+    put(tiles, tile("Lag", count(found.lag), found.lag ? "oldest waits " + span(found.lag_age_millis) : "all is consumed", isFault(found.health) ? KINDS[found.health.state] : ""),
       tile("Consumes", perSecond(speed), speed && found.lag ? "done in " + span(found.lag / speed * 1000) + " at this rate" : ""),
       tile("Members", count(found.members), found.model.toLowerCase()),
       tile("Retries", count(found.retries), "since the start"),
       tile("Dead letters", count(found.dead_letters), [link(path("dead-letters", name), "show them")], found.dead_letters ? "warn" : ""));
-    const said = advise(found);
-    put(advice, said ? h("div", { class: "notice " + said[0] }, h("strong", null, said[1]), h("span", null, said[2]), command("reput group describe " + quoted(name))) : null);
+    put(advice, found.problems.map((health) => {
+      const { kind, title, text } = problem(name, health, now);
+      return h("div", { class: "notice " + kind }, h("strong", null, title), h("span", null, text), command("reput doctor group " + quoted(name)));
+    }));
     queues.update(found.queues, found.queues_total > found.queues.length ? "The " + count(found.queues.length) + " with the most lag of " + count(found.queues_total) + " queues." : "");
     members.update(found.member_list);
     put(about, facts([
-      ["State", state(found)],
+      ["State", state(found.health)],
       ["Starts from", found.starts_from.replace("CONSUME_FROM_", "").replaceAll("_", " ").toLowerCase()],
       ...found.subscriptions.map((one) => ["Subscribed to " + one.topic, one.expression === "*" ? "all messages" : one.type + ": " + one.expression]),
       found.exists ? null : ["Settings", "none: the group has offsets or members only"],

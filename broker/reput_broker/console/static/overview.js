@@ -2,10 +2,10 @@
 
 import { get } from "./api.js";
 import { badge, command, empty, h, link, path, put, quoted, section, tile } from "./dom.js";
-import { count, counted, percent, perSecond, rate, size, span } from "./format.js";
-import { groupTable } from "./groups.js";
-import { column, live, watch } from "./live.js";
-import { Plot } from "./plot.js";
+import { brokerFigures } from "./figures.js";
+import { count, counted, percent, perSecond, size, span } from "./format.js";
+import { groupTable, problem } from "./groups.js";
+import { live, newest, watch } from "./live.js";
 
 const REMEDIES = {
   recovered: "It takes no messages until its store is recovered. Its log says how far it is.",
@@ -15,45 +15,24 @@ const REMEDIES = {
   replication: "See the page Cluster.",
 };
 
-function plots() {
-  const seconds = (value) => (value === null || value === undefined ? "–" : span(value * 1000));
-  const bytes = (value) => (value === null || value === undefined ? "–" : size(value) + "/s");
-  const make = (title, names, options) => new Plot({ title, series: names.map(([name, label]) => ({ index: column(name), label })), ...options });
-  return [
-    make("Messages a second", [["messages_in_per_s", "in"], ["messages_out_per_s", "out"]], { format: rate, least: 5 }),
-    make("Bytes a second", [["bytes_in_per_s", "in"], ["bytes_out_per_s", "out"]], { format: bytes, base: 1024, least: 1024 }),
-    make("Time of a put", [["put_p99_s", "p99"], ["put_p50_s", "median"]], { format: seconds, least: 0.001 }),
-    make("CPU of the broker", [["cpu_ratio", "of a core"]], { format: percent, least: 0.1 }),
-    make("Delay of the event loop", [["loop_delay_s", "mean"]], { format: seconds, least: 0.001 }),
-    make("Behind the log", [["flush_behind_b", "not on disk"], ["dispatch_behind_b", "not in queues"]], { format: size, base: 1024, least: 1024 }),
-  ];
-}
-
 export function overview(page) {
   page.title("Overview");
   const tiles = h("div", { class: "tiles eight" });
-  const drawn = h("div", { class: "plots" });
   const attention = h("div", { class: "attention" }, h("p", { class: "hint" }, "Loading …"));
   const table = groupTable(empty("No consumer groups yet. A group exists once a consumer joins it.", "reput consume orders -g billing"));
-  put(page.main, h("h1", null, "Overview"), tiles, section("Needs attention", attention), section("The last minutes", drawn), section("Groups by lag", table.element));
-  let pictures = null;
+  put(page.main, h("h1", null, "Overview"), tiles, section("Needs attention", attention), brokerFigures(page), section("Groups by lag", table.element));
   let groups = null;
   let letters = null;
+  let schedules = null;
 
   page.onLeave(watch(() => {
-    if (live.series.length && !pictures) {
-      pictures = plots();
-      put(drawn, pictures.map((picture) => picture.element));
-    }
-    pictures?.forEach((picture) => picture.update(live.rows));
-    const row = live.rows.at(-1);
-    const of = (name) => (row ? row[column(name)] : null);
+    const of = (name) => newest(live.recent, name);
     const now = live.facts;
     if (!now) return;
     put(tiles,
       tile("Messages in", perSecond(of("messages_in_per_s")), size(of("bytes_in_per_s") ?? 0) + "/s"),
       tile("Messages out", perSecond(of("messages_out_per_s")), size(of("bytes_out_per_s") ?? 0) + "/s"),
-      tile("Put, p99", of("put_p99_s") === null ? "–" : span(of("put_p99_s") * 1000), "median " + (of("put_p50_s") === null ? "–" : span(of("put_p50_s") * 1000))),
+      tile("Send, p99", of("put_p99_s") === null ? "–" : span(of("put_p99_s") * 1000), "median " + (of("put_p50_s") === null ? "–" : span(of("put_p50_s") * 1000))),
       tile("Lag", groups ? count(groups.lag) : "–", groups ? counted(groups.total, "group") : ""),
       tile("Delayed", count(now.delayed), "messages wait"),
       tile("Connections", count(of("connections")), "of clients"),
@@ -68,18 +47,14 @@ export function overview(page) {
     for (const [name, detail] of Object.entries(live.facts?.problems ?? {})) {
       add("bad", detail || name, REMEDIES[name] ?? "See /readyz?verbose, and the broker's log.");
     }
-    for (const group of groups?.groups ?? []) {
-      const of = link(path("groups", group.group), group.group);
-      if (group.has_conflict) {
-        add("bad", ["Members of ", of, " want different messages"], "Give all of them the same subscription, or each its own group.", command("reput group describe " + quoted(group.group)));
-      }
-      if (group.lag > 0 && group.members === 0) {
-        add("warn", [of, " has no consumer, and " + counted(group.lag, "message waits", "messages wait")], "The oldest for " + span(group.lag_age_millis) + ". Start its consumers.",
-          command("reput group describe " + quoted(group.group)));
-      } else if (group.lag_age_millis > 600000) {
-        add("warn", [of, " is " + span(group.lag_age_millis) + " behind"], counted(group.lag, "message waits", "messages wait") + ". Check which of its queues are behind, and which members have them.");
-      }
+    for (const group of groups?.faults ?? []) {
+      const { kind, title, text } = problem(link(path("groups", group.group), group.group), group.health, groups.at_ms);
+      add(kind, title, text, command("reput doctor group " + quoted(group.group)));
       if (items.length >= 8) break;
+    }
+    for (const schedule of schedules?.faults ?? []) {
+      add("bad", ["Schedule ", link("delayed", schedule.definition.name), " is " + schedule.state], schedule.reason + ".", command("reput schedule describe " + quoted(schedule.definition.name)));
+      if (items.length >= 10) break;
     }
     for (const found of letters?.groups ?? []) {
       if (found.left) {
@@ -94,7 +69,7 @@ export function overview(page) {
   }
 
   page.poll(async () => {
-    [groups, letters] = await Promise.all([get("groups", {}, page.signal), get("dead-letters", {}, page.signal)]);
+    [groups, letters, schedules] = await Promise.all([get("groups", {}, page.signal), get("dead-letters", {}, page.signal), get("schedules", {}, page.signal)]);
     table.update(groups.groups.slice(0, 8), groups.total > 8 ? [link("groups", "All " + count(groups.total) + " groups")] : "");
     attend();
   });

@@ -1,8 +1,12 @@
 // The broker itself: its clients, its store with the configuration, its cluster.
 
-import { get } from "./api.js";
+import { actionBar, rowActions } from "./actions.js";
+import { get, MEMBER } from "./api.js";
 import { badge, bar, command, empty, facts, h, link, path, put, section, tile } from "./dom.js";
-import { ago, count, counted, percent, size, span, time } from "./format.js";
+import { innerFigures } from "./figures.js";
+import { ago, count, counted, percent, perSecond, rate, size, span, time } from "./format.js";
+import { newest, onRange, range, refreshAfter } from "./live.js";
+import { eventList, Plot, rangeTools } from "./plot.js";
 import { Table } from "./table.js";
 
 // Only the groups of consumers have a page.
@@ -15,6 +19,7 @@ export function clients(page) {
   page.title("Clients");
   const search = h("input", { type: "search", id: "search", placeholder: "Part of an id, address, role or group", "aria-label": "Search clients" });
   const tiles = h("div", { class: "tiles" });
+  const actions = rowActions(page, "clients", () => refresh());
   const table = new Table({
     label: "Clients",
     key: (row) => row.address + row.listener,
@@ -29,11 +34,13 @@ export function clients(page) {
       { name: "protocol", label: "Protocol", value: (row) => row.protocol, cell: (row) => row.protocol + (row.listener === "main" ? "" : ", " + row.listener) },
       { name: "connected", label: "Connected for", isNumber: true, value: (row) => row.connected_millis, cell: (row) => span(row.connected_millis) },
       { name: "idle", label: "Silent for", isNumber: true, value: (row) => row.idle_millis, cell: (row) => span(row.idle_millis) },
+      { name: "actions", label: "", cell: (row) => actions.cell("", { address: row.address }) },
     ],
   });
-  put(page.main, h("h1", null, "Clients"), tiles, h("div", { class: "tools" }, search, command("reput client list")), table.element);
+  put(page.main, h("h1", null, "Clients"), tiles, h("div", { class: "tools" }, search, command("reput client list")), actions.outcome, table.element);
   const refresh = page.poll(async () => {
     const found = await get("clients", { search: search.value }, page.signal);
+    await actions.know([""]);
     const total = Object.values(found.roles).reduce((sum, number) => sum + number, 0);
     put(tiles, tile("Connections", count(total), "open now"), ["producer", "consumer", "admin", "broker", "unknown"].filter((role) => found.roles[role]).map((role) => tile(role === "unknown" ? "Not known yet" : role + "s", count(found.roles[role]), "connections")));
     table.update(found.clients, found.total > found.clients.length ? count(found.clients.length) + " of " + count(found.total) + "; search for others." : "");
@@ -94,23 +101,116 @@ export function store(page) {
   }, 10000);
 }
 
+// What the brokers of a cluster are plotted by, and whether the figures of all are added up to one, or the highest counts.
+const CLUSTER_PLOTS = [
+  ["Messages in, per second", "messages_in_per_s", { format: rate, least: 5 }],
+  ["Messages out, per second", "messages_out_per_s", { format: rate, least: 5 }],
+  ["Time of a send, p99", "put_p99_s", { format: (value) => (value === null ? "–" : span(value * 1000)), least: 0.001 }],
+  ["Lag of all groups", "lag", { format: count, least: 10 }],
+  ["Disk used", "disk_used_ratio", { format: percent, least: 0.1 }],
+  ["CPU", "cpu_ratio", { format: percent, least: 0.1 }],
+  ["Slave behind its master", "replica_lag_bytes", { format: size, base: 1024, least: 1024 }],
+];
+let isByBroker = false;
+
+// The column of a broker on the rows of all together.
+function aligned(figures, total, key) {
+  const column = figures.columns[key];
+  if (!column) return [];
+  return Array.from({ length: total.rows }, (_, row) => column[Math.floor((total.begin_s + row * total.step_s - figures.begin_s) / figures.step_s)] ?? null);
+}
+
+function role(row) {
+  if (row.away_ms !== null) return badge("bad", "away");
+  return badge(row.broker_id ? "quiet" : "ok", row.broker_id ? "slave" : "master");
+}
+
+// The brokers of the cluster: their figures added up or each, those that are away, what happened, and a link to each.
+function brokers(page) {
+  const tiles = h("div", { class: "tiles" });
+  const away = h("div");
+  const tools = rangeTools();
+  const plots = CLUSTER_PLOTS.map(([title, , options]) => new Plot({ title, series: [{ key: "all", label: "all" }], ...options }));
+  const events = h("div");
+  let found = null;
+  let names = new Map();
+  const of = (row, key) => (row.figures ? newest(row.figures, key) : null);
+  const labelOf = (row) => (names.get(row.broker) > 1 ? row.broker + " at " + row.address : row.broker);
+  const table = new Table({
+    label: "Brokers",
+    key: (row) => row.address,
+    sort: "broker",
+    empty: empty("The name service of this broker knows no broker.", "reput cluster status"),
+    columns: [
+      { name: "broker", label: "Broker", value: (row) => row.broker + row.address, cell: (row) => (row.address === here() ? h("strong", null, row.broker) : h("a", { href: (row.is_own ? "./" : "?" + new URLSearchParams({ member: row.address })) + "#/", title: "The pages of this broker" }, row.broker)) },
+      { name: "role", label: "Role", value: (row) => (row.away_ms !== null ? 99 : row.broker_id), cell: role },
+      { name: "state", label: "State", value: (row) => row.away_ms ?? 0, cell: (row) => stateOf(row) },
+      { name: "address", label: "Address", value: (row) => row.address, cell: (row) => row.address },
+      { name: "in", label: "In, per second", isNumber: true, value: (row) => of(row, "messages_in_per_s"), cell: (row) => rate(of(row, "messages_in_per_s")) },
+      { name: "out", label: "Out, per second", isNumber: true, value: (row) => of(row, "messages_out_per_s"), cell: (row) => rate(of(row, "messages_out_per_s")) },
+      { name: "lag", label: "Lag", isNumber: true, value: (row) => of(row, "lag"), cell: (row) => count(of(row, "lag")) },
+      { name: "disk", label: "Disk", isNumber: true, value: (row) => of(row, "disk_used_ratio"), cell: (row) => percent(of(row, "disk_used_ratio")) },
+      { name: "cpu", label: "CPU", isNumber: true, value: (row) => of(row, "cpu_ratio"), cell: (row) => percent(of(row, "cpu_ratio")) },
+    ],
+  });
+  const here = () => MEMBER || (found?.brokers.find((row) => row.is_own)?.address ?? "");
+
+  function stateOf(row) {
+    if (row.away_ms !== null) return h("span", { title: row.error }, "away since " + time(row.away_ms).slice(0, 19));
+    if (!row.figures) return h("span", { title: row.error }, row.error ? "no figures: " + row.error : "not asked yet");
+    return row.figures.facts.state + (row.figures.is_kept ? "" : ", keeps no history");
+  }
+
+  function draw() {
+    if (!found) return;
+    const { total } = found;
+    const kept = found.brokers.filter((row) => row.figures?.is_kept);
+    const all = found.brokers.flatMap((row) => (row.figures?.events ?? []).map((one) => ({ ...one, broker: labelOf(row) }))).sort((a, b) => a.at_ms - b.at_ms);
+    tools.update(total);
+    plots.forEach((plot, i) => {
+      const key = CLUSTER_PLOTS[i][1];
+      const columns = isByBroker ? Object.fromEntries(kept.map((row) => [row.address, aligned(row.figures, total, key)])) : { all: total.columns[key] ?? [] };
+      plot.setSeries(isByBroker ? kept.map((row) => ({ key: row.address, label: labelOf(row) })) : [{ key: "all", label: "all" }]);
+      plot.update({ ...total, columns, events: all });
+    });
+    put(events, eventList(all));
+  }
+
+  const choice = [["Added up", false], ["By broker", true]].map(([text, value]) => {
+    const button = h("button", { type: "button", class: "small", "aria-pressed": String(isByBroker === value), onclick: () => {
+      isByBroker = value;
+      choice.forEach((one) => one.setAttribute("aria-pressed", String(one === button)));
+      draw();
+    } }, text);
+    return button;
+  });
+  tools.element.prepend(h("div", { class: "choice", role: "group", "aria-label": "Figures of" }, choice));
+
+  const refresh = page.poll(async () => {
+    const asked = { ...range };
+    const answer = await get("brokers", asked, page.signal);
+    if (asked.begin !== range.begin || asked.end !== range.end) return;
+    found = answer;
+    names = new Map();
+    for (const row of found.brokers) names.set(row.broker, (names.get(row.broker) ?? 0) + 1);
+    const gone = found.brokers.filter((row) => row.away_ms !== null);
+    const now = (key) => newest(found.total, key);
+    put(tiles, tile("Brokers", count(found.brokers.length - gone.length) + " of " + count(found.brokers.length), gone.length ? "answer" : "all answer", gone.length ? "bad" : ""),
+      tile("Messages in", perSecond(now("messages_in_per_s")), "all brokers"), tile("Messages out", perSecond(now("messages_out_per_s")), "all brokers"),
+      tile("Send, p99", now("put_p99_s") === null ? "–" : span(now("put_p99_s") * 1000), "of all sends"),
+      tile("Lag", count(now("lag")), "all groups"), tile("Disk", percent(now("disk_used_ratio")), "the fullest"));
+    put(away, gone.map((row) => h("div", { class: "notice bad" }, h("strong", null, labelOf(row) + " is away since " + time(row.away_ms).slice(0, 19) + ", for " + span(found.at_ms - row.away_ms) + "."), h("span", null, row.error))));
+    table.update(found.brokers);
+    draw();
+  }, () => refreshAfter(2000));
+  onRange(page, refresh);
+  return [tiles, away, section("Brokers", table.element), section("Figures of all brokers", tools.element, h("div", { class: "plots" }, plots.map((plot) => plot.element)), events)];
+}
+
 export function cluster(page) {
   page.title("Cluster");
   const tiles = h("div", { class: "tiles" });
   const about = h("div");
-  const members = new Table({
-    label: "Brokers",
-    key: (row) => row.cluster + row.broker + row.broker_id,
-    sort: "broker",
-    empty: empty("The name service of this broker knows no broker.", "reput cluster status"),
-    columns: [
-      { name: "broker", label: "Broker", value: (row) => row.broker, cell: (row) => row.broker },
-      { name: "role", label: "Role", value: (row) => row.broker_id, cell: (row) => badge(row.broker_id ? "quiet" : "ok", row.broker_id ? "slave" : "master") },
-      { name: "id", label: "Id", isNumber: true, value: (row) => row.broker_id, cell: (row) => String(row.broker_id) },
-      { name: "address", label: "Address", value: (row) => row.address, cell: (row) => row.address },
-      { name: "cluster", label: "Cluster", value: (row) => row.cluster, cell: (row) => row.cluster || "–" },
-    ],
-  });
   const slaves = new Table({
     label: "Slaves",
     key: (row) => row.peer,
@@ -127,8 +227,9 @@ export function cluster(page) {
     ],
   });
   const servers = h("div");
-  put(page.main, h("h1", null, "Cluster"), tiles, section("Brokers that the name service knows", members.element), section("Slaves of this broker", slaves.element), h("div", { class: "columns" }, section("This broker", about), section("Name servers", servers)));
-  page.poll(async () => {
+  const doing = actionBar(page, "cluster", "", undefined, () => refresh());
+  put(page.main, h("h1", null, "Cluster"), brokers(page), section("This broker", tiles, h("div", { class: "tools" }, doing.buttons), doing.outcome), section("Slaves of this broker", slaves.element), h("div", { class: "columns" }, section("State", about), section("Name servers", servers)), innerFigures(page));
+  const refresh = page.poll(async () => {
     const found = await get("cluster", {}, page.signal);
     const status = found.status;
     const election = status.election;
@@ -137,7 +238,6 @@ export function cluster(page) {
       isMaster ? tile("Copies in sync", count(status.copies_in_sync) + " of " + count(status.copies_wanted), "its own included", status.copies_in_sync < status.copies_wanted ? "bad" : "") :
         tile("Behind its master", size(status.behind_b), span(status.behind_s * 1000), status.is_connected ? "" : "bad"),
       tile("Epoch", count(status.epoch), election ? "elected by " + election.engine : "no election"));
-    members.update(found.members);
     slaves.update(status.slaves ?? []);
     put(about, facts([
       ["Address", status.address],

@@ -1,7 +1,9 @@
 // Topics: the list, and one with its queues and groups.
 
+import { actionBar } from "./actions.js";
 import { get } from "./api.js";
 import { badge, command, empty, facts, h, link, path, put, query, quoted, section, tile } from "./dom.js";
+import { topicFigures } from "./figures.js";
 import { ago, count, counted, perSecond, rate, size, span, time } from "./format.js";
 import { Table } from "./table.js";
 
@@ -57,7 +59,8 @@ export function topics(page) {
       { name: "perm", label: "Permission", value: (row) => row.perm, cell: (row) => PERMISSIONS[row.perm] ?? (row.perm ? "permission " + row.perm : "none") },
     ],
   });
-  put(page.main, h("h1", null, "Topics"), h("div", { class: "tools" }, search, h("label", { class: "check" }, system, "System topics")), table.element);
+  const doing = actionBar(page, "topics", "", undefined, () => refresh());
+  put(page.main, h("h1", null, "Topics"), h("div", { class: "tools" }, search, h("label", { class: "check" }, system, "Retry, dead-letter and system topics"), doing.buttons), doing.outcome, table.element);
   const refresh = page.poll(async () => {
     const found = await get("topics", { search: search.value, system: system.checked ? "1" : "" }, page.signal);
     rates.take(found.at_ms, found.topics.map((row) => [row.topic, row.end_offsets]));
@@ -102,17 +105,20 @@ export function topic(page) {
       { name: "last", label: "Last message", isNumber: true, value: (row) => row.last_ms, cell: (row) => h("span", { title: time(row.last_ms) }, ago(row.last_ms, now)) },
     ],
   });
-  put(page.main, page.trail(["topics", "Topics"], name), tiles,
+  let settings = {};
+  const doing = actionBar(page, "topic", name, () => settings, (row) => (row.name === "delete-topic" ? page.go("topics") : refresh()));
+  put(page.main, page.trail(["topics", "Topics"], name), tiles, h("div", { class: "tools" }, doing.buttons), doing.outcome, topicFigures(page, name),
     h("div", { class: "tools" }, link("messages" + query({ topic: name }), h("span", { class: "button" }, "Browse messages")), link("messages" + query({ topic: name, mode: "key" }), h("span", { class: "button" }, "Find by key")),
       command("reput topic describe " + quoted(name))),
     section("Groups", groups.element), section("Queues", queues.element), section("Settings", about));
-  page.poll(async () => {
+  const refresh = page.poll(async () => {
     const found = await get("topic", { topic: name, from: first || "" }, page.signal);
     now = found.at_ms;
     rates.take(found.at_ms, found.queues.map((row) => [row.queue, row.end]));
     const kept = found.queues.reduce((sum, row) => sum + row.messages, 0);
     const inRate = found.queues.some((row) => rates.of(row.queue) !== null) ? found.queues.reduce((sum, row) => sum + (rates.of(row.queue) ?? 0), 0) : null;
     const last = Math.max(...found.queues.map((row) => row.last_ms ?? -Infinity));
+    settings = { queues: found.read_queue_nums === found.write_queue_nums ? found.write_queue_nums : undefined };
     put(tiles, tile("In", perSecond(inRate), size(found.bytes_in) + " since start"), tile("Messages kept", count(kept), counted(found.queues_total, "queue")),
       tile("Last message", Number.isFinite(last) ? ago(last, now) : "–", Number.isFinite(last) ? time(last) : "none is kept"), tile("Delayed", count(found.delayed), found.delayed ? [link("delayed" + query({ topic: name }), "show them")] : "none waits"));
     groups.update(found.groups);

@@ -1,7 +1,7 @@
 """The elector of one member: follows the engine's record, campaigns, and decides the broker's role.
 
-`Candidacy` says whether this member may campaign, also by what `OtherMembers` answer. The tenure that it wins is a
-`Mastership`, and ends when the lease does. All waits and comparisons use clocks that never jump.
+`Candidacy` says whether this member may campaign, also by what `OtherMembers` answer. What it wins is a `Mastership`,
+which ends when the lease does, and with it the tenure as master. All waits and comparisons use clocks that never jump.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Elector(TenureSource):
 
     @property
     def fence(self) -> Fence:
-        """The fence of the tenure as master; one that refuses everything without such a tenure."""
+        """The fence of the mastership; one that refuses everything without a mastership."""
         if self._mastership is not None:
             return self._mastership.fence
         fence = Fence(self._clock)
@@ -128,7 +128,7 @@ class Elector(TenureSource):
         return self._clock()
 
     def on_set_change(self, call: Callable[[], None]) -> None:
-        """Call this in this tenure whenever `Mastership.on_change` is called."""
+        """Call this during the present mastership whenever `Mastership.on_change` is called."""
         if self._mastership is not None:
             self._mastership.on_change.append(call)
 
@@ -369,25 +369,27 @@ class Elector(TenureSource):
         if not (self._passes_on and is_wanted):
             self._set(self._as_slave(None))
 
-    # A tenure as master
+    # Mastership
 
     def lead(self, epoch: int, epochs: Sequence[tuple[int, int]], start: int) -> tuple[Fence, InSyncSet]:
-        """Begin to lead with an open log, before anything is served; return fence and in-sync set of the tenure.
+        """Begin to lead with an open log, before anything is served; return fence and in-sync set of the mastership.
 
         After a failover the set stays, but for the master before. Its members have what was confirmed; all of this log
         is confirmed once those that connect soon have it, and the others have left. So another of them can take over
         if this one fails. After a hand-over all of the set have the whole log.
 
         Args:
-            epoch: of the tenure for which the log was opened.
+            epoch: of the mastership for which the log was opened.
             epochs, start: of the log: its epochs and its end.
 
         Raises:
-            LeaseLost: the tenure has ended.
+            LeaseLost: the mastership has ended.
         """
         mastership = self._mastership
         if mastership is None or mastership.record.epoch != epoch:
-            raise LeaseLost(self.reason or f"the tenure of epoch {epoch} has ended, and another has begun")
+            raise LeaseLost(
+                self.reason or f"the mastership of epoch {epoch} has ended, and another has begun"
+            )
         in_sync = mastership.lead(start, self.confirmed(epochs, start))
         self._note_own_confirmed()
         return mastership.fence, in_sync
@@ -486,11 +488,11 @@ class Elector(TenureSource):
                 await mastership.give_back("the broker stops", is_wanted=True)
 
     async def give_up(self, epoch: int, reason: str) -> None:
-        """Give the lease back, because the log could not be opened for the tenure; another member may take over at
-        once, this one after the length of a lease.
+        """Give the lease back, because the log could not be opened for the mastership; another member may take
+        over at once, this one after the length of a lease.
 
         Args:
-            epoch: of that tenure.
+            epoch: of that mastership.
         """
         self._candidacy.failed(reason)
         mastership = self._mastership

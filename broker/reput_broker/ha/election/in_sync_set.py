@@ -48,12 +48,12 @@ class _Follower:
 
 
 class InSyncSet:
-    """The in-sync set of one tenure as master. Offsets are bytes of the log, times seconds of one clock.
+    """The in-sync set of one mastership. Offsets are bytes of the log, times seconds of one clock.
 
     Args:
         me: this member.
         recorded: the set in the engine's record; this member is in it.
-        start: the log's end at the start of the tenure; all of it is flushed here.
+        start: the log's end at its start; all of it is flushed here.
         confirmed: the log offset up to which all of the set have the log at least: `start` after a hand-over. After a
             failover the others stay in the set if they connect within a tenth of the timeout.
         gone: the master before, which has failed and is not waited for.
@@ -128,7 +128,7 @@ class InSyncSet:
         return self._confirm >= self._end and not (self.tables is not None and self.tables.is_waiting)
 
     def offset_of(self, member: int) -> int | None:
-        """Return what a member has acknowledged; None if it has not reported in this tenure."""
+        """Return what a member has acknowledged; None if it has not reported during this mastership."""
         if member == self.me:
             return self._flushed
         follower = self._followers.get(member)
@@ -155,7 +155,7 @@ class InSyncSet:
         self._advance()
 
     def acknowledged(self, member: int, offset: int, now: float) -> None:
-        """Note that a member has the log up to `offset`, which it read from this master in this tenure.
+        """Note that a member has the log up to `offset`, which it read from this master during this mastership.
 
         A smaller offset than before means that the member has lost something; if that was confirmed, it leaves the set.
         """

@@ -1,6 +1,6 @@
-"""One tenure as elected master: keep the lease, record the in-sync set, hand over.
+"""The time of an elected master: keep the lease, record the in-sync set, hand over.
 
-The tenure ends when its lease does, when the engine has another record than this master, or by a hand-over. `fence`
+It ends when its lease does, when the engine has another record than this master, or by a hand-over. `fence`
 then keeps this broker from acknowledging anything.
 """
 
@@ -62,7 +62,7 @@ class HandOver:
 
 
 class Mastership:
-    """The tenure that `record` began.
+    """The mastership that `record` began, which is never longer than a tenure.
 
     Args:
         record: this member is its leader.
@@ -70,7 +70,7 @@ class Mastership:
         is_planned: whether the master before has handed over, so that all of the in-sync set have all of the log.
         gone: the number of the master before, if it has failed.
         clock: seconds of a clock that never jumps.
-        on_end: called once with this, the reason, and whether the end was wanted, when the tenure ends.
+        on_end: called once with this, the reason, and whether the end was wanted, when it ends.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Mastership:
         self.fence = Fence(clock, self._valid_until(sent_at))
 
     def end(self, reason: str, *, is_wanted: bool = False) -> None:
-        """End the tenure. Idempotent."""
+        """End the mastership. Idempotent."""
         self.fence.end(reason)
         if self.is_over:
             return
@@ -117,7 +117,7 @@ class Mastership:
     # The lease
 
     async def run(self) -> None:
-        """Keep the lease and record the in-sync set until the tenure ends."""
+        """Keep the lease and record the in-sync set until the mastership ends."""
         with self._running:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._record_in_sync)
@@ -149,7 +149,7 @@ class Mastership:
     def lead(self, start: int, confirmed: int) -> InSyncSet:
         """Begin to lead; see `Elector.lead`. Raises LeaseLost."""
         if self.is_over or self.in_sync is not None or self.fence.expiry() is not None:
-            raise LeaseLost(self.fence.expiry() or "this tenure was begun before")
+            raise LeaseLost(self.fence.expiry() or "this mastership was begun before")
         self.in_sync = InSyncSet(
             self.me,
             self.record.in_sync,
@@ -186,7 +186,7 @@ class Mastership:
         await self._record(forced=self.record.epoch)
 
     async def put_back(self) -> None:
-        """Write the record again if the engine has an older one of this tenure, because it was restored from a copy.
+        """Write the record again if the engine has an older one of it, because it was restored from a copy.
 
         Raises:
             EngineUnavailable: it may not have been written.
@@ -212,8 +212,8 @@ class Mastership:
         return replace(self.record, version=self.record.version + 1, **changes)
 
     async def _record(self, **changes: Any) -> bool:
-        """Change the record as its leader. False if that is not known to have succeeded; then the tenure may be
-        over.
+        """Change the record as its leader. False if that is not known to have succeeded; then the mastership may
+        be over.
         """
         async with self._writing:
             if self.is_over:
@@ -263,8 +263,8 @@ class Mastership:
 
         Raises:
             HandOverRefused: nothing has changed.
-            LeaseLost: the tenure has ended, and the member was not named as the successor.
-            EngineUnavailable: the tenure has ended; whether the member takes over is not known.
+            LeaseLost: the mastership has ended, and the member was not named as the successor.
+            EngineUnavailable: the mastership has ended; whether the member takes over is not known.
         """
         async with self._writing:
             in_sync = self.in_sync
@@ -319,7 +319,7 @@ class Mastership:
                 await trio.sleep(_LOOK_S)
 
     async def give_back(self, reason: str, *, is_wanted: bool, stays: bool = True) -> None:
-        """End the tenure and give the lease back; any member of the in-sync set may take over at once.
+        """End the mastership and give the lease back; any member of the in-sync set may take over at once.
 
         Args:
             stays: whether this member stays in the in-sync set. It leaves only if another one can lead: otherwise

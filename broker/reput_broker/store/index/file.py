@@ -94,8 +94,8 @@ HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
 ENTRY_BYTES: Final = 20
 HEADER: Final = struct.Struct(">qqqqii")
-_SLOT: Final = struct.Struct(">i")
-_ENTRY: Final = struct.Struct(">iqii")
+SLOT: Final = struct.Struct(">i")
+ENTRY: Final = struct.Struct(">iqii")
 _OLDER_MAX: Final = 1024
 """After so many entries that are too old, check whether all that follow are."""
 _STEPS_AT_ONCE: Final = 4096
@@ -294,7 +294,7 @@ class IndexFile:
         file = self._opened()
         if file is None:
             return
-        (number,) = _SLOT.unpack_from(file, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
+        (number,) = SLOT.unpack_from(file, HEADER_BYTES + SLOT_BYTES * (key_hash % self.slots))
         header = self.header  # written last: until then the first time is not known
         began_ms = header.begin_timestamp_ms if header.next_entry > number else 0
         older = 0
@@ -321,7 +321,7 @@ class IndexFile:
         began_ms = header.begin_timestamp_ms
 
         def at(number: int) -> tuple[int, int]:
-            _, physical_offset, seconds, _ = _ENTRY.unpack_from(file, first + ENTRY_BYTES * number)
+            _, physical_offset, seconds, _ = ENTRY.unpack_from(file, first + ENTRY_BYTES * number)
             return physical_offset, seconds
 
         numbers = range(1, min(header.next_entry, self.entries))

@@ -11,7 +11,10 @@ from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.running_flags import RunningFlags
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
+from reput_protocol.record.dead_letter import replays_key
 from reput_protocol.record.hashing import index_hash
+from reput_protocol.record.head import HOSTS_BYTES, is_brokers_own, prepared_transaction_offset_at
+from reput_protocol.record.layout import HEAD_BYTES
 from reput_protocol.record.record import decode_record
 
 QUERY_MESSAGES_MAX = 64
@@ -49,6 +52,20 @@ class UniqueResult(NamedTuple):
     """The first record with a unique id, or None, and why there may be one even then."""
 
     record: bytes | None
+    doubt: Doubt | None = None
+
+
+class FoundReplay(NamedTuple):
+    """A message that replays a dead letter, by the log offsets of both."""
+
+    letter_offset: int
+    physical_offset: int
+
+
+class FoundReplays(NamedTuple):
+    """The replays from one dead-letter topic, newest first, and why there may be more."""
+
+    replays: list[FoundReplay]
     doubt: Doubt | None = None
 
 
@@ -131,12 +148,14 @@ class KeyLookup:
         end_ms: int = TIME_MAX_MS,
         *,
         accept: Callable[[bytes], bool] = lambda _: True,
+        accept_head: Callable[[bytes], bool] | None = None,
     ) -> UniqueResult:
         """Find the message with a unique id that was stored first, whether or not consumers see it; otherwise as
         `query_message`.
 
         Messages that merely have the id among their keys do not count, nor those whose record
-        `accept` rejects.
+        `accept` rejects. Those whose first `HOSTS_BYTES` `accept_head` rejects do not count towards
+        `CANDIDATES_MAX` either, so that no number of them causes doubt.
 
         Raises:
             StoreClosed: the store is not open.
@@ -146,7 +165,8 @@ class KeyLookup:
             return UniqueResult(None, Doubt.BEHIND)
         first: bytes | None = None
         doubt = Doubt.BEHIND if index.is_behind else None
-        for record in self._candidates(index, topic, unique_key, begin_ms, end_ms, self._log.max_offset):
+        log_end = self._log.max_offset
+        for record in self._candidates(index, topic, unique_key, begin_ms, end_ms, log_end, accept_head):
             if record is _TOO_MANY:
                 doubt = Doubt.TOO_MANY
             else:
@@ -162,13 +182,48 @@ class KeyLookup:
             doubt = Doubt.GAP
         return UniqueResult(first, doubt)
 
+    def find_replays(self, topic: str) -> FoundReplays:
+        """Find the messages as which dead letters of the dead-letter topic `topic` were replayed; otherwise as
+        `find_by_unique_key`.
+
+        Reads the head of each message only: that a broker made it, and the field that names the dead letter, which is 0
+        in the messages of clients.
+
+        Raises:
+            StoreClosed: the store is not open.
+        """
+        index = self._open_index()
+        if index is None:
+            return FoundReplays([], Doubt.BEHIND)
+        doubt = Doubt.BEHIND if index.is_behind else None
+        found: dict[int, None] = {}
+        replays: list[FoundReplay] = []
+        for physical_offset in index.find(index_hash(replays_key(topic)), 0, TIME_MAX_MS):
+            if physical_offset in found or self._deleted.hides(topic, physical_offset):
+                continue
+            found[physical_offset] = None
+            head = self._log.head_at(physical_offset, HEAD_BYTES, cold=True)
+            if head is None or not is_brokers_own(head):
+                continue
+            named = prepared_transaction_offset_at(head)
+            if named:
+                replays.append(FoundReplay(max(0, named), physical_offset))
+        return FoundReplays(replays, Doubt.GAP if self._has_gap() else doubt)
+
     def _open_index(self) -> IndexService | None:
         if not self._flags.is_open:
             raise self._flags.closed()
         return self._index
 
     def _candidates(
-        self, index: IndexService, topic: str, key: str, begin_ms: int, end_ms: int, log_end: int
+        self,
+        index: IndexService,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        log_end: int,
+        accept_head: Callable[[bytes], bool] | None = None,
     ) -> Iterator[bytes]:
         """Yield records before `log_end` whose key has the hash of `key`, newest first; then `_TOO_MANY`
         if there are more."""
@@ -181,6 +236,10 @@ class KeyLookup:
         for physical_offset in found:
             if physical_offset in seen:
                 continue  # two of its keys have this hash, or it was indexed again after a crash
+            if accept_head is not None:
+                head = self._log.head_at(physical_offset, HOSTS_BYTES, cold=True)
+                if head is None or not accept_head(head):
+                    continue
             if len(seen) == CANDIDATES_MAX:
                 yield _TOO_MANY
                 return

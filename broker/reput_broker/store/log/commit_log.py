@@ -177,7 +177,10 @@ class CommitLog:
     # -- append ----------------------------------------------------------------------------------------------
 
     def needs_new_file(self, size: int) -> bool:
-        """Whether appending `size` bytes would have to create a file, or to reserve the space of the one in use."""
+        """Return whether appending `size` bytes would have to create a file, or to reserve the space of the one in use.
+
+        Notes whether a worker has reserved it meanwhile.
+        """
         if self.has_room(size):
             return False
         if self.supply.has_found:
@@ -409,19 +412,24 @@ class CommitLog:
 
     def store_timestamp_at(self, physical_offset: int, *, cold: bool = False) -> int:
         """The store time of the record there, -1 if it is not in the log; `cold` as in `message_at`."""
-        if physical_offset + STORE_TIME_BYTES > self.max_offset:
-            return -1
+        head = self.head_at(physical_offset, STORE_TIME_BYTES, cold=cold)
+        return -1 if head is None else store_timestamp_at(head)
+
+    def head_at(self, physical_offset: int, size: int, *, cold: bool = False) -> bytes | None:
+        """Return the first bytes of the record there, unchecked; None if they are not in the log; `cold` as in
+        `message_at`.
+        """
+        if physical_offset + size > self.max_offset:
+            return None
         try:
             file = self.hold_file_at(physical_offset)
         except FileMissing:
-            return -1
+            return None
         try:
-            head = _read_held(file, physical_offset - file.base_offset, STORE_TIME_BYTES, cold)
+            head = _read_held(file, physical_offset - file.base_offset, size, cold)
         finally:
             file.release()
-        if len(head) < STORE_TIME_BYTES:
-            return -1
-        return store_timestamp_at(head)
+        return None if len(head) < size else head
 
 
 def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:

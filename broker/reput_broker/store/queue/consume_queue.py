@@ -413,10 +413,10 @@ class ConsumeQueue:
             # The topic was deleted meanwhile.
         return deleted
 
-    def destroy(self) -> None:
-        """Delete all files and the queue's directory; the queue is then empty."""
-        self._files.destroy()
-        self._ext.destroy()
+    def destroy(self, *, sync: bool = True) -> None:
+        """Delete all files and the queue's directory; the queue is then empty. `sync` as of `QueueFiles.destroy`."""
+        self._files.destroy(sync=sync)
+        self._ext.destroy(sync=sync)
         self.max_physical_offset = -1
         self.min_logic_offset = 0
         self._time_cache.clear()

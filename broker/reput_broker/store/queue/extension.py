@@ -188,9 +188,13 @@ class ConsumeQueueExt:
             deleted += 1
         return deleted
 
-    def destroy(self) -> None:
-        """Delete all files and the directory; the next entry is the first again (RocketMQ: truncateAll)."""
-        self._files.destroy()
+    def destroy(self, *, sync: bool = True) -> None:
+        """Delete all files and the directory; the next entry is the first again (RocketMQ: truncateAll).
+
+        Args:
+            sync: as of `QueueFiles.destroy`.
+        """
+        self._files.destroy(sync=sync)
 
     def is_able_to_flush(self, least_pages: int) -> bool:
         """Whether to flush; see `file_io.is_able_to_flush`."""
@@ -305,10 +309,10 @@ class QueueExtEntries:
         if self._ext is not None and unit is not None and is_address(unit.tags_code):
             self._ext.delete_before(unit.tags_code)
 
-    def destroy(self) -> None:
-        """Delete all entries."""
+    def destroy(self, *, sync: bool = True) -> None:
+        """Delete all entries; `sync` as of `QueueFiles.destroy`."""
         if self._ext is not None:
-            self._ext.destroy()
+            self._ext.destroy(sync=sync)
             self._end = 0
             self.is_lost = False
 

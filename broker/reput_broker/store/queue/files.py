@@ -454,8 +454,12 @@ class SparseFileQueue:
             raise
         self._unsynced_removal = False
 
-    def destroy(self) -> None:
-        """Delete all files and the directory if it is then empty. The stream can begin again afterwards."""
+    def destroy(self, *, sync: bool = True) -> None:
+        """Delete all files and the directory if it is then empty. The stream can begin again afterwards.
+
+        Args:
+            sync: whether to make that durable; a caller that does not syncs a directory above this one.
+        """
         with self._lock:
             self._generation += 1
             if not self.is_empty:
@@ -467,7 +471,8 @@ class SparseFileQueue:
             self._unsynced_removal = False
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
-            sync_directory(self.directory.parent)
+            if sync:
+                sync_directory(self.directory.parent)
 
     def _delete_surplus(self) -> bool:
         """Delete files after the stream, the newest first; return whether there were any."""

@@ -8,6 +8,7 @@ from reput_protocol.codes import BoundaryType
 from reput_protocol.store.unit import ConsumeQueueUnit, unpack_units
 
 _NEAR_END_UNITS = 1024
+_SAMPLED_UNITS = 16
 
 
 class QueueOffsets:
@@ -88,6 +89,16 @@ class QueueOffsets:
         """Whether a message is within 40 % of the machine's memory of the log's end (RocketMQ's estimate)."""
         physical_offset = self._physical_offset_of(topic, queue_id, offset)
         return physical_offset is not None and self._log.max_offset - physical_offset <= self._memory_bytes
+
+    def estimated_bytes(self, topic: str, queue_id: int) -> int:
+        """Return what the messages of a queue take in the log, estimated from the sizes of the last ones."""
+        queue = self._queues.get(topic, queue_id)
+        count = 0 if queue is None else queue.max_queue_offset - queue.min_queue_offset
+        if queue is None or count <= 0:
+            return 0
+        start = max(queue.min_queue_offset, queue.max_queue_offset - _SAMPLED_UNITS)
+        units = unpack_units(queue.read_units(start, _SAMPLED_UNITS))
+        return count * sum(unit.size for unit in units) // len(units) if units else 0
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[ConsumeQueueUnit]:
         """Return at most `count` entries of a queue from a queue offset on, with their tags codes.

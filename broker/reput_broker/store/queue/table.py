@@ -31,6 +31,7 @@ class ConsumeQueueTable:
         self._on_event = options.on_event
         self._cache = QueueFileCache(options.queue_files_open_max)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._of_topic: dict[str, list[ConsumeQueue]] = {}
         self._orphans: list[ConsumeQueueExt] = []
 
     def __len__(self) -> int:
@@ -65,6 +66,7 @@ class ConsumeQueueTable:
             )
             # Copying the dict each time would be expensive; the flush thread copies the list of values.
             self._queues[topic, queue_id] = queue
+            self._of_topic.setdefault(topic, []).append(queue)
         return queue
 
     def _make_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
@@ -89,7 +91,7 @@ class ConsumeQueueTable:
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """Return the queues of one topic."""
-        return [queue for queue in self._queues.values() if queue.topic == topic]
+        return list(self._of_topic.get(topic, ()))
 
     # -- over all queues -----------------------------------------------------------------------------------
 
@@ -177,18 +179,27 @@ class ConsumeQueueTable:
 
     # -- removing ------------------------------------------------------------------------------------------
 
-    def delete_topic(self, topic: str) -> int:
-        """Delete a topic's queues with their files and directories; return how many queues there were."""
-        queues = self.of_topic(topic)
-        for queue in queues:
-            queue.destroy()
-            del self._queues[queue.topic, queue.queue_id]
-        for root in (self.root, self._options.consume_queue_ext_dir):
-            directory = root / topic
-            if queues and directory.is_dir() and not any(directory.iterdir()):
-                shutil.rmtree(directory)
-                sync_directory(root)
-        return len(queues)
+    def delete_topics(self, topics: Iterable[str]) -> int:
+        """Delete the queues of topics with their files and directories, durably; return how many queues there were."""
+        count = 0
+        changed: set[Path] = set()
+        for topic in topics:
+            queues = self._of_topic.pop(topic, [])
+            count += len(queues)
+            for queue in queues:
+                queue.destroy(sync=False)
+                del self._queues[queue.topic, queue.queue_id]
+            for root in (self.root, self._options.consume_queue_ext_dir):
+                directory = root / topic
+                if queues and directory.is_dir():
+                    if any(directory.iterdir()):
+                        changed.add(directory)
+                    else:
+                        shutil.rmtree(directory)
+                        changed.add(root)
+        for directory in changed:
+            sync_directory(directory)
+        return count
 
     def close(self) -> None:
         """Close all files. Flushes nothing."""

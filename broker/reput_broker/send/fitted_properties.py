@@ -36,6 +36,7 @@ _NEEDED: Final = frozenset(
         names.REAL_TOPIC,
         names.REAL_QUEUE_ID,
         names.WAIT,
+        names.REPLAY_OF,
     }
 )
 """What the broker sets to redeliver a message; it takes less than `BROKER_ROOM` bytes."""

@@ -16,7 +16,7 @@ from reput_broker.core import Core, RoleDuties
 from reput_broker.observe.counters import Histogram, merged
 from reput_broker.observe.metrics import broker_version
 from reput_broker.observe.rocketmq_catalogue import waiting_requests
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
 from reput_protocol import kernel
@@ -41,7 +41,7 @@ _POOLS: Final = {
 """RocketMQ's names of thread pools in runtime figures, and the processor of each."""
 
 
-class AdminProcessor:
+class RuntimeInfoProcessor(Processor):
     """Reports on the broker as a whole.
 
     Args:
@@ -56,18 +56,7 @@ class AdminProcessor:
         self._clean = clean
         self._capacities = capacities
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
-            RequestCode.VIEW_BROKER_STATS_DATA: self.view_statistics,
-            RequestCode.TRIGGER_DELETE_FILES: self.delete_expired_commit_log,
-            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_commit_log,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_consume_queues,
-            RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: self.check_rocksdb,
-            RequestCode.POP_ROLLBACK: self.export_pop_records,
-        }
-
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def view_statistics(self, request: Request) -> Response:
         """Answer with a statistic of a topic or a group in the last minute, hour and day."""
         header = ViewBrokerStatsHeader.from_ext(request.ext)
@@ -80,26 +69,31 @@ class AdminProcessor:
             )
         return Response(0, body=found.to_json())
 
+    @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_expired_consume_queues(self, _request: Request) -> Response:
         """Delete files of queues and index that refer only to deleted messages; does not wait for the deletion."""
         self._clean.clean_now()
         return Response()
 
+    @serves(RequestCode.TRIGGER_DELETE_FILES, RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_commit_log(self, _request: Request) -> Response:
         """Delete expired files of the log now, at any hour; does not wait for the deletion."""
         self._clean.delete_now()
         return Response()
 
+    @serves(RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
     def check_rocksdb(self, _request: Request) -> Response:
         """Answer, and log, that no queues are in RocksDB; RocketMQ's tool refers to the log for the result."""
         result = "queues are files only, and there are none in RocksDB to compare them with"
         log.info("rocksdb_checked", result=result)
         return Response(0, body=encode_json({"checkResult": result, "checkStatus": _CHECK_OK}))
 
+    @serves(RequestCode.POP_ROLLBACK)
     def export_pop_records(self, _request: Request) -> Response:
         """Move records of POP from RocksDB to the log: all of them are there always."""
         return Response()
 
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
     async def runtime_info(self, _request: Request) -> Response:
         """Answer with the runtime figures, all as text, under RocketMQ's names."""
         store, stats = self._core.store, self._core.store.stats

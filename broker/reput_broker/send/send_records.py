@@ -15,8 +15,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from reput_broker.request import Refusal
-from reput_broker.retry.fitted_properties import fitted_properties
-from reput_broker.retry.retry_records import DELAYED_BYTES
+from reput_broker.send.fitted_properties import fitted_properties
+from reput_broker.send.retry_records import DELAYED_BYTES
 from reput_broker.store.block import Block
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import TOPIC_BYTES_MAX

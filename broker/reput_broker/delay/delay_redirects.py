@@ -1,4 +1,4 @@
-"""The hook before an append that redirects a delayed message to a system topic (RocketMQ: HookUtils).
+"""Delayed messages are stored in a system topic until their time (RocketMQ: HookUtils).
 
 The level (DELAY) takes precedence over the times (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, in this order). A
 message whose time has passed is stored as it is; one that cannot be delayed is refused.
@@ -25,7 +25,7 @@ _ROLL_BYTES = 64
 _TIMES = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
-class DelayHook:
+class DelayRedirects:
     """Redirects delayed messages. `options` are read at every message."""
 
     def __init__(self, options: DelayConfig, clock_ms: Callable[[], int]) -> None:

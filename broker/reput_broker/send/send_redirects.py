@@ -12,12 +12,12 @@ from typing import NamedTuple
 import structlog
 
 from reput_broker.core import Core
-from reput_broker.delay.delay_hook import DelayHook
+from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.observe.counters import UNKNOWN_TOPIC
 from reput_broker.request import Refusal, Request
-from reput_broker.retry.retry_records import DeadLetterReason, dead_letter, reason_when_resent
-from reput_broker.retry.send_records import Redirected, check_size
+from reput_broker.send.retry_records import DeadLetterReason, dead_letter, reason_when_resent
+from reput_broker.send.send_records import Redirected, check_size
 from reput_broker.tables.topic_access import TopicAccess
 from reput_broker.transactions.half_messages import half_record
 from reput_broker.transactions.transaction_table import TransactionTable
@@ -44,10 +44,10 @@ class DeadLetter(NamedTuple):
 class SendRedirects:
     """Decides for each message that is sent alone."""
 
-    def __init__(self, core: Core, transactions: TransactionTable, delay_hook: DelayHook) -> None:
+    def __init__(self, core: Core, transactions: TransactionTable, delay_redirects: DelayRedirects) -> None:
         self._core = core
         self._transactions = transactions
-        self._delay_hook = delay_hook
+        self._delay_redirects = delay_redirects
 
     def dead_letter_of(self, request: Request, header: SendMessageHeader) -> DeadLetter | None:
         """Tell whether a message that is sent to a retry topic is a dead letter.
@@ -81,7 +81,7 @@ class SendRedirects:
         if _is_half(record, properties):
             return self._half(record, properties)
         topic = record.topic
-        delayed = self._delay_hook.redirect(record, properties)
+        delayed = self._delay_redirects.redirect(record, properties)
         return Redirected(record, topic) if delayed is None else Redirected(delayed, topic, "delayed")
 
     def _half(self, record: Record, properties: dict[str, str]) -> Redirected:
@@ -92,7 +92,7 @@ class SendRedirects:
             )
         topic = record.topic
         # Its delay starts at the commit; an invalid one is refused now.
-        self._delay_hook.redirect(record, dict(properties))
+        self._delay_redirects.redirect(record, dict(properties))
         record = half_record(record, properties)
         check_size(record.properties)
         # The request that ends the transaction names the half record, so it must be readable before the answer.
@@ -108,16 +108,22 @@ def counted_topic(topics: TopicAccess, topic: str) -> str:
     return UNKNOWN_TOPIC if topics.known(topic) is None else topic
 
 
-def note_dead_letter(core: Core, group: str, topic: str, record: Record) -> None:
-    """Count and log a dead letter that has been stored; `topic` is its original topic, as it claims."""
+def note_dead_letter(core: Core, group: str, topic: str, record: Record, *, messages: int = 1) -> None:
+    """Count and log a dead letter that has been stored, or the first of several.
+
+    Args:
+        topic: its original topic, as it claims.
+        messages: how many there are.
+    """
     topic = counted_topic(core.topic_access, topic)
-    core.counters.retry.dead_letters[group, topic] += 1
+    core.counters.retry.dead_letters[group, topic] += messages
     log.warning(
         "dead_letter",
         group=group,
         topic=topic,
         message_id=record.unique_key,
         attempts=record.reconsume_times,
+        messages=messages,
         hint=f"reput dlq peek {group}",
     )
 

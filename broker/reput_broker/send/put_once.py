@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 import trio
 
 from reput_broker.core import Core
-from reput_broker.put.appender import Appender, StoredBefore
 from reput_broker.request import Handled, Put, Refusal, Request, Result
-from reput_broker.retry.deduplication import Deduplication, StoredAt
-from reput_broker.retry.message_content import Content
-from reput_broker.retry.send_back_deduplication import SendBackDeduplication, SendBackKey
+from reput_broker.send.deduplication import Deduplication, StoredAt
+from reput_broker.send.message_content import Content
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup
@@ -22,7 +19,6 @@ from reput_protocol.errors import ErrorCode
 from reput_protocol.properties import UNIQ_KEY, find_property_in
 from reput_protocol.record.head import body_size_at, size_at
 from reput_protocol.record.layout import HEAD_BYTES, topic_field
-from reput_protocol.record.record import Record
 
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 
@@ -78,6 +74,8 @@ class Alone(NamedTuple):
     queue_id: int
     unique_id: str
     content: Content
+    within_ms: int | None
+    """How long a stored one is recognised, if longer than the broker's window."""
 
 
 class PutOnce:
@@ -127,7 +125,11 @@ class PutOnce:
         with self._deduplication.look():
             await self._settle()
             known = await trio.to_thread.run_sync(
-                self._deduplication.find_all, header.topic, unique_ids, limiter=self._limiter
+                self._deduplication.find_all,
+                header.topic,
+                unique_ids,
+                header.dedup_within,
+                limiter=self._limiter,
             )
             result = make_put(self._once(header, work, unique_ids, sizes, known))
             return await self._appender.resolve(result)
@@ -158,7 +160,9 @@ class PutOnce:
         known: Sequence[StoredAt | None],
     ) -> Work:
         def put_once() -> PutResult:
-            before = self._deduplication.stored_before(header.topic, unique_ids, sizes, known)
+            before = self._deduplication.stored_before(
+                header.topic, unique_ids, sizes, known, header.dedup_within
+            )
             if before is not None:
                 return before
             result = work()
@@ -183,16 +187,20 @@ class PutOnce:
         with self._deduplication.look():
             await self._settle()
             known = await trio.to_thread.run_sync(
-                self._deduplication.find_alone, alone.topic, alone.unique_id, limiter=self._limiter
+                self._deduplication.find_alone,
+                alone.topic,
+                alone.unique_id,
+                alone.within_ms,
+                limiter=self._limiter,
             )
             result = make_put(self._alone_once(alone, work, known, checked=True))
             return await self._appender.resolve(result)
 
     def _alone_once(self, alone: Alone, work: Work, known: StoredAt | None, *, checked: bool) -> Work:
-        topic, queue_id, unique_id, content = alone
+        topic, queue_id, unique_id, content, within_ms = alone
 
         def put_once() -> PutResult:
-            before = self._deduplication.alone_before(topic, unique_id, content, known)
+            before = self._deduplication.alone_before(topic, unique_id, content, known, within_ms)
             if before is not None:
                 return before
             result = work()
@@ -203,56 +211,3 @@ class PutOnce:
             return result
 
         return put_once
-
-
-class PutBackOnce:
-    """Appends messages that consumers send back and that are not stored yet."""
-
-    def __init__(self, sent_back: SendBackDeduplication, appender: Appender) -> None:
-        self._appender = appender
-        self._sent_back = sent_back
-        self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
-
-    def append(
-        self,
-        key: SendBackKey | None,
-        group: str,
-        record: Record,
-        work: Work,
-        make_put: MakePut,
-        *,
-        look: bool,
-    ) -> Result:
-        """Make a put of `work`, or return the outcome that the message had the first time.
-
-        Args:
-            key: names the message; None if its client does not name it.
-            work, make_put: as of `PutOnce.append`.
-            look: whether it may have been stored so long ago that only the index has it.
-
-        Raises:
-            Refusal: it is not known yet whether it is stored. Nothing was stored.
-        """
-        if look and key is not None and record.unique_key is not None:
-            return self._look_and_append(key, record, record.unique_key, work, make_put)
-        return make_put(partial(self._put_once, key, group, record, work, None))
-
-    async def _look_and_append(
-        self, key: SendBackKey, record: Record, unique_id: str, work: Work, make_put: MakePut
-    ) -> Handled:
-        known = None
-        if self._sent_back.complete_index():
-            known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
-        result = make_put(partial(self._put_once, key, key.group, record, work, known))
-        return await self._appender.resolve(result)
-
-    def _put_once(
-        self, key: SendBackKey | None, group: str, record: Record, work: Work, known: StoredBefore | None
-    ) -> PutResult:
-        before = self._sent_back.stored_before(key, group, record, known)
-        if before is not None:
-            return before
-        result = work()
-        if result.status is PutStatus.PUT_OK:
-            self._sent_back.remember(key, group, record, result)
-        return result

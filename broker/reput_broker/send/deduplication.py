@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
-from reput_broker.retry.message_content import DELAY_TOPICS, Content, single_message_of
+from reput_broker.send.message_content import DELAY_TOPICS, Content, single_message_of
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
@@ -109,15 +109,20 @@ class Deduplication:
         except DiskFull as error:
             raise Refusal(ErrorCode.DISK_FULL, f"{error}; what is stored cannot be looked up") from error
 
-    def find_all(self, topic: str, unique_ids: Iterable[str]) -> list[StoredAt | None]:
+    def find_all(
+        self, topic: str, unique_ids: Iterable[str], within_ms: int | None = None
+    ) -> list[StoredAt | None]:
         """Return the places of messages that the index finds within the window, delayed ones included.
+
+        `within_ms`: how long a stored message is recognised by this request, if that is longer than the window; so in
+        the other methods.
 
         Reads the disk: call it in a worker thread.
 
         Raises:
             Refusal: the answer is unknown, for the moment (`NOT_READY`) or until the cause is repaired (`INTERNAL`).
         """
-        since_ms = self._since_ms()
+        since_ms = self._since_ms(within_ms)
         places: list[StoredAt | None] = []
         for unique_id in unique_ids:
             found = self._store.find_by_unique_key(topic, unique_id, since_ms)
@@ -140,7 +145,12 @@ class Deduplication:
         return places
 
     def stored_before(
-        self, topic: str, unique_ids: Sequence[str], sizes: Sequence[int], known: Sequence[StoredAt | None]
+        self,
+        topic: str,
+        unique_ids: Sequence[str],
+        sizes: Sequence[int],
+        known: Sequence[StoredAt | None],
+        within_ms: int | None = None,
     ) -> StoredBefore | None:
         """Return the first outcome if all of these messages are stored, None if none is. Under the put lock.
 
@@ -151,7 +161,7 @@ class Deduplication:
         Raises:
             Refusal: only some are stored, or not consecutively in this order.
         """
-        since_ms = self._since_ms()
+        since_ms = self._since_ms(within_ms)
         places = [
             self._remembered(topic, unique_id, since_ms) or place
             for unique_id, place in zip(unique_ids, known or [None] * len(unique_ids), strict=True)
@@ -190,7 +200,7 @@ class Deduplication:
             first.queue_id,
         )
 
-    def find_alone(self, topic: str, unique_id: str) -> StoredAt | None:
+    def find_alone(self, topic: str, unique_id: str, within_ms: int | None = None) -> StoredAt | None:
         """Return where the index finds a message for `topic` that was sent alone, delivered or delayed,
         or None.
 
@@ -199,7 +209,7 @@ class Deduplication:
         Raises:
             Refusal: as `find_all`.
         """
-        return self._find_in((topic, *DELAY_TOPICS), topic, unique_id, self._since_ms())
+        return self._find_in((topic, *DELAY_TOPICS), topic, unique_id, self._since_ms(within_ms))
 
     def _find_in(self, topics: Iterable[str], topic: str, unique_id: str, since_ms: int) -> StoredAt | None:
         doubt: Doubt | None = None
@@ -224,7 +234,12 @@ class Deduplication:
         )
 
     def alone_before(
-        self, topic: str, unique_id: str, content: Content, known: StoredAt | None
+        self,
+        topic: str,
+        unique_id: str,
+        content: Content,
+        known: StoredAt | None,
+        within_ms: int | None = None,
     ) -> StoredBefore | None:
         """Return the first outcome if a message sent alone is stored, else None. Under the put lock.
 
@@ -233,7 +248,7 @@ class Deduplication:
         Raises:
             Refusal: another message with that id is stored.
         """
-        place = self._remembered(topic, unique_id, self._since_ms()) or known
+        place = self._remembered(topic, unique_id, self._since_ms(within_ms)) or known
         if place is None:
             return None
         if place.content is None or not place.content.is_like(content):
@@ -259,8 +274,8 @@ class Deduplication:
             return None
         return None if self._store.is_deleted(topic, place.physical_offset) else place
 
-    def _since_ms(self) -> int:
-        return self._clock_ms() - int(self._window_s() * 1000)
+    def _since_ms(self, within_ms: int | None) -> int:
+        return max(0, self._clock_ms() - max(int(self._window_s() * 1000), within_ms or 0))
 
     def remember(
         self,

@@ -10,7 +10,8 @@ It keeps its properties and gets these:
     ORIGIN_MESSAGE_ID   its offset message id there
     SEND_BACK_ID        the record returned last, and the request's id if any (`SendBackKey`)
     RETRY_REASON        why the consumer returned it (only our client tells)
-    DLQ_REASON          why it is a dead letter: max_reconsume_times, consumer or ordered
+    DLQ_REASON          why it is a dead letter: max_reconsume_times, consumer, ordered or expired
+    EXPIRES_AT_MS       when it expires, in place of its time to live (`record.expiry`); a dead letter has neither
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from reput_broker.retry.fitted_properties import fitted_properties
+from reput_broker.send.fitted_properties import fitted_properties
 from reput_protocol import properties as names
-from reput_protocol.names import dlq_topic, only_broker_writes, retry_topic
+from reput_protocol.names import dlq_topic, only_broker_writes, popped_topic, retry_topic
 from reput_protocol.properties import CRC_PROPERTY_BYTES
+from reput_protocol.record.expiry import fix_expiry
 from reput_protocol.record.record import Record
 
 FIRST_RETRY_LEVEL: Final = 3
@@ -42,6 +44,8 @@ class DeadLetterReason(StrEnum):
     """The consumer asked for it."""
     ORDERED = "ordered"
     """The group consumes in order, and its consumer has given up on the message."""
+    EXPIRED = "expired"
+    """It has expired, and the group keeps such messages."""
 
 
 class Returned(NamedTuple):
@@ -80,6 +84,7 @@ def returned_message(
     """
     properties = record.property_map()
     properties.pop(names.CRC32, None)
+    fix_expiry(properties, record.store_timestamp_ms)
     if record.topic != retry_topic(group) or names.RETRY_TOPIC not in properties:
         set_origin(properties, record.topic, record.offset_message_id)
     origin_topic = "" if names.ORIGIN_UNPROVEN in properties else properties[names.RETRY_TOPIC]
@@ -98,6 +103,7 @@ def returned_message(
     else:
         level, topic, queue_id = 0, dlq_topic(group), 0
         properties[names.DLQ_REASON] = dead
+        _drop_expiry(properties)
         _drop_unproven_origin(properties)
     properties[names.DELAY] = str(level)
     returned = replace(
@@ -112,6 +118,27 @@ def returned_message(
         version=0,
     )
     return Returned(returned, properties, origin_topic, level)
+
+
+def expired_message(record: Record, group: str) -> Returned:
+    """Return the dead letter for a message that has expired before `group` got it. Replayed, it expires no more.
+
+    Args:
+        record: as in its queue, or in a retry topic.
+    """
+    properties = record.property_map()
+    properties.pop(names.CRC32, None)
+    topic = popped_topic(record.topic, group)
+    if topic != record.topic:
+        if names.ORIGIN_UNPROVEN not in properties:
+            set_origin(properties, topic, properties.get(names.ORIGIN_MESSAGE_ID, record.offset_message_id))
+    elif topic != retry_topic(group) or names.RETRY_TOPIC not in properties:
+        set_origin(properties, topic, record.offset_message_id)
+    origin_topic = "" if names.ORIGIN_UNPROVEN in properties else properties[names.RETRY_TOPIC]
+    letter = dead_letter(
+        replace(record, prepared_transaction_offset=0), group, properties, DeadLetterReason.EXPIRED
+    )
+    return Returned(letter, properties, origin_topic, 0)
 
 
 def next_attempt(record: Record) -> int:
@@ -148,6 +175,7 @@ def dead_letter(record: Record, group: str, properties: dict[str, str], reason: 
     """Return the dead letter for a message that was sent to the retry topic; changes `properties`."""
     properties[names.DELAY] = "0"
     properties[names.DLQ_REASON] = reason
+    _drop_expiry(properties)
     _drop_unproven_origin(properties)
     text = fitted_properties(properties, record.topic, spare_bytes=CRC_PROPERTY_BYTES)
     return replace(record, topic=dlq_topic(group), queue_id=0, properties=text, version=0)
@@ -159,6 +187,12 @@ def set_origin(properties: dict[str, str], topic: str, message_id: str) -> None:
         properties.pop(name, None)
     properties[names.RETRY_TOPIC] = topic
     properties[names.ORIGIN_MESSAGE_ID] = message_id
+
+
+def _drop_expiry(properties: dict[str, str]) -> None:
+    """Remove the time to live of a dead letter: replayed, the message would not be delivered."""
+    for name in (names.EXPIRES_AFTER, names.EXPIRES_AT):
+        properties.pop(name, None)
 
 
 def _drop_unproven_origin(properties: dict[str, str]) -> None:

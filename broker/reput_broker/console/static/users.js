@@ -1,0 +1,48 @@
+// The users of access control, the groups of rules, and what they may do.
+
+import { get } from "./api.js";
+import { actionBar, rowActions } from "./actions.js";
+import { badge, empty, h, put, section } from "./dom.js";
+import { counted } from "./format.js";
+import { Table } from "./table.js";
+
+function rulesOf(row) {
+  return row.rules.length ? h("ul", { class: "plain" }, row.rules.map((rule) => h("li", null, h("code", null, rule)))) : "–";
+}
+
+export function users(page) {
+  page.title("Users");
+  const doing = actionBar(page, "users", "", undefined, () => refresh());
+  const actions = rowActions(page, "user", () => refresh());
+  const table = new Table({
+    label: "Users",
+    key: (row) => row.name,
+    sort: "name",
+    empty: empty("There is no user but the administrator of the configuration.", "reput user create alice --generate alice.secret"),
+    columns: [
+      { name: "name", label: "User", value: (row) => row.name, cell: (row) => row.name },
+      { name: "state", label: "State", value: (row) => (row.is_enabled ? 0 : 1), cell: (row) => [row.is_enabled ? badge("ok", "enabled") : badge("warn", "disabled"), " ", row.is_admin ? badge("warn", "administrator") : null] },
+      { name: "groups", label: "Groups of rules", value: (row) => row.groups.join(" "), cell: (row) => row.groups.join(", ") || "–" },
+      { name: "rules", label: "Rules", isWide: true, cell: rulesOf },
+      { name: "actions", label: "", cell: (row) => actions.cell(row.name, { user: row.name }) },
+    ],
+  });
+  const groups = new Table({
+    label: "Groups of rules",
+    key: (row) => row.name,
+    sort: "name",
+    empty: empty("There is no group of rules.", "reput acl allow @readers read 'topic:*'"),
+    columns: [
+      { name: "name", label: "Group", value: (row) => row.name, cell: (row) => row.name },
+      { name: "rules", label: "Rules", isWide: true, cell: rulesOf },
+    ],
+  });
+  put(page.main, h("h1", null, "Users"), h("div", { class: "tools" }, doing.buttons), doing.outcome, actions.outcome, table.element,
+    section("Groups of rules", groups.element), h("p", { class: "hint" }, "Of the broker that is shown. Each broker of a cluster has users of its own: reput user changes all of them."));
+  const refresh = page.poll(async () => {
+    const found = await get("users", {}, page.signal);
+    await actions.know(found.users.map((row) => row.name));
+    table.update(found.users, counted(found.users.length, "user"));
+    groups.update(found.groups, "");
+  });
+}
