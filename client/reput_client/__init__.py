@@ -1,9 +1,9 @@
 """Reput's client for trio and asyncio; `reput_client.blocking` is the synchronous API.
 
-- `produce`: producers, transactions, requests, the batch writer
+- `produce`: producers, transactions, requests, whole batches
 - `consume`: group consumers, pull consumers, bulk readers
 - `pop`: consumers without queues of their own, which acknowledge each message
-- `admin`, `admin_groups`, `admin_users`: administration of brokers
+- `admin`: administration of brokers
 - `transport`: connections, routes, requests
 - `tls`, `received`, `serialize`, `users`, `offset_store`, `errors`
 
@@ -52,10 +52,6 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name on its first use."""
-        if name == "__version__":
-            from importlib.metadata import version
-
-            return version("reput-client")
         return resolve(globals(), _OWN, name)
 
 

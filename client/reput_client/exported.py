@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from reput_client.admin_dead_letters import DeadLetter as DeadLetter
-    from reput_client.admin_dead_letters import DeadLetters as DeadLetters
-    from reput_client.admin_dead_letters import Replayed as Replayed
-    from reput_client.admin_topics import FetchedMessages as FetchedMessages
-    from reput_client.cluster_members import ClusterMember as ClusterMember
+    from reput_client.admin.cluster_members import ClusterMember as ClusterMember
+    from reput_client.admin.dead_letters import DeadLetter as DeadLetter
+    from reput_client.admin.dead_letters import DeadLetters as DeadLetters
+    from reput_client.admin.message_history import CopyKind as CopyKind
+    from reput_client.admin.message_history import MessageCopy as MessageCopy
+    from reput_client.admin.message_history import MessageHistory as MessageHistory
+    from reput_client.admin.message_history import MessageStep as MessageStep
+    from reput_client.admin.message_history import MessageTrack as MessageTrack
+    from reput_client.admin.message_history import TrackType as TrackType
+    from reput_client.admin.topics import FetchedMessages as FetchedMessages
     from reput_client.consume.columns import CodedValues as CodedValues
     from reput_client.consume.columns import MessageColumns as MessageColumns
     from reput_client.consume.fetch_records import ColumnsResult as ColumnsResult
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from reput_client.credentials import Credentials as Credentials
     from reput_client.errors import *  # noqa: F403
     from reput_client.offset_store import ReadOffsetType as ReadOffsetType
+    from reput_client.preview import Preview as Preview
     from reput_client.produce.posted import OnDone as OnDone
     from reput_client.produce.posted import Posted as Posted
     from reput_client.produce.receipts import SendReceipt as SendReceipt
@@ -76,6 +83,11 @@ if TYPE_CHECKING:
     from reput_protocol.commands.consumers import OffsetWrapper as OffsetWrapper
     from reput_protocol.commands.consumers import ProcessQueueInfo as ProcessQueueInfo
     from reput_protocol.commands.consumers import QueueTimeSpan as QueueTimeSpan
+    from reput_protocol.commands.dead_letters import LetterPlace as LetterPlace
+    from reput_protocol.commands.dead_letters import Replay as Replay
+    from reput_protocol.commands.dead_letters import ReplayedLetter as ReplayedLetter
+    from reput_protocol.commands.dead_letters import ReplayOutcome as ReplayOutcome
+    from reput_protocol.commands.dead_letters import Replays as Replays
     from reput_protocol.commands.delay import CancelledMessage as CancelledMessage
     from reput_protocol.commands.delay import CancelOutcome as CancelOutcome
     from reput_protocol.commands.delay import DelayedMessage as DelayedMessage
@@ -84,14 +96,24 @@ if TYPE_CHECKING:
     from reput_protocol.commands.group import SubscriptionData as SubscriptionData
     from reput_protocol.commands.group import SubscriptionGroupConfig as SubscriptionGroupConfig
     from reput_protocol.commands.group_description import GroupDescription as GroupDescription
+    from reput_protocol.commands.group_description import GroupHealth as GroupHealth
     from reput_protocol.commands.group_description import GroupMember as GroupMember
     from reput_protocol.commands.group_description import GroupQueue as GroupQueue
     from reput_protocol.commands.group_description import GroupSummary as GroupSummary
+    from reput_protocol.commands.group_description import HealthState as HealthState
+    from reput_protocol.commands.history import BrokerEvent as BrokerEvent
+    from reput_protocol.commands.history import BrokerHistory as BrokerHistory
+    from reput_protocol.commands.history import GroupHistory as GroupHistory
+    from reput_protocol.commands.history import TopicHistory as TopicHistory
     from reput_protocol.commands.operation import ClientDescription as ClientDescription
     from reput_protocol.commands.operation import ConfigChanged as ConfigChanged
     from reput_protocol.commands.operation import ConfigOption as ConfigOption
     from reput_protocol.commands.operation import Intake as Intake
     from reput_protocol.commands.operation import IntakeName as IntakeName
+    from reput_protocol.commands.schedule import MissedTimes as MissedTimes
+    from reput_protocol.commands.schedule import ScheduleDefinition as ScheduleDefinition
+    from reput_protocol.commands.schedule import ScheduleDescription as ScheduleDescription
+    from reput_protocol.commands.schedule import ScheduleState as ScheduleState
     from reput_protocol.commands.topic import BrokerData as BrokerData
     from reput_protocol.commands.topic import ClusterInfo as ClusterInfo
     from reput_protocol.commands.topic import QueueData as QueueData
@@ -100,6 +122,9 @@ if TYPE_CHECKING:
     from reput_protocol.commands.topic import TopicRoute as TopicRoute
     from reput_protocol.commands.topic import TopicStats as TopicStats
     from reput_protocol.commands.topic import TopicSummary as TopicSummary
+    from reput_protocol.commands.transaction import OpenTransaction as OpenTransaction
+    from reput_protocol.commands.transaction import OpenTransactions as OpenTransactions
+    from reput_protocol.record.client_trace import ClientTrace as ClientTrace
     from reput_protocol.record.delays import Delay as Delay
     from reput_protocol.record.delays import DelayOptions as DelayOptions
     from reput_protocol.record.message import Message as Message
@@ -112,9 +137,12 @@ if TYPE_CHECKING:
     from reput_protocol.rights import rule_of as rule_of
 
 _SHARED: Final = {
-    "reput_client.admin_dead_letters": "DeadLetter DeadLetters Replayed",
-    "reput_client.admin_topics": "FetchedMessages",
-    "reput_client.cluster_members": "ClusterMember",
+    "reput_client.admin.cluster_members": "ClusterMember",
+    "reput_client.admin.dead_letters": "DeadLetter DeadLetters",
+    "reput_client.admin.message_history": (
+        "CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"
+    ),
+    "reput_client.admin.topics": "FetchedMessages",
     "reput_client.consume.columns": "CodedValues MessageColumns",
     "reput_client.consume.fetch_records": "ColumnsResult",
     "reput_client.consume.group.allocation": (
@@ -128,6 +156,7 @@ _SHARED: Final = {
     "reput_client.consume.pull": "FoundMessages PullResult PullStatus PulledMessages",
     "reput_client.credentials": "Credentials",
     "reput_client.offset_store": "ReadOffsetType",
+    "reput_client.preview": "Preview",
     "reput_client.produce.posted": "OnDone Posted",
     "reput_client.produce.receipts": "SendReceipt TransactionReceipt",
     "reput_client.received": "ReceivedMessage",
@@ -147,14 +176,21 @@ _SHARED: Final = {
         "ConsumeDirectlyResult ConsumeStats ConsumeStatus ConsumeTimeSpan ConsumerRunningInfo "
         "OffsetWrapper ProcessQueueInfo QueueTimeSpan"
     ),
+    "reput_protocol.commands.dead_letters": "LetterPlace Replay ReplayOutcome ReplayedLetter Replays",
     "reput_protocol.commands.delay": "CancelOutcome CancelledMessage DelayedMessage DelayedMessageList",
     "reput_protocol.commands.election": "Promotion",
     "reput_protocol.commands.group": "SubscriptionData SubscriptionGroupConfig",
-    "reput_protocol.commands.group_description": "GroupDescription GroupMember GroupQueue GroupSummary",
+    "reput_protocol.commands.group_description": (
+        "GroupDescription GroupHealth GroupMember GroupQueue GroupSummary HealthState"
+    ),
+    "reput_protocol.commands.history": "BrokerEvent BrokerHistory GroupHistory TopicHistory",
     "reput_protocol.commands.operation": "ClientDescription ConfigChanged ConfigOption Intake IntakeName",
+    "reput_protocol.commands.schedule": "MissedTimes ScheduleDefinition ScheduleDescription ScheduleState",
     "reput_protocol.commands.topic": (
         "BrokerData ClusterInfo QueueData QueueStats TopicConfig TopicRoute TopicStats TopicSummary"
     ),
+    "reput_protocol.commands.transaction": "OpenTransaction OpenTransactions",
+    "reput_protocol.record.client_trace": "ClientTrace",
     "reput_protocol.record.delays": "Delay DelayOptions",
     "reput_protocol.record.message": "Message MessageQueue",
     "reput_protocol.rights": "IPAddress Kind Network Right Rule rule_of",
@@ -172,7 +208,9 @@ def modules_of(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolve(namespace: dict[str, Any], own: Mapping[str, str], name: str) -> Any:
-    """Import a name of a package, and keep it in its `namespace`; `__all__` is the sorted list of all.
+    """Import a name of a package, and keep it in its `namespace`.
+
+    `__all__` is the sorted list of all, `__version__` that of the distribution.
 
     Raises:
         AttributeError: the package does not export it.
@@ -180,6 +218,8 @@ def resolve(namespace: dict[str, Any], own: Mapping[str, str], name: str) -> Any
     modules = modules_of(own)
     if name == "__all__":
         value: Any = sorted(modules)
+    elif name == "__version__":
+        value = version("reput-client")
     elif name in modules:
         value = getattr(import_module(modules[name]), name)
     else:

@@ -25,6 +25,7 @@ from reput_protocol.kernel.records import checksum_faults, scan_records
 from reput_protocol.properties import PRIORITY, SHARDING_KEY, decode_properties, find_property, split_keys
 from reput_protocol.record.compression import compression_method, inflate
 from reput_protocol.record.delays import moment_of, priority_of
+from reput_protocol.record.expiry import expiry_in
 from reput_protocol.record.head import born_host_in, store_host_in
 from reput_protocol.record.host import Host
 from reput_protocol.record.message import MessageQueue
@@ -257,6 +258,12 @@ class ReceivedMessage(Generic[V]):
     def priority(self) -> int | None:
         """What its producer has given as priority; None without one that is valid."""
         return priority_of(self.get_property(PRIORITY))
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        """When it expires, in ms since 1970, by the broker's clock; None if it never does."""
+        self._check()
+        return expiry_in(self._bytes(PROPERTIES), self.store_timestamp_ms)
 
     def get_property(self, name: str) -> str | None:
         """One property, or None; cheaper than `properties`."""

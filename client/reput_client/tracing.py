@@ -74,7 +74,10 @@ class Tracing:
         attributes: dict[str, AttributeValue] = {"messaging.message.body.size": len(message.body)}
         attributes |= _tag_and_keys(message)
         if message.delay is not None:
-            kind = kind or ("priority" if message.delay.is_priority else "delay")
+            if message.delay.is_priority:
+                kind = kind or "priority"
+            elif message.is_delayed:
+                kind = kind or "delay"
             if message.delay.name == DELAY:
                 attributes["messaging.rocketmq.message.delay_time_level"] = int(message.delay.value)
             elif message.delay.name == TIMER_DELIVER_MS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +19,7 @@ from reput_protocol.names import reply_topic
 from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
 from reput_protocol.store.files import read_at
 from reput_protocol.store.layout import StoreLayout, Stream
+from reput_protocol.store.topic_journal import TABLE, TOPIC_JOURNAL, with_journal
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT
 from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
@@ -85,9 +87,13 @@ class StoreDirectory:
         return {queue.topic for queue in self._directories} | self.configured.keys()
 
     def _configured_topics(self) -> dict[str, dict[str, Any]]:
+        journal: bytes | None = None
         try:
+            # Before the file, which has what the journal had if it is newer.
+            with suppress(FileNotFoundError):
+                journal = (self.layout.config_dir / TOPIC_JOURNAL).read_bytes()
             data = (self.layout.config_dir / "topics.json").read_bytes()
-            table = read_json(data, loose_bytes_max=len(data)).get("topicConfigTable")
+            table = with_journal(read_json(data, loose_bytes_max=len(data)), data, journal).get(TABLE)
         except (OSError, BodyMalformed):
             return {}
         if not isinstance(table, dict):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import mmap
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +17,8 @@ from reput_client.arrow.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, 
 from reput_client.arrow.directory import directory_of
 from reput_client.arrow.directory_plan import Stretch, WantedRange
 from reput_client.arrow.queues import QueueKey, QueueRange, Unreadable
-from reput_protocol.buffers import Buffer
+from reput_client.arrow.record_reads import RecordReads, Units, read_bytes
 from reput_protocol.filter.tags import TagFilter
-from reput_protocol.kernel.records import unit_records
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
 from reput_protocol.record.hashing import tags_code
@@ -30,13 +28,13 @@ from reput_protocol.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from reput_protocol.store.files import open_file, read_at, standing_for
+from reput_protocol.store.files import standing_for
 from reput_protocol.store.layout import Stream, StreamFile, read_stream
 from reput_protocol.store.log_reader import Damage, LogBatch, read_log
 from reput_protocol.store.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from reput_protocol.store.unit_files import OpenFiles, UnitFiles
 
-Units = NDArray[np.void]
+QueueUnits = NDArray[np.void]
 """Units of a queue with the fields physical_offset, size and tags_code."""
 _UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _UNIT.itemsize == UNIT_BYTES
@@ -49,20 +47,9 @@ Live = Callable[[WantedRange, IntArray, IntArray, IntArray, UnitFiles], BoolArra
 """Selects the units of a range that point into the log, by number, log offset and size; reports the others."""
 
 
-def read_units(files: UnitFiles, number: int, count: int) -> Units:
+def read_units(files: UnitFiles, number: int, count: int) -> QueueUnits:
     """Return `count` units, starting with unit `number`."""
     return np.frombuffer(files.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES), _UNIT)
-
-
-class Window(NamedTuple):
-    """Units whose records are in one window of the log, in log order."""
-
-    place: IntArray
-    size: IntArray
-    number: IntArray
-    """The queue offset of each record."""
-    owner: IntArray
-    """The index of the range of each record."""
 
 
 class _Cursor:
@@ -75,7 +62,7 @@ class _Cursor:
         self._live = live
         self._next = part.start
         self._first = part.start
-        self._waiting: Units | None = None
+        self._waiting: QueueUnits | None = None
         self._order: IntArray = np.empty(0, np.int64)
 
     def skip_to(self, log_offset: int) -> None:
@@ -83,13 +70,18 @@ class _Cursor:
         low, high = self.part.start, self.part.end
         if self.part.log_start < log_offset:
             while low < high:
-                middle = (low + high) // 2
-                place, _, _ = UNIT.unpack(self._files.read_bytes(middle * UNIT_BYTES, UNIT_BYTES))
-                if place >= log_offset:
+                middle = known = (low + high) // 2
+                while known < high and not self.part.log_start <= self._place(known) < self.part.log_end:
+                    known += 1  # damaged
+                if known == high or self._place(known) >= log_offset:
                     high = middle
                 else:
-                    low = middle + 1
+                    low = known + 1
         self._next = low
+
+    def _place(self, number: int) -> int:
+        place: int = UNIT.unpack(self._files.read_bytes(number * UNIT_BYTES, UNIT_BYTES))[0]
+        return place
 
     def before(self, log_offset: int, window: int) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
         """Yield log offset, size and number of the units before a log offset."""
@@ -117,10 +109,45 @@ class _Cursor:
         likely = left * window // span + _UNITS_AT_ONCE_MIN
         count = min(left, likely, _UNITS_AT_ONCE_MAX)
         self._waiting = read_units(self._files, self._next, count)
-        # A missing unit is zeros; reported with its neighbours.
-        self._order = np.maximum.accumulate(self._waiting["physical_offset"].astype(np.int64))
+        places = self._waiting["physical_offset"].astype(np.int64)
+        self._order = _ascending(places, self.part.log_start, self.part.log_end)
         self._first = self._next
         self._next += count
+
+
+def _ascending(places: IntArray, low: int, high: int) -> IntArray:
+    """Return log offsets that ascend: in place of one that is not in `[low, high)`, or does not fit, the one before.
+
+    So a damaged or missing unit is reported with its neighbours, and does not keep those after it back.
+    """
+    fits = (places >= low) & (places < high)
+    if not fits.all() or (places[1:] < places[:-1]).any():
+        rows = np.flatnonzero(fits)
+        fits[:] = False
+        fits[rows[_longest_ascent(places[rows].tolist())]] = True
+    order: IntArray = np.maximum.accumulate(np.where(fits, places, 0))
+    return order
+
+
+def _longest_ascent(numbers: Sequence[int]) -> list[int]:
+    """Return the positions of a longest part of the numbers that ascends."""
+    lasts: list[int] = []
+    """The smallest number that ends an ascent of each length."""
+    ends: list[int] = []
+    """Its position."""
+    before: list[int] = []
+    """The position before each one in its ascent."""
+    for position, number in enumerate(numbers):
+        length = bisect_right(lasts, number)
+        before.append(ends[length - 1] if length else -1)
+        lasts[length : length + 1] = [number]
+        ends[length : length + 1] = [position]
+    chosen: list[int] = []
+    position = ends[-1] if ends else -1
+    while position >= 0:
+        chosen.append(position)
+        position = before[position]
+    return chosen[::-1]
 
 
 def windows(
@@ -129,8 +156,8 @@ def windows(
     end: int,
     files_of: Callable[[WantedRange], UnitFiles],
     live: Live,
-) -> Iterator[Window]:
-    """Yield the wanted units of a part of the log, window by window.
+) -> Iterator[Units]:
+    """Yield the wanted units of a part of the log, window by window, each with the index of its range.
 
     Args:
         wanted: the ranges.
@@ -155,7 +182,7 @@ def windows(
         if found:
             columns = [np.concatenate(column) for column in zip(*found, strict=True)]
             order = np.argsort(columns[0], kind="stable")
-            yield Window(*(column[order] for column in columns))
+            yield Units(*(column[order] for column in columns))
 
 
 class WantedRecords:
@@ -210,7 +237,7 @@ class DirectoryReading:
         self._log: Stream = read_stream((root / "commitlog",))
         self._queues = standing_for(root / "consumequeue")
         self._files = OpenFiles()
-        self._mapped: dict[Path, memoryview] = {}
+        self._reads = RecordReads(self._files)
         self._maker = BatchMaker(schema, tag_filter, self._bad_record)
         self._codes = _codes_filter(tag_filter, tags)
         self._file = StreamFile(Path(), 0, 0)
@@ -222,7 +249,6 @@ class DirectoryReading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._files.close()
-        self._mapped.clear()  # unmapped with the last batch that refers to it
 
     def queues(self, ranges: Iterable[QueueRange]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of ranges, each queue in order."""
@@ -233,7 +259,7 @@ class DirectoryReading:
                 yield from self._units(part, start, read_units(units, start, count), units)
 
     def _units(
-        self, part: QueueRange, first: int, found: Units, files: UnitFiles
+        self, part: QueueRange, first: int, found: QueueUnits, files: UnitFiles
     ) -> Iterator[pa.RecordBatch]:
         numbers = np.arange(first, first + len(found))
         place = found["physical_offset"].astype(np.int64)
@@ -252,8 +278,11 @@ class DirectoryReading:
         for low, high in pairwise(edges):
             if low < high:
                 file = self._log.files[int(index[low])]
-                for rows in _slices(size, low, high):
-                    yield from self._records(part.queue, file, numbers[rows], place[rows], size[rows])
+                for rows in _slices(read_bytes(place, size), low, high):
+                    owner = np.zeros(len(place[rows]), np.int64)
+                    units = Units(place[rows], size[rows], numbers[rows], owner)
+                    if not (yield from self._records(file, units, [part.queue], part.queue)):
+                        break
 
     def _live(
         self,
@@ -285,30 +314,17 @@ class DirectoryReading:
         return np.array([file.start for file in self._log.files], np.int64)
 
     def _records(
-        self, queue: QueueKey, file: StreamFile, numbers: IntArray, place: IntArray, size: IntArray
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one file to which units point."""
-        buffer = self._map(file, queue)
-        if buffer is None:
-            return
-        owner = np.zeros(len(place), np.int64)
-        yield from self._checked(buffer, file, file.start, Window(place, size, numbers, owner), [queue])
-
-    def _checked(
-        self,
-        buffer: Buffer,
-        file: StreamFile,
-        base: int,
-        units: Window,
-        queues: Sequence[QueueKey],
-    ) -> Iterator[pa.RecordBatch]:
+        self, file: StreamFile, units: Units, queues: Sequence[QueueKey], what: object
+    ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records to which units point; one that is not its unit's message is damage.
 
-        `base` is the log offset of the buffer's first byte; `file` is for errors.
+        Returns False if the file is gone, which is reported as a loss of `what`.
         """
-        names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
-        numbers: Any = np.column_stack(units).ravel()
-        table, wrong = unit_records(buffer, base, memoryview(numbers), names)
+        try:
+            columns, wrong = self._reads.read(file, units, queues)
+        except FileNotFoundError:
+            self._lost(what, f"{file.path} was deleted while the query ran")
+            return False
         for row in wrong:
             queue = queues[int(units.owner[row])]
             reason = (
@@ -316,20 +332,8 @@ class DirectoryReading:
             )
             self._damage(str(file.path), int(units.place[row]) - file.start, reason)
         self._file = file
-        yield from self._maker.make(RecordColumns(buffer, table), "")
-
-    def _map(self, file: StreamFile, what: object) -> memoryview | None:
-        """Return a log file, mapped while this task runs; None if it is gone."""
-        mapped = self._mapped.get(file.path)
-        if mapped is None:
-            try:
-                with file.path.open("rb") as source:
-                    mapped = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
-            except FileNotFoundError:
-                self._lost(what, f"{file.path} was deleted while the query ran")
-                return None
-            self._mapped[file.path] = mapped
-        return mapped
+        yield from self._maker.make(columns, "")
+        return True
 
     def segments(
         self, stretches: Iterable[Stretch], wanted: Sequence[WantedRange]
@@ -341,20 +345,20 @@ class DirectoryReading:
             if file is None:
                 self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
                 continue
-            try:
-                fd = open_file(file.path)
-            except FileNotFoundError:
-                self._lost("of the log", f"{file.path} was deleted while the query ran")
-                continue
-            try:
-                for window in windows(wanted, *stretch, self._unit_files, self._live):
-                    for units in _pieces(window):
-                        start = int(units.place[0])
-                        end = int(units.place[-1] + units.size[-1])
-                        data = read_at(fd, end - start, start - file.start)
-                        yield from self._checked(data, file, start, units, queues)
-            finally:
-                os.close(fd)
+            for units in self._pieces(stretch, wanted):
+                if not (yield from self._records(file, units, queues, "of the log")):
+                    break
+
+    def _pieces(self, stretch: Stretch, wanted: Sequence[WantedRange]) -> Iterator[Units]:
+        """Yield the wanted units of a part of the log, in parts for one batch each."""
+        for window in windows(wanted, *stretch, self._unit_files, self._live):
+            start, count = 0, len(window.place)
+            while start < count:
+                limit = min(int(window.place[start]) + _CHUNK_BYTES, np.iinfo(np.int64).max)
+                stop = int(np.searchsorted(window.place, limit))
+                stop = min(max(stop, start + 1), start + LOG_BATCH_ROWS)
+                yield Units(*(column[start:stop] for column in window))
+                start = stop
 
     def _unit_files(self, part: WantedRange | QueueRange) -> UnitFiles:
         directory = self._queues / part.queue.topic / str(part.queue.queue_id)
@@ -387,16 +391,6 @@ class DirectoryReading:
 
     def _lost(self, what: object, reason: str) -> None:
         self._unreadable.lost(what, reason)
-
-
-def _pieces(window: Window) -> Iterator[Window]:
-    """Split a window into parts for one batch each."""
-    start, count = 0, len(window.place)
-    while start < count:
-        stop = int(np.searchsorted(window.place, window.place[start] + _CHUNK_BYTES))
-        stop = min(max(stop, start + 1), start + LOG_BATCH_ROWS)
-        yield Window(*(column[start:stop] for column in window))
-        start = stop
 
 
 def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:

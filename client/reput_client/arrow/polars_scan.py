@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from reput_client.arrow.batches import LOG_BATCH_ROWS
-from reput_client.arrow.read import TIMEOUT_S, Position, read_arrow
-from reput_client.arrow.values import Decoder, OnBadValue, TypedColumns
+from reput_client.arrow.read import TIMEOUT_S, Position, read_arrow, typed_columns
+from reput_client.arrow.values import Decoder, OnBadValue
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.credentials import Credentials
 from reput_client.tls import TLS
@@ -22,6 +22,7 @@ def scan_polars(
     source: str | os.PathLike[str],
     topic: str,
     *,
+    columns: Sequence[str] | None = None,
     start: Position = "earliest",
     end: Position = "latest",
     queues: Iterable[int] | None = None,
@@ -29,11 +30,12 @@ def scan_polars(
     decode: Decoder | None = None,
     value_type: pa.DataType | None = None,
     on_bad_value: OnBadValue = "raise",
+    batch_rows: int = LOG_BATCH_ROWS,
     timeout_s: float = TIMEOUT_S,
     tls: TLS | None = None,
     credentials: Credentials | None = None,
 ) -> pl.LazyFrame:
-    """Return a topic as a lazy frame with all columns of RocketMQ's names.
+    """Return a topic as a lazy frame, by default with all columns of RocketMQ's names.
 
     Nothing is opened now: each query, on `collect`, reads the topic as `read_arrow` does, up to where it ends then. A
     query decodes only the columns that it uses, filters each batch as it is read, and ends once it has as many rows as
@@ -41,32 +43,30 @@ def scan_polars(
     structures of `key` and `value`. A query raises what `read_arrow` and its reader raise.
 
     Args:
-        source, topic, start, end, queues, tags, decode, value_type, on_bad_value, timeout_s, tls, credentials: as of
-            `read_arrow`. With `decode` there are both `body` and `value`; a query without `value` and `error` decodes
-            nothing.
+        source, topic, columns, start, end, queues, tags: as of `read_arrow`.
+        decode, value_type, on_bad_value, batch_rows, timeout_s, tls, credentials: as of `read_arrow`. A query without
+            `value` and `error` decodes nothing.
 
     Raises:
-        ValueError: the values of `decode` have no column type.
+        ValueError: a column is unknown or named twice, `batch_rows` is below 1, or the values of `decode` have no
+            column type.
         RegistryUnavailable, RegistryRefused, SchemaNotFound: of `decode`, if it asks its registry for its schema.
     """
-    if decode is None:
-        arrow = arrow_schema()
-    else:
-        own = TypedColumns(None, decode, value_type, on_bad_value).schema
-        arrow = own.insert(own.get_field_index("value"), arrow_schema(["body"]).field(0))
+    typed = typed_columns(columns, decode, value_type, on_bad_value, batch_rows)
+    arrow = arrow_schema(columns) if typed is None else typed.schema
     schema = pl.DataFrame(arrow.empty_table()).schema
     numbers = None if queues is None else list(queues)
 
     def batches(
-        columns: list[str] | None,
+        needed: list[str] | None,
         predicate: pl.Expr | None,
         rows: int | None,
-        batch_rows: int | None,
+        rows_of_polars: int | None,
     ) -> Iterator[pl.DataFrame]:
         reader = read_arrow(
             source,
             topic,
-            columns=arrow.names if columns is None else columns,
+            columns=arrow.names if needed is None else needed,
             start=start,
             end=end,
             queues=numbers,
@@ -74,7 +74,7 @@ def scan_polars(
             decode=decode,
             value_type=value_type,
             on_bad_value=on_bad_value,
-            batch_rows=min(batch_rows or LOG_BATCH_ROWS, LOG_BATCH_ROWS),
+            batch_rows=min(rows_of_polars or batch_rows, batch_rows),
             timeout_s=timeout_s,
             tls=tls,
             credentials=credentials,

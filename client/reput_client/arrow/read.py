@@ -100,14 +100,10 @@ def read_arrow(
         DataLost: an offset is not in its queue.
         ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
     """
-    typed = None if decode is None else TypedColumns(columns, decode, value_type, on_bad_value)
+    typed = typed_columns(columns, decode, value_type, on_bad_value, batch_rows)
     schema = arrow_schema(columns) if typed is None else typed.schema
-    if len(set(schema.names)) < len(schema.names):
-        raise ValueError(f"columns names a column twice: {', '.join(schema.names)}")
-    if batch_rows < 1:
-        raise ValueError(f"batch_rows is {batch_rows}; a batch has at least one row")
     read_schema = schema if typed is None else typed.read_schema
-    wanted = _Wanted(topic, start, end, None if queues is None else frozenset(queues))
+    wanted = _ReadRange(topic, start, end, None if queues is None else frozenset(queues))
     path = _directory(source)
     if path is not None:
         batches = _read_directory(path, wanted, TagFilter.parse(tags), read_schema)
@@ -125,6 +121,22 @@ def read_arrow(
         batches = _read_brokers(connect, os.fspath(source), wanted, TagFilter.parse(tags), read_schema)
     sliced = _sliced(batches, batch_rows)
     return pa.RecordBatchReader.from_batches(schema, sliced if typed is None else typed.batches(sliced))
+
+
+def typed_columns(
+    columns: Sequence[str] | None,
+    decode: Decoder | None,
+    value_type: pa.DataType | None,
+    on_bad_value: OnBadValue,
+    batch_rows: int,
+) -> TypedColumns | None:
+    """Check these arguments of `read_arrow`; return the typed columns, or None if nothing is decoded."""
+    names = list(columns or ())
+    if len(set(names)) < len(names):
+        raise ValueError(f"columns names a column twice: {', '.join(names)}")
+    if batch_rows < 1:
+        raise ValueError(f"batch_rows is {batch_rows}; a batch has at least one row")
+    return None if decode is None else TypedColumns(columns, decode, value_type, on_bad_value)
 
 
 def _directory(source: str | os.PathLike[str]) -> str | None:
@@ -150,7 +162,7 @@ class _Strict:
 
 
 def _read_directory(
-    path: str, wanted: _Wanted, tags: TagFilter, schema: pa.Schema
+    path: str, wanted: _ReadRange, tags: TagFilter, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     with StoreDirectory(path) as store:
         if wanted.topic not in store.topics:
@@ -169,7 +181,7 @@ def _read_directory(
 
 
 def _read_brokers(
-    connect: Callable[[], BulkReader], where: str, wanted: _Wanted, tags: TagFilter, schema: pa.Schema
+    connect: Callable[[], BulkReader], where: str, wanted: _ReadRange, tags: TagFilter, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     attempts = Attempts()
     bounds: dict[QueueKey, Bounds] = {}
@@ -219,7 +231,7 @@ def _not_found(topic: str, where: str) -> TopicNotFound:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ReadRange:
     """Which messages to read."""
 
     topic: str

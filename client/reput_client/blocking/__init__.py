@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from reput_client.blocking.pull_consumer import PullConsumer as PullConsumer
     from reput_client.exported import *  # noqa: F403
 
+    __version__: str
+
 _OWN: Final = {
     "reput_client.blocking.admin": "Admin",
     "reput_client.blocking.consumer": "Consumer",

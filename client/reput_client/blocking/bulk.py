@@ -1,10 +1,11 @@
-"""The synchronous bulk reader and batch writer, which the pipeline uses."""
+"""The synchronous bulk reader and staging producer, which the pipeline uses."""
 
 from __future__ import annotations
 
 from reput_client.blocking.client import BlockingClient, blocking, constructor, locked
+from reput_client.blocking.producer import Producer
 from reput_client.consume import bulk_reader
-from reput_client.produce import batch_writer
+from reput_client.produce import staging_producer
 
 
 class BulkReader(BlockingClient[bulk_reader.BulkReader]):
@@ -25,19 +26,20 @@ class BulkReader(BlockingClient[bulk_reader.BulkReader]):
     prefetch = blocking(bulk_reader.BulkReader.prefetch)
 
 
-class BatchWriter(BlockingClient[batch_writer.BatchWriter]):
-    """Writes blocks in bulk; a context manager. See `reput_client.produce.batch_writer`."""
+class StagingProducer(Producer):
+    """Stages messages and publishes them as a batch; a context manager. See `reput_client.produce.staging_producer`."""
 
-    @constructor(batch_writer.BatchWriter)
-    def __init__(self, client: batch_writer.BatchWriter) -> None:
-        super().__init__(client)
+    @constructor(staging_producer.StagingProducer)
+    def __init__(self, client: staging_producer.StagingProducer) -> None:
+        BlockingClient.__init__(self, client)  # not Producer's, which makes a client without staging
 
-    write_queues = blocking(batch_writer.BatchWriter.write_queues)
-    begin = locked(batch_writer.BatchWriter.begin)
-    stage = blocking(batch_writer.BatchWriter.stage)
-    end = blocking(batch_writer.BatchWriter.end)
-    commit = blocking(batch_writer.BatchWriter.commit)
-    abort = blocking(batch_writer.BatchWriter.abort)
-    staged = blocking(batch_writer.BatchWriter.staged)
-    put = blocking(batch_writer.BatchWriter.put)
-    drain = blocking(batch_writer.BatchWriter.drain)
+    write_queues = blocking(staging_producer.StagingProducer.write_queues)
+    begin = locked(staging_producer.StagingProducer.begin)
+    stage = blocking(staging_producer.StagingProducer.stage)
+    wait_staged = blocking(staging_producer.StagingProducer.wait_staged)
+    end = blocking(staging_producer.StagingProducer.end)
+    commit = blocking(staging_producer.StagingProducer.commit)
+    abort = blocking(staging_producer.StagingProducer.abort)
+    query_staged = blocking(staging_producer.StagingProducer.query_staged)
+    limits = blocking(staging_producer.StagingProducer.limits)
+    post_block = blocking(staging_producer.StagingProducer.post_block)

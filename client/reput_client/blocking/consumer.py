@@ -74,7 +74,7 @@ class Consumer(BlockingSubscriber[asynchronous.Consumer[V]], Generic[V]):
         return self
 
     def __next__(self) -> ReceivedMessage[V]:
-        message = self._runtime.call(self._client._receive_nowait)
+        message = self._runtime.call(self._client._iteration.next_now)
         if message is None:
             message = self.receive()
             if message is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Generic
@@ -93,36 +94,82 @@ class PopConsumer(BlockingSubscriber[asynchronous.PopConsumer[V]], Generic[V]):
         once the handlers in progress are done. Otherwise as `reput_client.PopConsumer.run`.
         """
         with StopSignals(self._runtime, self.stop, enabled=handle_signals):
-            self._run(handler, concurrency, invisible_s)
+            BlockingRun(self, concurrency, invisible_s).handle_all(handler)
 
-    def _run(
-        self, handler: Callable[[PoppedMessage[V]], object], concurrency: int, invisible_s: float
+
+class BlockingRun(Generic[V]):
+    """A run of a `PopConsumer` for code that takes messages one by one and handles them in its own way, in any thread.
+
+    A daemon thread acknowledges handled messages and extends the invisible times of the others.
+
+    Args:
+        concurrency: how many messages are handled at a time.
+        ahead: pop more than that, as far as they are handled soon.
+    """
+
+    def __init__(
+        self, consumer: PopConsumer[V], concurrency: int, invisible_s: float, *, ahead: bool = True
     ) -> None:
-        runtime, client = self._runtime, self._client
-        if client._tracing is not None:
-            handler = client._tracing.plain_handler(handler, self.group)
-        run: Run[PoppedMessage[V]] = runtime.call(
-            lambda: client._begin_run(PoppedMessage, concurrency, invisible_s)
+        self._runtime = consumer._runtime
+        self._client = consumer._client
+        self._run: Run[PoppedMessage[V]] = self._runtime.call(
+            lambda: self._client._begin_run(PoppedMessage, concurrency, invisible_s, ahead=ahead)
         )
+
+    def handle_all(self, handler: Callable[[PoppedMessage[V]], object]) -> None:
+        """Call `handler` with every message until stopped or closed, and finish. See `PopConsumer.run`."""
+        client, concurrency = self._client, self._run.concurrency
+        if client._tracing is not None:
+            handler = client._tracing.plain_handler(handler, client.group)
 
         def handle(message: PoppedMessage[V]) -> None:
             try:
                 handler(message)
             except Exception as error:
-                runtime.run(run.failed(message, error))
+                self.failed(message, error)
             else:
-                runtime.call(lambda: run.handled(message))
-
-        def take(timeout_s: float) -> PoppedMessage[V] | None:
-            return runtime.run(run.take(timeout_s))
+                self.handled(message)
 
         slots: list[PoppedMessage[V] | None] = [None] * concurrency
         try:
             if concurrency == 1:
-                while (message := runtime.run(run.take())) is not None:
+                while (message := self.take()) is not None:
                     handle(message)
             else:
-                run_in_threads(take, lambda: run.stopped or client.closed, handle, slots)
+                run_in_threads(self.take, lambda: self.stopped or client.closed, handle, slots)
         finally:
-            with suppress(ClientClosed):  # from an interrupt
-                runtime.run(client._end_run(run))
+            self.finish()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no more messages are taken."""
+        return self._run.stopped
+
+    def make_room(self, messages: int) -> None:
+        """Handle so many messages, at least 1, besides those in hand; without `ahead`, `take` waits then."""
+        self._run.concurrency = len(self._run._running) + messages
+
+    def take(self, timeout_s: float = math.inf) -> PoppedMessage[V] | None:
+        """Return a message, for one caller at a time; None after `timeout_s`, or when stopped or closed."""
+        return self._runtime.run(self._run.take(timeout_s))
+
+    def handled(self, message: PoppedMessage[V]) -> None:
+        """Note that a message is handled: it is acknowledged soon, unless it is settled already."""
+        self._runtime.call(lambda: self._run.handled(message))
+
+    def failed(self, message: PoppedMessage[V], error: Exception) -> None:
+        """Apply `on_failure` to a message; raises `error` if that ends the run."""
+        self._runtime.run(self._run.failed(message, error))
+
+    def stop(self) -> None:
+        """Take no more messages. Never waits."""
+        self._runtime.call_soon(self._run.stop)
+
+    def give_back_waiting(self) -> None:
+        """Give back what was popped and not taken; after `stop`."""
+        self._runtime.call(self._run.give_back_waiting)
+
+    def finish(self) -> None:
+        """Acknowledge what is handled, and give back all others."""
+        with suppress(ClientClosed):  # from an interrupt
+            self._runtime.run(self._client._end_run(self._run))

@@ -29,7 +29,10 @@ from functools import partial
 from types import coroutine
 from typing import Any, Final, TypeVar
 
+from typing_extensions import override
+
 from reput_client.errors import ClientClosed
+from reput_client.transport.runtime import CallerRuns, Event, Runtime, Sleeper
 from reput_protocol.errors import ReputError
 
 T = TypeVar("T")
@@ -76,7 +79,7 @@ _READABLE: Final = getattr(select, "POLLIN", 1)
 _WRITABLE: Final = getattr(select, "POLLOUT", 4)
 
 
-class BlockingEvent:
+class BlockingEvent(Event, Sleeper):
     """An event that threads wait for without the client's lock."""
 
     __slots__ = ("_gate", "_is_set", "_runtime")
@@ -87,16 +90,20 @@ class BlockingEvent:
         self._gate = threading.Lock()  # released once the event is set
         self._gate.acquire()
 
+    @override
     def set(self) -> None:
-        """See `Event`."""
         if not self._is_set:
             self._is_set = True
             self._gate.release()
 
+    @override
     async def wait(self, timeout_s: float) -> None:
-        """See `Event`."""
         if not self._is_set and timeout_s > 0:
             await _blocking(partial(self._block, time.monotonic() + timeout_s))
+
+    @override
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self.wait(math.inf).__await__()
 
     def _block(self, until: float) -> None:
         while not self._is_set and self._runtime.interruption is None:
@@ -117,7 +124,7 @@ class _Done:
 _DONE: Final = _Done()
 
 
-class BlockingRuntime:
+class BlockingRuntime(Runtime, CallerRuns):
     """Runs coroutines of the client in the calling thread; waits block."""
 
     def __init__(self) -> None:
@@ -138,13 +145,14 @@ class BlockingRuntime:
         """Call `callback` in a forked child before its first use of the client."""
         self._on_fork = callback
 
+    @override
     def on_interrupt(self, callback: Callable[[], None]) -> None:
-        """See `CallerRuns`; `callback` closes the sockets."""
+        """`callback` closes the sockets."""
         self._on_interrupt = callback
 
     @property
+    @override
     def interruption(self) -> str | None:
-        """See `CallerRuns`."""
         kind = self._interrupted_by
         if kind is None:
             return None
@@ -212,13 +220,13 @@ class BlockingRuntime:
 
         return self.run(work())
 
+    @override
     def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """See `Runtime`."""
         self.run(work)
         return _DONE
 
+    @override
     def on_signal(self, number: int, function: Callable[[], None]) -> Callable[[], None]:
-        """See `Runtime`."""
         before = signal.signal(number, lambda *_: function())
 
         def restore() -> None:
@@ -264,28 +272,39 @@ class BlockingRuntime:
     # Read six times for each send, so there is no call in between.
     now = staticmethod(time.monotonic)
 
+    @override
     def event(self) -> BlockingEvent:
-        """See `Runtime`."""
         return BlockingEvent(self)
 
+    @override
+    def sleeper(self) -> BlockingEvent:
+        """Return an event, which is as light as anything that a thread can wait for."""
+        return BlockingEvent(self)
+
+    @override
+    def wake(self, sleepers: Iterable[BlockingEvent]) -> None:
+        for sleeper in sleepers:
+            sleeper.set()
+
+    @override
     async def pause(self) -> None:
-        """See `Runtime`."""
         await _blocking(partial(time.sleep, 0.0))
 
+    @override
     async def sleep(self, seconds: float) -> None:
-        """See `Runtime`."""
         await _blocking(partial(time.sleep, seconds))
 
+    @override
     def prepare(self) -> None:
-        """See `Runtime`: create the socket pair by which `interrupt` ends a wait."""
+        """Create the socket pair by which `interrupt` ends a wait."""
         if self._waker is None:
             self._waker = socket.socketpair()
             self._waker[0].setblocking(False)
 
+    @override
     async def wait_readable(
         self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
     ) -> None:
-        """See `Runtime`."""
         poller = self._poller
         if poller is None or self._polled is not sockets:
             poller = self._new_poller(sockets)
@@ -311,18 +330,18 @@ class BlockingRuntime:
         self._poller, self._polled = poller, sockets
         return poller
 
+    @override
     def interrupt(self) -> None:
-        """See `Runtime`."""
         if self._polling and not self._woken and self._waker is not None:
             self._woken = True
             self._waker[1].send(b"\0")
 
+    @override
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
-        """See `Runtime`."""
         await self._wait_for(sock, _WRITABLE, timeout_s)
 
+    @override
     async def wait_arrival(self, sock: socket.socket, timeout_s: float) -> None:
-        """See `Runtime`."""
         await self._wait_for(sock, _READABLE, timeout_s)
 
     async def _wait_for(self, sock: socket.socket, events: int, timeout_s: float) -> None:
@@ -338,8 +357,8 @@ class BlockingRuntime:
             if timeout_s <= 0 or self._interrupted_by is not None:
                 return
 
+    @override
     def close_socket(self, sock: socket.socket) -> None:
-        """See `Runtime`."""
         with suppress(OSError):  # not connected yet, or the peer has reset it
             sock.shutdown(socket.SHUT_RDWR)
         sock.close()
@@ -359,10 +378,11 @@ class BlockingRuntime:
         """Call `function` here, without the lock."""
         return await _blocking(function)
 
+    @override
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
     ) -> None:
-        """See `Runtime`: run `work` in a daemon thread."""
+        """Run `work` in a daemon thread."""
 
         def run() -> None:
             with suppress(ClientClosed):
@@ -377,11 +397,13 @@ class BlockingRuntime:
     def end_dead(self) -> None:
         """Do nothing: threads end by themselves."""
 
+    @override
     async def outside(self, function: Callable[[], None]) -> None:
-        """See `Runtime`: without the lock."""
+        """Call `function` without the lock."""
         await _blocking(function)
 
+    @override
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """See `Runtime`: nothing can cancel it, and its own deadlines limit it."""
+        """Await `work()`: nothing can cancel it, and its own deadlines limit it."""
         del timeout_s
         await work()

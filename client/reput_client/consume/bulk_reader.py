@@ -12,7 +12,7 @@ from typing import Final
 
 from reput_client.consume.fetch_records import FetchedBlock, fetch_ext, fetched_block
 from reput_client.consume.offsets import OffsetRequests
-from reput_client.consume.pull import ReadAhead
+from reput_client.consume.read_ahead import ReadAhead
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes
@@ -20,8 +20,6 @@ from reput_client.transport.session import is_not_master
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.pull import (
     FETCH_BYTES,
-    QueryQueueBoundsHeader,
-    QueueBoundsRequest,
     QueueBoundsTable,
 )
 from reput_protocol.commands.topic import ClusterInfo
@@ -54,7 +52,7 @@ class BulkReader(Client):
         self._ahead = self._new_ahead()
 
     def _new_ahead(self) -> ReadAhead:
-        return ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
+        return ReadAhead(self._session, RequestCode.FETCH_RECORDS)
 
     # -- topics and offsets ----------------------------------------------------------------------------------------
 
@@ -88,14 +86,7 @@ class BulkReader(Client):
 
     async def queue_bounds(self, topics: Sequence[str], broker_name: str | None = None) -> QueueBoundsTable:
         """Return the bounds of every readable queue of those topics that exist on a broker."""
-        call = await self._session.ask_ok(
-            RequestCode.QUERY_QUEUE_BOUNDS,
-            QueryQueueBoundsHeader().to_ext(_MSGPACK),
-            what="bounds of queues",
-            queue=None if broker_name is None else MessageQueue("", broker_name, 0),
-            body=QueueBoundsRequest(list(topics)).to_json(),
-        )
-        return QueueBoundsTable.from_json(call.body)
+        return await self._offsets.queue_bounds(topics, broker_name)
 
     async def offset_by_time(
         self, topic: str, queue_id: int, when_ms: int, broker_name: str | None = None
@@ -161,6 +152,7 @@ class BulkReader(Client):
             await self._ask_ahead(
                 queue,
                 fetch_ext(topic, queue_id, found.next_offset, end, max_bytes, tags, generation),
+                max_bytes,
                 deadline,
             )
         return found
@@ -185,8 +177,10 @@ class BulkReader(Client):
         deadline = self._session.deadline(None)
         queue = await self._session.queue(topic, queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, start, end, max_bytes, tags, generation)
-        await self._ask_ahead(queue, ext, deadline)
+        await self._ask_ahead(queue, ext, max_bytes, deadline)
 
-    async def _ask_ahead(self, queue: MessageQueue, ext: Mapping[str, Value], deadline: float) -> None:
+    async def _ask_ahead(
+        self, queue: MessageQueue, ext: Mapping[str, Value], max_bytes: int, deadline: float
+    ) -> None:
         self._ahead.drop(queue)
-        self._ahead.start(queue, ext, await self._session.open_for(queue, deadline))
+        self._ahead.start(queue, ext, ext, await self._session.open_for(queue, deadline), max_bytes)

@@ -12,7 +12,7 @@ from typing import Final, Generic, Self
 from reput_client.consume.group.commits import FileOwner, offset_file
 from reput_client.consume.group.failures import GiveBack
 from reput_client.consume.group.handling import Handling
-from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.positions import GroupPositions
 from reput_client.consume.group.stop_signals import StopSignals
@@ -37,6 +37,8 @@ class Consumer(GroupPositions, Generic[V]):
     Members divide the queues of their topics among themselves, again within a second after a member joins, leaves or
     dies. Progress is never committed past an unhandled message: after a crash some messages are redelivered, and none
     is lost (docs/client.md, Consuming).
+
+    The methods for its queues are those of `GroupPositions`: assignment, positions, lag, commit, seek, pause.
 
     One task may iterate at a time; any task may close the consumer, which ends the iteration. Lost connections are
     reconnected with back-off, without limit. While entered, a task outside any task group keeps the membership and
@@ -92,7 +94,7 @@ class Consumer(GroupPositions, Generic[V]):
             in_thread = self._session.runtime.in_thread
             options = replace(options, offset_store=LocalFileOffsetStore(path, in_thread=in_thread))
         self._subscriptions = options.subscriptions
-        self._member = GroupMember(self._session, options)
+        self._member = MemberParts(self._session, options)
         self._taking = Taking(self._session, self._member, self._join)
         self._iteration = self._taking.iteration
         self._handling = Handling(self._session, self._member, self._taking, options.on_failure or GiveBack())
@@ -192,7 +194,7 @@ class Consumer(GroupPositions, Generic[V]):
         return self
 
     async def __anext__(self) -> ReceivedMessage[V]:
-        # `_receive_nowait` inlined: this runs for every message.
+        # `Iteration.next_now` inlined: this runs for every message.
         iteration = self._iteration
         if monotonic() < iteration.until:
             message = next(iteration.messages, None)
@@ -203,16 +205,6 @@ class Consumer(GroupPositions, Generic[V]):
         if message is None:
             raise StopAsyncIteration
         return message
-
-    def _receive_nowait(self) -> ReceivedMessage[V] | None:
-        """Like `receive`, but never waits: None if it would have to wait or poll."""
-        iteration = self._iteration
-        if monotonic() < iteration.until:
-            message = next(iteration.messages, None)
-            if message is not None:
-                iteration.message = message
-                return message
-        return None
 
     async def receive(self, timeout_s: float = math.inf) -> ReceivedMessage[V] | None:
         """Mark the message before as handled; return the next, or None after `timeout_s` or when stopped or closed.

@@ -5,6 +5,7 @@ Each goes to the broker that the queue names: several brokers may have a queue o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cached_property
 
@@ -22,6 +23,7 @@ from reput_protocol.commands.offset import (
     SearchOffsetHeader,
     UpdateConsumerOffsetHeader,
 )
+from reput_protocol.commands.pull import QueryQueueBoundsHeader, QueueBoundsRequest, QueueBoundsTable
 from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
@@ -100,6 +102,17 @@ class OffsetRequests:
         """Return the offset that the next message will get."""
         header = QueueHeader(queue.topic, queue.queue_id)
         return _offset(await self._read(RequestCode.GET_MAX_OFFSET, header, queue, "last offset"))
+
+    async def queue_bounds(self, topics: Sequence[str], broker_name: str | None = None) -> QueueBoundsTable:
+        """Return the bounds of the durable part of every readable queue of those topics that exist on a broker."""
+        call = await self._session.ask_ok(
+            RequestCode.QUERY_QUEUE_BOUNDS,
+            QueryQueueBoundsHeader().to_ext(_MSGPACK),
+            what="bounds of queues",
+            queue=None if broker_name is None else MessageQueue("", broker_name, 0),
+            body=QueueBoundsRequest(list(topics)).to_json(),
+        )
+        return QueueBoundsTable.from_json(call.body)
 
     async def offset_by_time(
         self, queue: MessageQueue, when: datetime | int, boundary: Boundary = BoundaryType.LOWER

@@ -1,21 +1,20 @@
-"""One pull: its request and result, and requesting the next one ahead."""
+"""One pull: its request and result."""
 
 from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from itertools import chain, repeat
-from typing import Final, Generic, NamedTuple, Self, overload
+from typing import Final, Generic, NamedTuple, overload
 
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
 from reput_client.received import DamagedRecord, Deliverer, PulledRecords, ReceivedMessage, V
-from reput_client.transport.connection import BrokerConnection
-from reput_client.transport.pump import Pump
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import ExpressionType, PullSysFlag, RequestCode, ResponseCode
+from reput_protocol.codes import ExpressionType, PullSysFlag, ResponseCode
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import RecordMalformed, error_from_response
 from reput_protocol.filter.tags import ALL, TagFilter
@@ -24,7 +23,7 @@ from reput_protocol.kernel.tables import distinct
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.row import QUEUE_OFFSET, TAG, WIDTH
-from reput_protocol.wire.channel import Call, Waiter
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 
 log = logging.getLogger("reput_client")
@@ -58,7 +57,7 @@ class MessageSelector:
         return self.tag_filter is not None and self.tag_filter.matches_all
 
     @classmethod
-    def of(cls, tags: str, sql: str | None) -> Self:
+    def of(cls, tags: str, sql: str | None) -> MessageSelector:
         """Return the filter for `tags` or `sql`; only the broker parses SQL92.
 
         Raises:
@@ -66,11 +65,16 @@ class MessageSelector:
             ValueError: both are given.
         """
         if sql is None:
-            tag_filter = TagFilter.parse(tags)
-            return cls(ExpressionType.TAG, tag_filter.expression, tag_filter)
+            return _of_tags(tags)
         if tags != ALL:
             raise ValueError("pass tags= or sql=, not both; in an expression the tag is the property TAGS")
         return cls(ExpressionType.SQL92, sql, None)
+
+
+@lru_cache(maxsize=64)
+def _of_tags(tags: str) -> MessageSelector:
+    tag_filter = TagFilter.parse(tags)
+    return MessageSelector(ExpressionType.TAG, tag_filter.expression, tag_filter)
 
 
 _STATUS_OF_CODE: Final = {
@@ -340,47 +344,3 @@ def pull_result(queue: MessageQueue, offset: int, call: Call, wanted: MessageSel
         result.max_offset,
         result.suggest_which_broker_id,
     )
-
-
-class ReadAhead:
-    """At most one request ahead for each queue; its answer is kept until taken, replaced or dropped.
-
-    Only an identical request takes it; any other drops it.
-
-    Args:
-        pump: waits for answers.
-        code: PULL_MESSAGE or FETCH_RECORDS.
-    """
-
-    def __init__(self, pump: Pump, code: RequestCode = RequestCode.PULL_MESSAGE) -> None:
-        self._pump = pump
-        self._code = code
-        self._pulls: dict[Hashable, tuple[Mapping[str, Value], BrokerConnection, Call]] = {}
-
-    def start(self, queue: Hashable, ext: Mapping[str, Value], connection: BrokerConnection | None) -> None:
-        """Send the request `ext` without waiting; does nothing without an open connection."""
-        self.drop(queue)
-        if connection is not None and connection.usable():
-            call = connection.start(self._code, ext, Waiter())
-            connection.flush_now()
-            self._pulls[queue] = (ext, connection, call)
-
-    async def take(self, queue: Hashable, ext: Mapping[str, Value], deadline: float) -> Call | None:
-        """Return the answered request `ext`; None if there is none, it failed, or `deadline` passed."""
-        if queue not in self._pulls:
-            return None
-        asked, connection, call = self._pulls.pop(queue)
-        try:
-            if asked == ext:
-                await self._pump.wait(call.waiter, deadline)
-        finally:
-            if not call.done:
-                connection.abandon(call)
-        return call if call.done and call.error is None and asked == ext else None
-
-    def drop(self, queue: Hashable) -> None:
-        """Abandon the request of a queue."""
-        if queue in self._pulls:
-            _, connection, call = self._pulls.pop(queue)
-            if not call.done:
-                connection.abandon(call)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic
 
@@ -24,21 +25,25 @@ from reput_client.consume.pull import (
     MessageSelector,
     PullResult,
     PullStatus,
-    ReadAhead,
     pull_ext,
     pull_result,
 )
-from reput_client.consume.slave_pulls import SlavePulls
+from reput_client.consume.read_ahead import AHEAD_BYTES_MAX, ReadAhead
 from reput_client.received import V
+from reput_client.transport.address import Address
 from reput_client.transport.options import ClientOptions, takes
-from reput_client.transport.session import is_not_master
-from reput_client.transport.standbys import from_slave_or_master, standbys
+from reput_client.transport.routing import MASTER_ID
+from reput_client.transport.session import Session, is_not_master
+from reput_client.transport.standbys import ask_slave, from_slave_or_master, standbys
 from reput_protocol.codes import RequestCode, ResponseCode
+from reput_protocol.errors import BrokerError
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Value
+
+log = logging.getLogger("reput_client")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +77,11 @@ class PullConsumer(QueueBounds, Generic[V]):
         self._new_read_aheads()
 
     def _new_read_aheads(self) -> None:
-        self._read_ahead = ReadAhead(self._session.pump)
-        self._columns_ahead = ReadAhead(self._session.pump, RequestCode.FETCH_RECORDS)
-        self._slave_pulls = SlavePulls(self._session)
+        self._read_ahead = ReadAhead(self._session, bytes_max=AHEAD_BYTES_MAX)
+        self._columns_ahead = ReadAhead(self._session, RequestCode.FETCH_RECORDS, bytes_max=AHEAD_BYTES_MAX)
+        self._slave_pulls = _SlavePulls(self._session)
+        self._ends: dict[MessageQueue, int] = {}
+        """Where the last pull of each queue has ended."""
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of `topic`.
@@ -96,7 +103,7 @@ class PullConsumer(QueueBounds, Generic[V]):
         tags: str = "*",
         sql: str | None = None,
         max_bytes: int = PULL_BYTES_MAX,
-        read_ahead: bool = False,
+        read_ahead: bool | None = None,
         broker_name: str | None = None,
     ) -> PullResult[V]:
         """Return messages of one queue from `offset` on; waits up to `wait_s` seconds if there are none.
@@ -109,7 +116,8 @@ class PullConsumer(QueueBounds, Generic[V]):
             sql: instead of tags, a SQL92 expression over message properties, evaluated by the broker.
             read_ahead: if the queue has more, request it at once. The next pull from `next_begin_offset` with the same
                 arguments takes it; its answer, including the bounds, may be as old as this pull. One answer per queue
-                is kept.
+                is kept, and 32 MiB of all. None: do so if this pull itself begins where the last one of its queue has
+                ended.
             broker_name: required if several brokers have a queue `queue_id` of the topic.
 
         Raises:
@@ -138,6 +146,7 @@ class PullConsumer(QueueBounds, Generic[V]):
                 wait_s=wait_s,
             )
 
+        terms = wanted, max_messages, max_bytes
         what, until = f"pull from {topic}/{queue_id}", deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0)
         waited_until = self._session.runtime.now() + wait_s
 
@@ -145,7 +154,7 @@ class PullConsumer(QueueBounds, Generic[V]):
             return ext(offset, max(0.0, waited_until - self._session.runtime.now()))
 
         async def from_master(patient: bool) -> PullResult:
-            call = await self._read_ahead.take(queue, ext(offset, 0.0), deadline)
+            call = await self._read_ahead.take(queue, (offset, *terms), deadline)
             if (
                 call is None
                 or is_not_master(call)
@@ -161,10 +170,13 @@ class PullConsumer(QueueBounds, Generic[V]):
                 )
             result = pull_result(queue, offset, call, wanted)
             self._slave_pulls.suggested(queue, result)
-            if read_ahead and offset < result.next_begin_offset < result.max_offset:
-                self._read_ahead.start(
-                    queue, ext(result.next_begin_offset, 0.0), self._session.known_connection(queue)
-                )
+            goes_on = self._ends.get(queue) == offset if read_ahead is None else read_ahead
+            self._ends[queue] = result.next_begin_offset
+            has_more = offset < result.next_begin_offset < result.max_offset
+            if goes_on and has_more and result.suggested_broker_id == MASTER_ID:
+                end = result.next_begin_offset
+                connection = self._session.known_connection(queue)
+                self._read_ahead.start(queue, (end, *terms), ext(end, 0.0), connection, max_bytes)
             return result
 
         result = await from_slave_or_master(
@@ -235,19 +247,29 @@ class PullConsumer(QueueBounds, Generic[V]):
 
         (call,) = await from_slave_or_master(from_slave, from_master)
         if call is None:
-            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
+            return await self._pull_as_columns(
+                queue, offset, wait_s, tag_filter, max_bytes, read_ahead=read_ahead
+            )
         result = fetched(topic, queue_id, offset, call, tag_filter)
         is_beyond = result.status is PullStatus.OFFSET_ILLEGAL and offset > result.max_offset
         if is_beyond or result.status is PullStatus.NO_NEW_MESSAGE:
             # Blocks have durable messages only; an ordinary pull also returns later ones, and can wait.
-            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes)
+            return await self._pull_as_columns(queue, offset, wait_s, tag_filter, max_bytes, read_ahead=False)
         if read_ahead and offset < result.next_begin_offset < result.max_offset:
             following = fetch_ext(topic, queue_id, result.next_begin_offset, NO_END, max_bytes, tags)
-            self._columns_ahead.start(queue, following, self._session.known_connection(queue))
+            connection = self._session.known_connection(queue)
+            self._columns_ahead.start(queue, following, following, connection, max_bytes)
         return result
 
     async def _pull_as_columns(
-        self, queue: MessageQueue, offset: int, wait_s: float, tag_filter: TagFilter, max_bytes: int
+        self,
+        queue: MessageQueue,
+        offset: int,
+        wait_s: float,
+        tag_filter: TagFilter,
+        max_bytes: int,
+        *,
+        read_ahead: bool,
     ) -> ColumnsResult:
         topic, broker_name, queue_id = queue
         pulled = await self.pull(
@@ -257,6 +279,7 @@ class PullConsumer(QueueBounds, Generic[V]):
             wait_s=wait_s,
             tags=tag_filter.expression,
             max_bytes=max_bytes,
+            read_ahead=read_ahead,
             broker_name=broker_name,
         )
         empty = ColumnsResult(
@@ -305,3 +328,70 @@ class PullConsumer(QueueBounds, Generic[V]):
         """In a forked child: abandon the parent's connections."""
         super()._after_fork()
         self._new_read_aheads()
+
+
+class _SlavePulls:
+    """The queues that are read from a slave: because the master suggests it, or because it cannot be reached.
+
+    (RocketMQ: PullAPIWrapper, pullFromWhichNodeTable.)
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._suggested: dict[MessageQueue, int] = {}
+
+    def suggested(self, queue: MessageQueue, result: PullResult) -> None:
+        """Note which member of the queue's broker its answer suggests."""
+        if result.suggested_broker_id != MASTER_ID:
+            self._suggested[queue] = result.suggested_broker_id
+        elif self._suggested:
+            self._suggested.pop(queue, None)
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        ext: Callable[[], Mapping[str, Value]],
+        wanted: MessageSelector,
+        what: str,
+        deadline: float,
+        until: float,
+    ) -> PullResult | None:
+        """Pull from a slave; None if the master is to be asked, or if no slave has the messages.
+
+        Args:
+            ext: returns the header of the pull, as of now.
+            deadline, until: for connecting, and for the answer.
+        """
+        for address in await self._slaves(queue, deadline):
+            call = await ask_slave(
+                self._session,
+                address,
+                RequestCode.PULL_MESSAGE,
+                ext(),
+                what=what,
+                queue=queue,
+                deadline=deadline,
+                until=until,
+            )
+            if call is None:
+                continue
+            try:
+                result = pull_result(queue, offset, call, wanted)
+            except BrokerError as error:
+                log.info("%s: not from the slave %s: %s", what, address, error)
+                continue
+            # A slave may not have these messages yet; then only the master knows what follows.
+            if result.status is not PullStatus.OFFSET_ILLEGAL and result.next_begin_offset >= offset:
+                self.suggested(queue, result)
+                return result
+        self._suggested.pop(queue, None)
+        return None
+
+    async def _slaves(self, queue: MessageQueue, deadline: float) -> list[Address]:
+        """Return the slaves to ask instead of the master."""
+        session = self._session
+        suggested = session.brokers.address(queue.broker_name, self._suggested.get(queue, MASTER_ID))
+        if queue in self._suggested and suggested is not None:
+            return [suggested]
+        return await standbys(session, queue, deadline)

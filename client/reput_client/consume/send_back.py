@@ -24,6 +24,7 @@ from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP, retry_topic
 from reput_protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from reput_protocol.property_rules import is_reserved
+from reput_protocol.record.expiry import fix_expiry
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
@@ -144,6 +145,7 @@ def resend_header(
     }
     properties.setdefault(names.RETRY_TOPIC, message.topic)
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+    fix_expiry(properties, message.store_timestamp_ms)
     properties.pop(names.SEND_BACK_ID, None)
     if message.send_back_id is not None:
         properties[names.SEND_BACK_ID] = f"{message.physical_offset}-{message.send_back_id}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, Self
 
 from reput_client.consume.group.failures import GiveBack, OnFailure
@@ -172,8 +172,9 @@ class PopConsumer(Subscriber, Generic[V]):
         finally:
             self._session.close()
 
-    async def _finish(self, run: Run[Any]) -> None:
-        await self._session.runtime.shielded(2 * self._session.timeout_s, run.finish)
+    async def _finish(self, run: Run[Any], *, counts: bool = True) -> None:
+        finish = partial(run.finish, counts=counts)
+        await self._session.runtime.shielded(2 * self._session.timeout_s, finish)
 
     @property
     def stopped(self) -> bool:
@@ -260,7 +261,9 @@ class PopConsumer(Subscriber, Generic[V]):
             finally:
                 await self._end_run(run)
 
-    def _begin_run(self, kind: type[M], concurrency: int, invisible_s: float) -> Run[M]:
+    def _begin_run(
+        self, kind: type[M], concurrency: int, invisible_s: float, *, ahead: bool = True
+    ) -> Run[M]:
         """Return a new run, for code that calls handlers in its own way."""
         self._session.check_open()
         run = Run(
@@ -271,6 +274,7 @@ class PopConsumer(Subscriber, Generic[V]):
             self._options.on_failure or GiveBack(),
             invisible_s=invisible_s,
             concurrency=concurrency,
+            ahead=ahead,
         )
         if self._stopped:
             run.stop()
@@ -278,13 +282,15 @@ class PopConsumer(Subscriber, Generic[V]):
         run.begin()
         return run
 
-    async def _end_run(self, run: Run[Any]) -> None:
-        """End a run: give back what is not handled."""
+    async def _end_run(self, run: Run[Any], *, counts: bool = True) -> None:
+        """End a run: give back what is not handled; `counts` as of `Run.finish`."""
         self._runs.discard(run)
-        await self._finish(run)
+        await self._finish(run, counts=counts)
 
     def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections and runs."""
         super()._after_fork()
         self._popping.forget()
+        for run in self._runs:
+            run.forget()
         self._runs.clear()

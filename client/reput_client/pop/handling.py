@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from typing_extensions import override
+
 from reput_client.consume.group.failures import Failure, OnFailure, Verdict, default_delay_s
 from reput_client.consume.send_back import DEAD_LETTER, reason_of
 from reput_client.errors import InvalidHandle
 from reput_client.pop.popped import Popped
 from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
-from reput_client.transport.background import Background
+from reput_client.transport.background import Background, Chore
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import Session
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
@@ -65,8 +67,13 @@ class PopFailure(Failure):
             await message._settling.nack(message, delay_s)
 
 
-class Run(Generic[M]):
-    """One `run` of a consumer: what is in hand, and who handles it. Also the chore of its background."""
+class Run(Chore, Generic[M]):
+    """One `run` of a consumer: what is in hand, and who handles it. Also the chore of its background.
+
+    Args:
+        concurrency: how many messages are handled at a time; may be changed.
+        ahead: pop more than that, as far as they are handled soon.
+    """
 
     def __init__(
         self,
@@ -78,6 +85,7 @@ class Run(Generic[M]):
         *,
         invisible_s: float,
         concurrency: int,
+        ahead: bool,
     ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
@@ -88,7 +96,8 @@ class Run(Generic[M]):
         self._settling = settling
         self._on_failure = on_failure
         self._invisible_s = invisible_s
-        self._concurrency = concurrency
+        self.concurrency = concurrency
+        self._ahead = ahead
         self._ready: deque[_Lane[M]] = deque()
         self._running: dict[M, _Lane[M]] = {}
         self._again: list[tuple[float, int, _Lane[M]]] = []
@@ -118,6 +127,8 @@ class Run(Generic[M]):
     async def take(self, timeout_s: float = math.inf) -> M | None:
         """Return a message to handle, for one caller at a time; None after `timeout_s`, or when stopped or closed.
 
+        Without `ahead` it waits while `concurrency` messages are handled.
+
         Raises:
             BrokerError: a permanent refusal.
         """
@@ -131,9 +142,13 @@ class Run(Generic[M]):
             if session.runtime.now() >= until:
                 return None
             wake_at = min(until, self._again[0][0]) if self._again else until
+            wanted = self._wanted()
+            if wanted <= 0:
+                await session.pump.wait(self._wait, wake_at)
+                continue
             try:
                 found = await self._popping.receive(
-                    self._kind, self._wanted(), self._invisible_s, wake_at, self._wait
+                    self._kind, wanted, self._invisible_s, wake_at, self._wait
                 )
             except ReputError as error:
                 if session.closed:
@@ -151,9 +166,12 @@ class Run(Generic[M]):
 
     def _wanted(self) -> int:
         """Return how many messages to pop: no more than are handled soon, so that other members have the rest."""
+        free = self.concurrency - len(self._running)
+        if not self._ahead:
+            return free
         took_s = self._session.runtime.now() - self._popped_at
         soon = int(self._popped * _HELD_S / took_s) if took_s > 0 else 0
-        return max(1, self._concurrency - len(self._running), min(POP_MESSAGES_MAX, soon))
+        return max(1, free, min(POP_MESSAGES_MAX, soon))
 
     def _add(self, messages: list[M]) -> None:
         self._popped, self._popped_at = len(messages), self._session.runtime.now()
@@ -183,6 +201,14 @@ class Run(Generic[M]):
             self._drop(lane)
         return None
 
+    def give_back_waiting(self) -> None:
+        """Give back what waits to be handled."""
+        for lane in (*self._ready, *(lane for _, _, lane in self._again)):
+            self._unwanted.extend(lane)
+        self._ready.clear()
+        self._again.clear()
+        self._background.wake()
+
     def _drop(self, lane: _Lane[M]) -> None:
         """Give back what follows a message that is not handled here."""
         self._failures.pop(lane.popleft(), None)
@@ -210,7 +236,7 @@ class Run(Generic[M]):
                 await self.handle(message, handler)
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(self._concurrency):
+            for _ in range(self.concurrency):
                 tasks.start_soon(work)
 
     async def handle(self, message: M, handler: Handler[M]) -> None:
@@ -224,6 +250,7 @@ class Run(Generic[M]):
 
     def handled(self, message: M) -> None:
         """Note that a message is handled; it is acknowledged soon, unless the handler has settled it itself."""
+        was_full = self._wanted() <= 0
         lane = self._running.pop(message, None)
         if lane is None:
             return  # the run has ended, and has given it back
@@ -235,7 +262,8 @@ class Run(Generic[M]):
                 self._handled.append(message)
             if lane:
                 self._ready.append(lane)
-                self._popping.end_waiting(self._wait)
+        if lane or was_full:
+            self._popping.end_waiting(self._wait)  # there is a message, or room for one
         self._background.wake()
 
     async def failed(self, message: M, error: Exception) -> None:
@@ -256,19 +284,21 @@ class Run(Generic[M]):
 
     # -- the background ----------------------------------------------------------------------------------------
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         if self._handled or self._unwanted:
             due = -math.inf
         else:
             due = min(map(self._extend_at, self._in_hand()), default=math.inf)
         return max(due, self._requests_from)
 
+    @override
     async def do(self) -> None:
-        """See `Chore`: acknowledge what is handled, and extend the invisible times of the rest."""
+        """Acknowledge what is handled, and extend the invisible times of the rest."""
         await self._acknowledge()
         unwanted, self._unwanted = self._unwanted, []
-        await self._each(unwanted, self._give_back)
+        left = await self._each(unwanted, self._return)
+        self._unwanted += left
         now = self._session.runtime.now()
         await self._each(
             [message for message in self._in_hand() if self._extend_at(message) <= now], self._extend
@@ -304,11 +334,17 @@ class Run(Generic[M]):
     async def _give_back(self, message: M) -> None:
         await self._settling.nack(message, 0.0)
 
-    async def _each(self, messages: Iterable[M], work: Callable[[M], Awaitable[None]]) -> None:
-        """Do something for each message, but no more at a broker where it has failed."""
+    async def _return(self, message: M) -> None:
+        """Give back a message that no handler has begun with."""
+        await self._settling.nack(message, 0.0, counts=False)
+
+    async def _each(self, messages: Iterable[M], work: Callable[[M], Awaitable[None]]) -> list[M]:
+        """Do something for each message, but no more at a broker where it has failed; return what is to be repeated."""
         failed = set()
+        left = []
         for message in messages:
             if message.broker_name in failed:
+                left.append(message)
                 continue
             try:
                 await work(message)
@@ -318,7 +354,9 @@ class Run(Generic[M]):
                     log.warning("group %s: %s", self._settling.group, error)
             except ReputError as error:
                 failed.add(message.broker_name)
+                left.append(message)
                 self._failed_request(error)
+        return left
 
     def _failed_request(self, error: ReputError) -> None:
         self._session.check_open()
@@ -329,16 +367,35 @@ class Run(Generic[M]):
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def finish(self) -> None:
-        """Acknowledge what is handled, and give back the rest, so that it is redelivered at once."""
+    async def finish(self, *, counts: bool = True) -> None:
+        """Acknowledge what is handled, and give back the rest, so that it is redelivered at once.
+
+        Args:
+            counts: whether this was an attempt for the messages that a handler has begun with.
+        """
         self.stop()
         await self._background.stop(math.inf)
         if self._session.closed:
             return
-        rest = [*self._unwanted, *self._in_hand()]
+        begun = {*self._running, *self._failures} if counts else set()
+        in_hand = [*self._in_hand()]
+        tried = [message for message in in_hand if message in begun]
+        untried = [*self._unwanted, *(message for message in in_hand if message not in begun)]
         self._ready.clear()
         self._running.clear()
         self._again.clear()
         self._unwanted.clear()
         await self._acknowledge()
-        await self._each(rest, self._give_back)
+        await self._each(tried, self._give_back)
+        await self._each(untried, self._return)
+
+    def forget(self) -> None:
+        """In a forked child: have nothing in hand, and no background, which are the parent's."""
+        self.stopped = True
+        self._background.forget()
+        self._ready.clear()
+        self._running.clear()
+        self._again.clear()
+        self._handled.clear()
+        self._unwanted.clear()
+        self._failures.clear()

@@ -34,7 +34,7 @@ class _Settles(Protocol):
 
     async def ack_one(self, message: Popped) -> None: ...
 
-    async def nack(self, message: Popped, delay_s: float) -> None: ...
+    async def nack(self, message: Popped, delay_s: float, *, counts: bool = True) -> None: ...
 
     async def change(self, message: Popped, invisible_s: float) -> None: ...
 
@@ -43,6 +43,9 @@ class _Settles(Protocol):
 
 class Popped(ReceivedMessage[V]):
     """A message that the group does not receive again before its invisible time ends.
+
+    `ack`, `nack` and `reject`, which its classes for the async and the synchronous API have, ask the broker about this
+    message. Those of a message of a `Consumer` are about the progress of its queue; see `PoppedMessage`.
 
     Attributes:
         is_acknowledged: whether the group is done with it.
@@ -102,7 +105,16 @@ class Popped(ReceivedMessage[V]):
 class PoppedMessage(Popped[V]):
     """A message of a `PopConsumer`, which has to be acknowledged before its invisible time ends.
 
-    Its methods raise `InvalidHandle` once that has ended. Requests go to the broker from which the message came; while
+    Its methods differ from those of a message of a `Consumer`:
+
+    - `ack` asks the broker: await it. That of a `Consumer` notes something, and the progress of its queue is committed
+      later.
+    - `nack` ends the invisible time: the message itself is redelivered, at once without `delay_s`, after any other time
+      exactly, and it can be without an attempt; it has no `reason`. A `Consumer` sends a copy to the group's retry
+      topic, after 10 s and more without `delay_s`, which is rounded up to a delay level.
+    - `extend` keeps the message. A `Consumer` has its queue for as long as it is a member.
+
+    They raise `InvalidHandle` once that has ended. Requests go to the broker from which the message came; while
     that cannot be reached they raise `ConnectFailed` or `RequestTimeout` and can be repeated.
     """
 
@@ -119,14 +131,20 @@ class PoppedMessage(Popped[V]):
         """
         await self._settling.ack_one(self)
 
-    async def nack(self, delay_s: float | None = None) -> None:  # type: ignore[override]  # without a reason
-        """Give the message back: the group receives it again after `delay_s` seconds, or at once, as one more attempt.
+    async def nack(  # type: ignore[override]  # without a reason
+        self, delay_s: float | None = None, *, counts: bool = True
+    ) -> None:
+        """Give the message back: the group receives it again after `delay_s` seconds, or at once.
+
+        Args:
+            counts: whether this was an attempt. False for a message that was not tried: a worker stops, or is the wrong
+                one. RocketMQ's brokers count it all the same.
 
         Raises:
             InvalidHandle: its invisible time has ended already, or it is acknowledged.
             BrokerError, RequestTimeout, ConnectFailed: not given back, or unknown.
         """
-        await self._settling.nack(self, delay_s or 0.0)
+        await self._settling.nack(self, delay_s or 0.0, counts=counts)
 
     async def extend(self, invisible_s: float) -> None:
         """Keep the message for `invisible_s` seconds from now.

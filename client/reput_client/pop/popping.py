@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+from typing_extensions import override
+
 from reput_client.consume.group.subscriptions import Start, StartingPoints, Subscriptions
 from reput_client.consume.group.topic_search import TopicSearch
 from reput_client.consume.offsets import OffsetRequests
@@ -96,6 +98,7 @@ class Popping:
 
     Args:
         init_mode: where a group without offsets begins if `start` is "earliest", see `PopMessageHeader`.
+        missing_level: of the log, at which it says that it waits for a topic.
     """
 
     def __init__(
@@ -108,8 +111,10 @@ class Popping:
         wait_for_topic: bool,
         deserializer: Callable[[bytes], Any] | None,
         init_mode: int = 0,
+        missing_level: int = logging.WARNING,
     ) -> None:
         self._init_mode = init_mode
+        self._missing_level = missing_level
         self._deserializer = deserializer
         self.orderly = False
         self._session = session
@@ -219,7 +224,8 @@ class Popping:
             self._missing.pop(topic, None)
             return
         if is_named and topic not in self._missing:
-            log.warning(
+            log.log(
+                self._missing_level,
                 "topic %s does not exist: group %s waits for it to be created (wait_for_topic=False raises)",
                 topic,
                 self._settling.group,
@@ -390,7 +396,7 @@ class _Arrival(Waiter):
     def __init__(self, popping: Popping) -> None:
         self._popping = popping
 
+    @override
     def notify(self) -> None:
-        """See `Waiter`."""
         super().notify()
         self._popping.wake_one()

@@ -147,8 +147,12 @@ class Settling:
             else:
                 message.is_acknowledged = True
 
-    async def change(self, message: Delivered, invisible_s: float) -> None:
-        """Set another invisible time from now; raises like `PoppedMessage.extend`."""
+    async def change(self, message: Delivered, invisible_s: float, *, counts: bool = True) -> None:
+        """Set another invisible time from now; raises like `PoppedMessage.extend`.
+
+        Args:
+            counts: whether the delivery after that is one more attempt.
+        """
         if not 0 <= invisible_s < math.inf:
             raise ValueError(f"a message can be invisible for 0 seconds or more, not {invisible_s}")
         async with self._only([message]):
@@ -161,6 +165,7 @@ class Settling:
                 str(handle),
                 handle.queue_offset,
                 round(invisible_s * 1000),
+                not counts,
             )
             call = await self._ask(
                 RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
@@ -179,9 +184,9 @@ class Settling:
             )
             message._invisible_until = self.session.runtime.now() + invisible_s
 
-    async def nack(self, message: Delivered, delay_s: float) -> None:
+    async def nack(self, message: Delivered, delay_s: float, *, counts: bool = True) -> None:
         """Give a message back; raises like `PoppedMessage.nack`."""
-        await self.change(message, delay_s)
+        await self.change(message, delay_s, counts=counts)
         message.is_given_back = True
 
     async def reject(self, message: Popped, reason: str | None) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from reput_client.produce.block import Terms
-from reput_client.produce.posted_block import PostedBlock, Waits
+from reput_client.produce.gathered_block import GatheredBlock, Waits
 from reput_client.produce.puts import too_large
-from reput_client.produce.queue_selector import QueueChoice, named_queue
+from reput_client.produce.queue_selector import AnyBroker, QueueChoice, is_free, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
 from reput_client.transport.routing import RouteTable
-from reput_protocol.properties import check_properties_size
+from reput_protocol.properties import EXPIRES_AFTER, EXPIRES_AT, SHARDING_KEY, check_properties_size
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.message_id import UniqueIdGenerator
@@ -24,8 +24,9 @@ BLOCK_MESSAGES: Final = 1024
 """Maximum messages in a block; larger blocks are hardly cheaper."""
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
+_NOT_IN_BLOCKS: Final = frozenset({EXPIRES_AFTER, EXPIRES_AT, SHARDING_KEY})
 
-InBlock: TypeAlias = tuple[PostedBlock, int]
+InBlock: TypeAlias = tuple[GatheredBlock, int]
 """A message: its block, and its number there."""
 
 
@@ -34,7 +35,8 @@ class Accumulator:
 
     Args:
         ids: makes the unique ids; None writes none.
-        known_alone: messages with an own unique id get a block each, since the broker deduplicates whole blocks.
+        known_apart: messages with an own unique id get blocks of their own, since the broker looks up all ids of such a
+            block.
         block_bytes: maximum size of a block, unless a single message is larger.
         held_max: maximum bytes of all unfinished blocks, unless a single message is larger.
     """
@@ -44,23 +46,23 @@ class Accumulator:
         routes: RouteTable,
         ids: UniqueIdGenerator | None,
         *,
-        known_alone: bool,
+        known_apart: bool,
         block_bytes: int,
         held_max: int,
     ) -> None:
         self._routes = routes
+        self._known_apart = known_apart
         self._id_bytes = id_text_bytes(ids)
-        self._known_alone = known_alone
         self._block_bytes = block_bytes
         self._held_max = held_max
         self.held = 0
         """Bytes of all unfinished blocks; the code that finishes a block subtracts it."""
         self.wanting = 0
         """Callers that wait for room."""
-        self.open: dict[MessageQueue, PostedBlock] = {}
+        self.open: dict[MessageQueue, GatheredBlock] = {}
         """In the order of opening."""
-        self.current: dict[str, PostedBlock] = {}
-        """By topic: the open block of messages without a chosen queue."""
+        self.current: dict[str | tuple[str, int], GatheredBlock] = {}
+        """The open block of messages without a chosen broker, by topic, or by topic and number of the queue."""
         self.last_serial = 0
         """Of the last block opened."""
         self._fixed: dict[str, int] = {}
@@ -75,12 +77,14 @@ class Accumulator:
         """
         if choice is None:
             block = self.current.get(message.topic)
+        elif isinstance(choice, AnyBroker):
+            block = self.current.get((message.topic, choice))
         else:
             route = self._routes.get(message.topic)
             block = None if route is None else self.open.get(named_queue(route, choice))
         if block is None:
             return None
-        if (message.delay is not None or message.unique_id is not None) and self.is_alone(message):
+        if message.delay is not None and is_alone(message):
             return None
         text = self.text_of(message)
         body = message.body
@@ -92,10 +96,11 @@ class Accumulator:
             or block.size + size > self._block_bytes
             or self.held + size > self._held_max
             or len(block.bodies) >= BLOCK_MESSAGES
+            or (self._known_apart and self._is_apart(block, message))
         ):
             return None
         if choice is not None:
-            block.is_free = False
+            block.pin(choice)
         self.held += size
         return block, block.put(message, body, text, size)
 
@@ -141,53 +146,76 @@ class Accumulator:
         """Whether callers wait for room that only the open blocks can make."""
         return bool(self.wanting) and self.held == sum(block.size for block in self.open.values())
 
-    def fits(self, block: PostedBlock, message: Message, size: int, terms: Terms) -> bool:
+    def fits(self, block: GatheredBlock, message: Message, size: int, terms: Terms) -> bool:
         """Whether a message may go into an open block."""
         return (
             block.terms == terms
             and block.size + size <= self._block_bytes
             and len(block.bodies) < BLOCK_MESSAGES
-            and not self.is_alone(message)
+            and not (self._known_apart and self._is_apart(block, message))
+            and not is_alone(message)
         )
+
+    def _is_apart(self, block: GatheredBlock, message: Message) -> bool:
+        """Whether a block has messages with own unique ids and the message has none, or the other way round."""
+        return bool(block.bodies) and bool(block.own_ids) != (message.unique_id is not None)
 
     def begin(
         self,
         queue: MessageQueue,
         terms: Terms,
-        on_done: Callable[[PostedBlock], None],
+        on_done: Callable[[GatheredBlock], None],
         due_at: float,
         waits: Waits,
         *,
-        is_free: bool,
+        choice: QueueChoice,
         is_current: bool,
-    ) -> PostedBlock:
-        """Open a block for a queue that has none; it is the current one of its topic, for free messages, or not."""
+    ) -> GatheredBlock:
+        """Open a block for a queue that has none.
+
+        Args:
+            choice: of its first message.
+            is_current: whether others with this choice, for which any broker will do, may join it.
+        """
         self.last_serial += 1
         fixed = self._fixed.get(queue.topic) or self._fixed_of(queue.topic)
-        block = PostedBlock(self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free)
+        block = GatheredBlock(
+            self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free(choice)
+        )
+        if isinstance(choice, AnyBroker):
+            block.number = choice
         self.open[queue] = block
         if is_current:
-            self.current[queue.topic] = block
+            self.current[_key(block)] = block
         return block
 
-    def put(self, block: PostedBlock, message: Message, text: bytes, size: int) -> int:
+    def put(self, block: GatheredBlock, message: Message, text: bytes, size: int) -> int:
         """Put a message that fits into an open block, and return its number there."""
-        block.delay = message.delay
+        block.delay = message.delay if is_alone(message) else None
         self.held += size
         return block.put(message, bytes(message.body), text, size)
 
-    def close(self, block: PostedBlock) -> None:
+    def close(self, block: GatheredBlock) -> None:
         """Stop adding messages to a block."""
         del self.open[block.queue]
-        if self.current.get(block.queue.topic) is block:
-            del self.current[block.queue.topic]
+        key = _key(block)
+        if self.current.get(key) is block:
+            del self.current[key]
 
-    def withdraw(self, block: PostedBlock, number: int) -> None:
+    def withdraw(self, block: GatheredBlock, number: int) -> None:
         """Remove a message from an open block."""
         self.held -= block.size
         block.withdraw(number)
         self.held += block.size
 
-    def is_alone(self, message: Message) -> bool:
-        """Whether a message needs a block of its own."""
-        return message.delay is not None or (self._known_alone and message.unique_id is not None)
+
+def is_alone(message: Message) -> bool:
+    """Whether a message needs a block of its own, because the broker makes another record of it: it has a delay or
+    expires, or its ordering key excludes its priority."""
+    delay = message.delay
+    return delay is not None and not (delay.is_priority and _NOT_IN_BLOCKS.isdisjoint(message.properties))
+
+
+def _key(block: GatheredBlock) -> str | tuple[str, int]:
+    topic = block.queue.topic
+    return topic if block.number is None else (topic, block.number)

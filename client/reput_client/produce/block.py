@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence, Set
 from copy import copy
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_client.produce.puts import (
     MaybeStored,
@@ -19,10 +21,11 @@ from reput_client.produce.puts import (
     positions_in_answer,
     result_of,
 )
+from reput_client.produce.queue_selector import AnyBroker
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
-from reput_client.transport.runtime import Event
+from reput_client.transport.runtime import Sleeper
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -40,19 +43,24 @@ class Terms(NamedTuple):
 
     Attributes:
         ack: the level to be acknowledged.
-        timeout_s: seconds for all attempts; if `counts_silence_only`, for which the broker may be silent.
+        timeout_s: seconds for all attempts; of a bulk block, for which the broker may be silent.
         retries: how often it is sent again where that helps; None: until its time is over.
-        counts_silence_only: time in which the broker answers other blocks does not count.
+        is_bulk: it is one of many blocks, of which no caller waits for this one: of `post`, of `send_many`, or staged.
+            Time in which the broker answers other blocks does not count, receipts are made when they are asked for, and
+            the time to its answer is not how slow the broker is.
         is_divisible: if the broker rejects the content, each message is sent again in its own frame.
         is_oneway: it has no answer, and is done, without receipts, when the system has taken all of it.
+        is_personal: its broker must know this producer before, because it will ask it about the message, or has a
+            reply for it; so the message is not taken for one that the broker has.
     """
 
     ack: AckLevel
     timeout_s: float
     retries: int | None = 0
-    counts_silence_only: bool = True
+    is_bulk: bool = False
     is_divisible: bool = False
     is_oneway: bool = False
+    is_personal: bool = False
 
     @property
     def repeats(self) -> bool:
@@ -77,12 +85,14 @@ class OutgoingBlock(Waiter):
         "is_free",
         "is_serial",
         "not_before",
+        "number",
         "on_arrival",
         "on_done",
         "own_ids",
         "parts",
         "positions",
         "queue",
+        "recall_handle",
         "receipts",
         "refused_by",
         "repeated_until",
@@ -96,6 +106,7 @@ class OutgoingBlock(Waiter):
         "texts",
         "unique_ids",
         "unknown",
+        "whole",
         "withdrawn",
     )
 
@@ -113,13 +124,15 @@ class OutgoingBlock(Waiter):
         self.queue = queue
         self.is_free = is_free
         """Whether it may go to another queue, because the application has not chosen this one."""
+        self.number: AnyBroker | None = None
+        """Of its queue, if it may go to another broker, but only to the queue of this number."""
         self.refused_by: set[str] = set()
         """Names of brokers that have not taken it."""
         self.terms = terms
         self.on_done = on_done
         """Called once, with the block, when it is done."""
-        self.sleepers: list[Event] = []
-        """Callers to be woken when it is done."""
+        self.sleepers: list[Sleeper] = []
+        """Of callers to be woken when it is done."""
         self.bodies: list[Buffer] = []
         self.texts: list[bytes] = []
         """Encoded properties, with unique ids only if messages have their own: of each message, or one for all."""
@@ -141,7 +154,7 @@ class OutgoingBlock(Waiter):
         """Whether it may be sent again, so that it must be its queue's only block in flight."""
         self.attempt = 0
         self.since = 0.0
-        """Start of its time to leave; of its time, unless it is patient."""
+        """Start of its time; of a bulk block, of its time to leave."""
         self.repeated_until = 0.0
         """Until when it is sent again; set by its first failure."""
         self.sent_at = 0.0
@@ -156,21 +169,26 @@ class OutgoingBlock(Waiter):
         """Set once it may be stored although no answer says that it is, as asked."""
         self.parts: Sequence[OutgoingBlock] = ()
         """Its messages as blocks of their own, if they are sent again one by one."""
+        self.whole: OutgoingBlock | None = None
+        """The divided block that it is a part of."""
         self.done = False
+        self.recall_handle = ""
+        """What its only message can be recalled by, once it is stored, if that has a delay."""
         self.receipts: Sequence[SendReceipt] | None = None
         self.error: ReputError | None = None
         """The first error, if any message failed."""
 
+    @override
     def notify(self) -> None:
-        """See `Waiter`; the next step handles the answer."""
+        """Report the answer, which the next step handles."""
         self.on_arrival()
 
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
         """Encode the block."""
         self.count = count = len(self.bodies)
         terms = self.terms
-        # Delayed messages have no order among them; those with a priority have.
-        is_ordered = self.delay is None or self.delay.is_priority
+        # Delayed messages have no order among them; those with a priority or a time to live have.
+        is_ordered = self.delay is None or self.delay.keeps_order
         self.is_serial = (terms.repeats and is_ordered) or (terms.is_divisible and count > 1)
         fresh = None if ids is None else ids.next_run(count)
         self.unique_ids = (None,) * count if fresh is None else fresh
@@ -205,7 +223,7 @@ class OutgoingBlock(Waiter):
         """Return the header of its frame."""
         may_be_stored = self.unknown is not None or (putter.knows_ids and bool(self.own_ids))
         terms = self.terms
-        dedup = putter.dedup(may_be_stored, repeats=terms.repeats)
+        dedup = None if terms.is_personal else putter.dedup(may_be_stored, repeats=terms.repeats)
         if self.single_text is not None:
             return putter.single_template(
                 self.queue,
@@ -233,13 +251,13 @@ class OutgoingBlock(Waiter):
             if not left:
                 receipts = None if self.error else [each.outcome(0) for each in parts]
                 self.finish(receipts, self.error)
-                if self.on_done is not None:
-                    self.on_done(self)
 
         for start, end, unique_id in zip(self.positions, ends, self.unique_ids, strict=True):
             part = OutgoingBlock(self.queue, self.terms, on_done)
             part.data, part.count, part.positions, part.unique_ids = data[start:end], 1, (0,), (unique_id,)
-            part.is_serial = True
+            part.is_serial, part.whole = True, self
+            if self.own_ids:  # the broker looks for each of them, as for the block
+                part.own_ids = {0: unique_id or ""}
             part.attempt, part.since, part.not_before = self.attempt, self.since, self.not_before
             parts.append(part)
         self.parts = parts
@@ -250,7 +268,10 @@ class OutgoingBlock(Waiter):
         """Take the answer of a stored block; raises like `result_of` and `check_ack`."""
         result = result_of(call)
         positions = positions_in_answer(call) or self.positions
-        receipts = BlockReceipts(self.queue.topic, result, positions, self.unique_ids)
+        receipts: Sequence[SendReceipt] = BlockReceipts(self.queue.topic, result, positions, self.unique_ids)
+        if not self.terms.is_bulk:
+            receipts = list(receipts)  # a caller waits for each, and together they are cheaper
+        self.recall_handle = str(call.answer.ext.get("recallHandle", ""))
         check_ack(call, self.terms.ack, receipts)
         self.finish(receipts, None)
 
@@ -278,6 +299,11 @@ class OutgoingBlock(Waiter):
         """Return the message's index among those not removed."""
         return number - sum(other < number for other in self.withdrawn)
 
+    def unique_id_of(self, number: int) -> str | None:
+        """Return one message's unique id; None if it has none, or gets it when the block is sealed."""
+        place = self._place(number)
+        return self.unique_ids[place] if place < len(self.unique_ids) else None
+
     def error_of(self, number: int) -> ReputError | None:
         """Return one message's error, an exception object of its own: tracebacks must not be shared."""
         place = self._place(number)
@@ -287,8 +313,7 @@ class OutgoingBlock(Waiter):
         if error is None:
             return None
         if isinstance(error, SendOutcomeUnknown):
-            unique_id = self.unique_ids[place] if place < len(self.unique_ids) else None
-            own: ReputError = outcome_unknown(self.queue, [unique_id], error.reason)
+            own: ReputError = outcome_unknown(self.queue, [self.unique_id_of(number)], error.reason)
         else:
             own = copy(error)
             if isinstance(own, AckNotReached) and self.receipts is not None:

@@ -1,6 +1,13 @@
 """Sends the blocks of one producer, in steps that waiting callers do.
 
-`puts` sends the rest: requests and half messages, which are never repeated.
+A *step* seals and sends what can leave and handles the answers; it never waits. One of the callers that wait is the
+*driver*: between two steps it waits in the pump, where it may or may not have the read turn (`transport/pump.py`). The
+others sleep until their blocks are done. One rule keeps this going: **a driver that leaves, for any reason, wakes one
+sleeper**, the *heir*, which drives next; while an heir is awake and does not drive yet, no other is woken.
+
+A caller that does not wait, such as `post`, does a step itself (`do_due`, `go_on`), and wakes a driver that would sleep
+too long after it. Under trio and asyncio a task waits like a caller while posted messages are unfinished
+(`Gathering`), and connections are made in tasks. Without tasks, in the synchronous API, the driver leaves to connect.
 """
 
 from __future__ import annotations
@@ -14,13 +21,14 @@ from reput_client.errors import ClientClosed
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
+from reput_client.produce.gathered_block import GatheredBlock
 from reput_client.produce.link import Link
-from reput_client.produce.posted_block import PostedBlock
+from reput_client.produce.presence import Presence
 from reput_client.produce.puts import Putter, outcome_unknown
-from reput_client.produce.queue_selector import QueueChoice, RoundRobin
+from reput_client.produce.queue_selector import QueueChoice, RoundRobin, is_free
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.routing import Route
-from reput_client.transport.runtime import CallerRuns, Event
+from reput_client.transport.runtime import CallerRuns, Event, Sleeper
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
@@ -45,6 +53,7 @@ class BlockSender:
         faults: FaultIsolation,
         ids: UniqueIdGenerator | None,
         new_backoff: Callable[[], Backoff],
+        presence: Presence,
     ) -> None:
         self._session = session
         self._putter = putter
@@ -53,24 +62,25 @@ class BlockSender:
         self._faults = faults
         self._ids = ids
         self._new_backoff = new_backoff
-        self.caller = session.runtime if isinstance(session.runtime, CallerRuns) else None
-        """The runtime if there are no tasks and callers do the work, else None."""
+        self._presence = presence
+        self.blocking_runtime = session.runtime if isinstance(session.runtime, CallerRuns) else None
+        """The runtime of the synchronous API, which has no tasks, so that callers do all work; else None."""
         self._links: dict[str, Link] = {}
         """By broker name."""
         self._has_news = False
         """Whether links have news not handled by a step."""
         self._driver: Waiter | None = None
-        """Of the caller that does the steps; the others sleep."""
+        """What the driver waits with; None without a driver."""
         self._sleeps_until = -math.inf
         """When the driver does the next step even if nothing happens."""
-        self._asleep: dict[Event, None] = {}
-        """Callers that sleep."""
+        self._asleep: dict[OutgoingBlock, None] = {}
+        """Blocks with callers that sleep until they are done."""
         self._conditions: dict[Event, Callable[[], bool]] = {}
-        """What they wait for, if that is not a block, which wakes its callers itself."""
+        """What other callers that sleep wait for."""
         self._have_woken = False
         """Whether sleepers were woken that have not run since, as far as is known."""
-        self._heir: Event | None = None
-        """The sleeper that was woken to drive, and does not yet."""
+        self._heir: Sleeper | Event | None = None
+        """Of the heir."""
         self.due_at = math.inf
         """When `step` must be called again even without an answer."""
         self._stepped_at = -math.inf
@@ -99,19 +109,25 @@ class BlockSender:
         link = self._links.get(broker_name)
         if link is None:
             link = self._links[broker_name] = Link(
-                self._session, self._putter, self._faults, broker_name, self._heard, self._new_backoff()
+                self._session,
+                self._putter,
+                self._faults,
+                broker_name,
+                self._heard,
+                self._new_backoff(),
+                self._presence,
             )
         return link
 
     def choose(self, route: Route, choice: QueueChoice) -> MessageQueue:
-        """Return the queue for a new block; if none is chosen, past brokers that lag or are away.
+        """Return the queue for a new block; if any broker will do, past those that lag or are away.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if len(route.brokers) == 1 or choice is not None:
+        if len(route.brokers) == 1 or not is_free(choice):
             return self._selector.choose(route, choice)
         held_up = {name for name in route.brokers if self._is_held_up(name)}
-        queue = self._selector.choose(route, left_out=held_up)
+        queue = self._selector.choose(route, choice, left_out=held_up)
         self._faults.chosen(queue.broker_name)
         return queue
 
@@ -143,7 +159,7 @@ class BlockSender:
         for block in list(self._accumulator.open.values()):
             self.seal(block)
 
-    def seal(self, block: PostedBlock, now: float | None = None) -> None:
+    def seal(self, block: GatheredBlock, now: float | None = None) -> None:
         """Seal an open block and queue it."""
         self._accumulator.close(block)
         self.add(block, now)
@@ -205,7 +221,7 @@ class BlockSender:
                 due_at = min(due_at, block.due_at)
             else:
                 # It leaves after an answer, for which callers that only post must check.
-                again_at = math.inf if self.caller is None else now + _LOOK_AGAIN_S
+                again_at = math.inf if self.blocking_runtime is None else now + _LOOK_AGAIN_S
                 due_at = min(due_at, block.grows_until, again_at)
         self.due_at = math.inf
         self.require_step(due_at)
@@ -249,7 +265,7 @@ class BlockSender:
         route = self._session.routes.get(block.queue.topic)
         if route is None or not names:
             return False
-        queue = self._selector.choose(route, left_out=set(route.brokers) - names)
+        queue = self._selector.choose(route, block.number, left_out=set(route.brokers) - names)
         self._faults.chosen(queue.broker_name)
         block.move(queue)
         self.link(block.queue.broker_name).take_over(block)
@@ -268,16 +284,23 @@ class BlockSender:
 
     def _finished(self, blocks: Sequence[OutgoingBlock]) -> None:
         for block in blocks:
-            self._session.routes.forget_template(block.queue.topic)
-            if block.on_done is not None:
-                block.on_done(block)
-            for event in block.sleepers:
-                event.set()
-                self._have_woken = True
+            self._tell_end(block)
+            if block.whole is not None and block.whole.done:  # this was its last part
+                self._tell_end(block.whole)
         self.wake()
         for event, condition in self._conditions.items():
             if condition():
                 event.set()
+
+    def _tell_end(self, block: OutgoingBlock) -> None:
+        self._session.routes.forget_template(block.queue.topic)
+        if block.on_done is not None:
+            block.on_done(block)
+        if block.sleepers:
+            self._asleep.pop(block, None)
+            self._session.runtime.wake(block.sleepers)
+            block.sleepers = []
+            self._have_woken = True
 
     def take_answers(self) -> None:
         """Handle the answers received."""
@@ -317,7 +340,7 @@ class BlockSender:
 
     # -- callers that wait ---------------------------------------------------------------------------------------------
 
-    async def attend(self) -> None:
+    async def do_due(self) -> None:
         """Do what is due, without waiting for answers."""
         self._session.poll()
         written = self.step()
@@ -344,26 +367,47 @@ class BlockSender:
                     event = runtime.event()
                     self._conditions[event] = condition
                     try:
-                        await self._sleep(event, deadline - runtime.now())
+                        await event.wait(deadline - runtime.now())
                     finally:
                         del self._conditions[event]
+                        if self._heir is event:
+                            self._heir = None
         finally:
             self._hand_over()
         return True
 
     async def wait_for(self, block: OutgoingBlock) -> None:
         """Return when a block is done; like `until`."""
-        try:
-            while not block.done:
-                if self._driver is None:
+        while not block.done:
+            if self._driver is None:
+                try:
                     await self._drive(block, math.inf)
-                else:
-                    event = self._session.runtime.event()
-                    block.sleepers.append(event)
-                    await self._sleep(event, math.inf)
-        finally:
-            if self._asleep:
-                self._hand_over()
+                finally:
+                    self._hand_over()
+                continue
+            sleeper = self._session.runtime.sleeper()
+            if not block.sleepers:
+                self._asleep[block] = None
+            block.sleepers.append(sleeper)
+            try:
+                await sleeper
+            except BaseException:
+                self._give_up_sleep(block, sleeper)
+                raise
+            if self._heir is sleeper:
+                self._heir = None
+                if block.done:
+                    self._hand_over()
+
+    def _give_up_sleep(self, block: OutgoingBlock, sleeper: Sleeper) -> None:
+        """Forget a sleeper whose caller was cancelled."""
+        if sleeper in block.sleepers:
+            block.sleepers.remove(sleeper)
+            if not block.sleepers:
+                self._asleep.pop(block, None)
+        elif self._heir is sleeper:
+            self._heir = None
+            self._hand_over()
 
     async def _drive(self, goal: OutgoingBlock | _Goal, deadline: float) -> None:
         session = self._session
@@ -390,29 +434,28 @@ class BlockSender:
         self._hand_over()  # another caller drives meanwhile
         await connecting.connect()
 
-    async def _sleep(self, event: Event, timeout_s: float) -> None:
-        self._asleep[event] = None
-        try:
-            await event.wait(timeout_s)
-        finally:
-            del self._asleep[event]
-            if self._heir is event:
-                self._heir = None
-
     def _hand_over(self) -> None:
-        """Wake a sleeper that will drive, unless one was woken already."""
-        if self._driver is None and self._heir is None and self._asleep:
-            self._heir = next(iter(self._asleep))
-            self._heir.set()
+        """Wake a caller that will drive, unless one was woken already."""
+        if self._driver is not None or self._heir is not None:
+            return
+        if self._conditions:
+            self._heir = event = next(iter(self._conditions))
+            event.set()
+        elif self._asleep:
+            block = next(iter(self._asleep))
+            self._heir = sleeper = block.sleepers.pop(0)
+            if not block.sleepers:
+                self._asleep.pop(block, None)
+            self._session.runtime.wake((sleeper,))
 
     def _start_connecting(self, now: float) -> Link | None:
         """Connect links that need it, in tasks; without tasks, return the first: the caller connects it."""
         for link in self._links.values():
             if link.waiting and link.needs_connection(now):
-                if self.caller is not None:
+                if self.blocking_runtime is not None:
                     return link
                 link.connecting = True
-                self._session.runtime.spawn(link.connect, link.connected)
+                self._session.runtime.spawn(link.connect, link.attempt_ended)
         return None
 
     async def deliver(self, block: OutgoingBlock) -> None:
@@ -433,7 +476,7 @@ class BlockSender:
     @property
     def interruption(self) -> str | None:
         """Why an interrupt closed the client, or None."""
-        return None if self.caller is None else self.caller.interruption
+        return None if self.blocking_runtime is None else self.blocking_runtime.interruption
 
 
 class _Goal:

@@ -12,7 +12,7 @@ from itertools import repeat
 from threading import get_ident
 from typing import Final
 
-from reput_client.produce.posted_block import PostedBlock
+from reput_client.produce.gathered_block import GatheredBlock
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 
 log = logging.getLogger("reput_client")
@@ -27,7 +27,7 @@ class Callbacks:
         self._runtime = runtime
         # A producer's task must survive these; a caller need not.
         self._let_through = _ENDS_CALLER if isinstance(runtime, CallerRuns) else ()
-        self._to_call: deque[PostedBlock] = deque()
+        self._to_call: deque[GatheredBlock] = deque()
         """Done blocks with callbacks to call."""
         self._calling: int | None = None
         """The thread that is calling one."""
@@ -42,7 +42,7 @@ class Callbacks:
         """Whether `call` would call any."""
         return bool(self._to_call) and self._calling is None
 
-    def add(self, block: PostedBlock) -> None:
+    def add(self, block: GatheredBlock) -> None:
         """Schedule the callbacks of a done block."""
         if block.callbacks:
             self._to_call.append(block)
@@ -62,7 +62,7 @@ class Callbacks:
                     self._called.set()
                     self._called = None
 
-    def call_interrupted(self, unfinished: Iterable[PostedBlock]) -> None:
+    def call_interrupted(self, unfinished: Iterable[GatheredBlock]) -> None:
         """Like `call`, after an interrupt has closed the client; includes unfinished blocks.
 
         Another thread may still be in a callback.
@@ -89,7 +89,7 @@ class Callbacks:
         self._to_call.clear()
         self._calling = self._called = None
 
-    def _call_each(self, block: PostedBlock) -> None:
+    def _call_each(self, block: GatheredBlock) -> None:
         with suppress(IndexError):  # from `popleft`: none is left
             # CPython runs no signal handler between a step of this `map` and the first instruction of `on_done`, so
             # each callback is called once.

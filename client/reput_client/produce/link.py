@@ -19,12 +19,19 @@ from reput_client.errors import (
 )
 from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.fault_isolation import FaultIsolation
-from reput_client.produce.placement import is_not_taken, lacks_replica
-from reput_client.produce.puts import Putter, outcome_unknown, unknown_after
+from reput_client.produce.presence import Presence
+from reput_client.produce.puts import (
+    Putter,
+    is_away,
+    is_not_taken,
+    lacks_replica,
+    outcome_unknown,
+    unknown_after,
+)
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
-from reput_protocol.errors import MessageRefused, NotMaster, ReputError
+from reput_protocol.errors import BrokerError, MessageRefused, NotMaster, ReputError
 from reput_protocol.record.message import MessageQueue
 
 log = logging.getLogger("reput_client")
@@ -44,7 +51,7 @@ _ANSWER_S: Final = 6.0
 _SLAVES_S: Final = 0.2
 """When to send again a block whose master waits for its slaves."""
 _LOOK_AHEAD: Final = 64
-"""How many waiting blocks are examined for one that may be sent."""
+"""How many waiting blocks are examined for one that may be sent, besides personal ones that may not."""
 
 
 class Link:
@@ -52,7 +59,7 @@ class Link:
 
     Blocks of one queue are sent in order. A block that may have to be sent again is the only one of its queue in
     flight, so that none overtakes it. Others are sent again only if they cannot have left, before the blocks behind
-    them. While there is no master, blocks wait for it.
+    them. While there is no master, blocks wait for it, and personal ones until it knows this producer.
 
     Invariant: a sealed block that is not done is in `waiting`, in `flying` or in `refused`.
 
@@ -69,6 +76,7 @@ class Link:
         broker_name: str,
         on_news: Callable[[], None],
         backoff: Backoff,
+        presence: Presence,
     ) -> None:
         """`on_news` is called when a block's call has finished, and after a connection attempt."""
         self._session = session
@@ -77,6 +85,7 @@ class Link:
         self._broker_name = broker_name
         self._on_news = on_news
         self._backoff = backoff
+        self._presence = presence
         self.waiting: deque[OutgoingBlock] = deque()
         self.flying: list[OutgoingBlock] = []
         self.refused: list[tuple[OutgoingBlock, ReputError]] = []
@@ -86,18 +95,20 @@ class Link:
         self._failure: ReputError | None = None
         self._hopeless: ReputError | None = None
         """Why waiting for the broker does not help, such as a server of another protocol at its address."""
+        self._not_welcome: ReputError | None = None
+        """Why the broker has refused to know this producer; ends the personal blocks."""
         self._heard_at = -math.inf
         self.expires_at = math.inf
         """`expire` has nothing to do before; `next_expiry` updates it."""
 
     def add(self, block: OutgoingBlock, now: float) -> None:
         """Add a sealed block."""
-        if block.terms.counts_silence_only or not block.since:
+        if block.terms.is_bulk or not block.since:
             block.since = now
         self.take_over(block)
 
     def take_over(self, block: OutgoingBlock) -> None:
-        """Add another broker's block; its deadline does not change."""
+        """Add a sealed block whose time runs already, such as one that another broker has not taken."""
         self.waiting.append(block)
         self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
@@ -146,20 +157,26 @@ class Link:
     def _start(self, connection: BrokerConnection, now: float) -> None:
         if not self.flying and len(self.waiting) == 1 and self.waiting[0].not_before <= now:
             block = self.waiting[0]
-            if connection.is_of(block.queue.broker_name):  # usual with one message in flight
+            if connection.is_of(block.queue.broker_name) and not block.terms.is_personal:
+                # Usual with one message in flight.
                 self._start_block(connection, self.waiting.popleft(), now)
                 return
         held_up: set[MessageQueue] = set()
         flying_bytes = place = 0
+        last = _LOOK_AHEAD
         is_ordered = not connection.is_rocketmq  # else blocks of a queue are sent one after the other
         for block in self.flying:
             flying_bytes += len(block.data)
             if block.is_serial or not is_ordered:
                 held_up.add(block.queue)
-        while place < _LOOK_AHEAD and place < len(self.waiting):
+        while place < last and place < len(self.waiting):
             if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
                 return
             block = self.waiting[place]
+            if block.terms.is_personal and not self._presence.is_known_to(self._broker_name):
+                place += 1
+                last += 1  # it holds up no other
+                continue
             if not connection.is_of(block.queue.broker_name):
                 self._failure = BrokerNotFound(block.queue.broker_name, block.queue.topic)
                 held_up.add(block.queue)
@@ -186,6 +203,8 @@ class Link:
         """Handle the answers received; return the blocks that are done."""
         done: list[OutgoingBlock] = []
         again: list[OutgoingBlock] = []
+        if self._not_welcome is not None:
+            self._refuse_personal(self._not_welcome, now, done, again)
         for block in list(self.flying):
             call = block.call
             assert call is not None, "a block in flight has a call"
@@ -199,7 +218,7 @@ class Link:
             elif call.error is None:
                 self._heard_at = now
                 for behind in self.flying[place:]:
-                    if behind.terms.counts_silence_only:
+                    if behind.terms.is_bulk:
                         behind.sent_at = now  # its time for the answer starts now
                 try:
                     block.answered(call)
@@ -225,7 +244,7 @@ class Link:
                         self._backoff.reset()
                     # As in RocketMQ, a broker that is slow with a send is left out for a while.
                     self._faults.answered(
-                        self._broker_name, 0.0 if block.terms.counts_silence_only else now - block.since
+                        self._broker_name, 0.0 if block.terms.is_bulk else now - block.since
                     )
                     done.append(block)
             elif call.sent:
@@ -241,11 +260,26 @@ class Link:
             self._wait_again(again)
         return done
 
+    def _refuse_personal(
+        self,
+        error: ReputError,
+        now: float,
+        done: list[OutgoingBlock],
+        again: list[OutgoingBlock],
+    ) -> None:
+        self._not_welcome = None
+        for block in [block for block in self.waiting if block.terms.is_personal]:
+            self.waiting.remove(block)
+            if block.is_free and is_not_taken(error):
+                self.refused.append((block, error))
+            else:
+                self._failed(block, error, now, done, again)
+
     def _lost_master(self, error: ReputError) -> None:
         self.is_away = True
         self._failure = error
         self._faults.failed(self._broker_name)
-        self._session.look_soon(self._broker_name)
+        self._session.master_is_stale(self._broker_name)
 
     def free_blocks(self) -> list[OutgoingBlock]:
         """Return the waiting blocks that may go to another broker: those that are certainly not stored."""
@@ -284,11 +318,7 @@ class Link:
         again: list[OutgoingBlock] = []
         if spares:
             for block in (*self.flying, *self.waiting):
-                if (
-                    block.terms.counts_silence_only
-                    and not block.spared
-                    and (block.call is None or not block.call.sent)
-                ):
+                if block.terms.is_bulk and not block.spared and (block.call is None or not block.call.sent):
                     block.spared = True
                     block.since = max(block.since, now)
                     block.sent_at = now
@@ -336,7 +366,7 @@ class Link:
         terms = block.terms
         block.attempt += 1
         if block.attempt == 1:
-            block.repeated_until = (now if terms.counts_silence_only else block.since) + terms.timeout_s
+            block.repeated_until = (now if terms.is_bulk else block.since) + terms.timeout_s
         next_at = now + min(_RETRY_PAUSE_S * block.attempt, _RETRY_PAUSE_MAX_S)
         is_given_up = terms.retries is not None and block.attempt > terms.retries
         try:
@@ -353,25 +383,23 @@ class Link:
             return
         block.call = block.connection = None
         block.not_before = next_at
-        if terms.counts_silence_only:
+        if terms.is_bulk:
             block.since = next_at
         again.append(block)
 
     # -- times -----------------------------------------------------------------------------------------------------
 
     def _waits_until(self, block: OutgoingBlock) -> float:
-        """Return when a waiting block is given up: a patient one has time while the broker answers others."""
+        """Return when a waiting block is given up: a bulk one has time while the broker answers others."""
         terms = block.terms
-        if self._hopeless is not None and not terms.counts_silence_only:
+        if self._hopeless is not None and not terms.is_bulk:
             return -math.inf
-        return (
-            max(block.since, self._heard_at) if terms.counts_silence_only else block.since
-        ) + terms.timeout_s
+        return (max(block.since, self._heard_at) if terms.is_bulk else block.since) + terms.timeout_s
 
     def _flies_until(self, block: OutgoingBlock) -> float:
         """Return when a block in flight is given up, or sent again."""
         terms = block.terms
-        until = (block.sent_at if terms.counts_silence_only else block.since) + terms.timeout_s
+        until = (block.sent_at if terms.is_bulk else block.since) + terms.timeout_s
         if terms.repeats and (self._putter.deduplicate or terms.retries is not None):
             until = min(until, block.sent_at + min(_ANSWER_S, terms.timeout_s / 2))
         return until
@@ -387,10 +415,12 @@ class Link:
         """Return a time, perhaps too early, at which there is work here even without an answer."""
         due_at = self.expires_at
         if self.waiting:
-            for block in islice(self.waiting, _LOOK_AHEAD):
+            knows = self._presence.is_known_to(self._broker_name)
+            may_leave = (block for block in self.waiting if knows or not block.terms.is_personal)
+            for block in islice(may_leave, _LOOK_AHEAD):
                 if now < block.not_before < due_at:
                     due_at = block.not_before
-            if self.is_closed and not self.connecting:
+            if not self.connecting and (self.is_closed or self._must_introduce):
                 due_at = min(due_at, self._connect_at)
         return due_at
 
@@ -398,7 +428,12 @@ class Link:
 
     def needs_connection(self, now: float) -> bool:
         """Whether to call `connect` now for the waiting blocks."""
-        return not self.connecting and now >= self._connect_at and self.is_closed and not self._session.closed
+        return (
+            not self.connecting
+            and now >= self._connect_at
+            and (self.is_closed or self._must_introduce)
+            and not self._session.closed
+        )
 
     @property
     def is_closed(self) -> bool:
@@ -406,8 +441,14 @@ class Link:
         connection = self._connection
         return self.is_away or connection is None or not connection.is_open
 
+    @property
+    def _must_introduce(self) -> bool:
+        """Whether personal blocks wait until the broker knows this producer."""
+        are_there = any(block.terms.is_personal for block in islice(self.waiting, _LOOK_AHEAD))
+        return are_there and not self._presence.is_known_to(self._broker_name)
+
     async def connect(self) -> None:
-        """Try once to connect. Never raises; waiting blocks expire."""
+        """Try once to connect, and to be known where that is needed. Never raises; waiting blocks expire."""
         runtime = self._session.runtime
         self.connecting = True
         try:
@@ -415,13 +456,15 @@ class Link:
             expiry = min(map(self._waits_until, islice(self.waiting, _LOOK_AHEAD)), default=now)
             deadline = min(now + self._session.connect_timeout_s, max(now, expiry))
             topic = self.waiting[0].queue.topic if self.waiting else ""
-            if topic and self.is_away:
+            if self.waiting and self.is_away:
                 await self._session.look_for_master(topic, deadline)
             await self._session.open_for(MessageQueue(topic, self._broker_name, 0), deadline, patient=False)
             self.is_away = False
             self._hopeless = None
             if not isinstance(self._failure, NotMaster):
                 self._failure = None
+            if self._must_introduce:
+                await self._introduce(deadline)
         except ClientClosed:
             pass
         except ReputError as error:
@@ -440,9 +483,20 @@ class Link:
         finally:
             self.connecting = False  # first: an interrupt may skip the rest
             self._connect_at = runtime.now() + self._backoff.next_delay_s()
-            self.connected()
+            self.attempt_ended()
 
-    def connected(self) -> None:
+    async def _introduce(self, deadline: float) -> None:
+        """Make the broker know this producer; raises if it has no master, and `ClientClosed`."""
+        try:
+            await self._presence.be_known_to(self._broker_name, deadline)
+        except RequestTimeout as error:
+            self._failure = error
+        except BrokerError as error:
+            if is_away(error):
+                raise
+            self._not_welcome = error
+
+    def attempt_ended(self) -> None:
         """Report that a connection attempt has ended."""
         self.connecting = False
         self._on_news()

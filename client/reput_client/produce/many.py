@@ -1,10 +1,9 @@
-"""Sends of many messages: divided into blocks, several of them in flight."""
+"""Sends of many messages: several blocks, of which some are in flight."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice, takewhile
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from reput_client.errors import (
     BrokerNotFound,
@@ -15,57 +14,14 @@ from reput_client.errors import (
 )
 from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.block_sender import BlockSender
-from reput_client.produce.puts import outcome_unknown, too_large
+from reput_client.produce.contents import Contents, block_of
+from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import QueueChoice
 from reput_client.produce.receipts import ChainedReceipts, SendReceipt
 from reput_client.transport.session import Session
-from reput_protocol.buffers import Buffer
-from reput_protocol.errors import InvalidMessage, ReputError
-from reput_protocol.printable import counted
-from reput_protocol.properties import check_properties_size
-from reput_protocol.record.delays import Delay
-from reput_protocol.record.layout import record_bytes
-from reput_protocol.record.message import (
-    Message,
-    MessageQueue,
-    checked_body,
-    encode_keys_texts,
-    encode_properties_text,
-)
-from reput_protocol.record.put_block import BLOCK_BYTES_MAX
+from reput_protocol.errors import ReputError
 
 _NOT_SENT: Final = (BrokerNotFound, ClientClosed, ConnectFailed, RequestTimeout)
-
-
-class Group(NamedTuple):
-    """Messages for one block.
-
-    Attributes:
-        texts: as `OutgoingBlock.texts`.
-        flags: of each message, or one for all.
-        own_ids: messages' own unique ids, by message number.
-        delay, sys_flag: as those of `OutgoingBlock`.
-    """
-
-    topic: str
-    bodies: list[Buffer]
-    texts: list[bytes]
-    flags: list[int]
-    own_ids: dict[int, str] = {}  # noqa: RUF012  # the default is never changed
-    delay: Delay | None = None
-    sys_flag: int | None = None
-
-
-class Limits(NamedTuple):
-    """The size of a block: maximum messages, and bytes unless a single message is larger.
-
-    Attributes:
-        id_bytes: of the unique id added to each message's properties.
-    """
-
-    messages: int
-    size: int
-    id_bytes: int
 
 
 class SendOfMany:
@@ -99,19 +55,19 @@ class SendOfMany:
         """Messages in blocks."""
         self._failed = False
 
-    async def run(self, groups: Iterable[Group]) -> Sequence[SendReceipt]:
+    async def run(self, contents: Iterable[Contents]) -> Sequence[SendReceipt]:
         """Send all messages and return their receipts in order; raises like `Producer.send_many`."""
         errors: dict[int, ReputError] = {}
         opened, sender = self._open, self._sender
         try:
             try:
-                for group in groups:
+                for one in contents:
                     if len(opened) >= self._in_flight:
                         await self._wait(self._has_room)
                     if self._failed:
                         break
                     try:
-                        await self._begin(group)
+                        await self._begin(one)
                     except ClientClosed as closed:
                         errors[self._begun] = closed
                         raise
@@ -140,16 +96,16 @@ class SendOfMany:
     async def _wait(self, condition: Callable[[], bool]) -> None:
         await self._sender.until(condition)
 
-    async def _begin(self, group: Group) -> None:
-        """Send a group; if this raises, no part of it was sent."""
+    async def _begin(self, contents: Contents) -> None:
+        """Send the messages of one block; if this raises, no part of it was sent."""
         session = self._session
         deadline = session.deadline(self._terms.timeout_s)
-        route = await session.publish_route(group.topic, deadline)
+        route = await session.publish_route(contents.topic, deadline)
         queue = self._sender.choose(route, self._choice)
-        block = block_of(group, queue, self._terms, is_free=self._choice is None)
+        block = block_of(contents, queue, self._terms, is_free=self._choice is None)
         block.on_done = self._on_done
         self._blocks.append((self._begun, block))
-        self._begun += len(group.bodies)
+        self._begun += len(contents.bodies)
         self._open[block] = None
         self._sender.add(block)
 
@@ -183,163 +139,3 @@ class SendOfMany:
             raise errors[0]
         count = max((*errors, *stored)) + 1
         raise PartlySent([stored.get(number) for number in range(count)], errors) from errors[min(errors)]
-
-
-def block_of(group: Group, queue: MessageQueue, terms: Terms, *, is_free: bool) -> OutgoingBlock:
-    """Return the block of a group; messages cannot be added to it. `is_free`: it may go to another queue."""
-    block = OutgoingBlock(queue, terms, is_free=is_free)
-    block.bodies, block.texts, block.flags = group.bodies, group.texts, group.flags
-    block.own_ids = group.own_ids
-    block.delay = group.delay
-    block.sys_flag = group.sys_flag
-    return block
-
-
-def groups_of(messages: Iterable[Message], limits: Limits) -> Iterator[Group]:
-    """Divide messages into groups of one topic; a message with a delay or a priority is a group of its own.
-
-    Raises `InvalidMessage` for the first message that is not in a group.
-    """
-    group, size, alone = Group("", [], [], []), 0, False
-    topic, fixed = "", 0
-    try:
-        for message in messages:
-            text = encode_properties_text(message, None)
-            own_id = message.unique_id
-            id_bytes = 0 if own_id is not None else limits.id_bytes
-            check_properties_size(len(text) + id_bytes)
-            if message.topic != topic:
-                topic, fixed = message.topic, record_bytes(0, message.topic, 0)
-            own_size = fixed + len(message.body) + len(text) + id_bytes
-            if own_size > BLOCK_BYTES_MAX:
-                raise too_large(own_size)
-            was_alone = alone
-            alone = message.delay is not None
-            if group.bodies and (
-                alone
-                or was_alone
-                or message.topic != group.topic
-                or size + own_size > limits.size
-                or len(group.bodies) >= limits.messages
-            ):
-                yield group
-                group = Group("", [], [], [])
-            if not group.bodies:
-                group, size = Group(message.topic, [], [], [], {}, message.delay), 0
-            if own_id is not None:
-                group.own_ids[len(group.bodies)] = own_id
-            group.bodies.append(message.body)
-            group.texts.append(text)
-            group.flags.append(message.flag)
-            size += own_size
-    except ReputError:  # of a message, or of the schema registry that a serializer asks
-        if group.bodies:
-            yield group
-        raise
-    if group.bodies:
-        yield group
-
-
-def groups_of_bodies(
-    topic: str,
-    bodies: Iterable[Any],
-    texts: list[bytes],
-    flag: int,
-    limits: Limits,
-    serialize: Callable[[Any], Buffer] | None = None,
-) -> Iterator[Group]:
-    """Divide the bodies of one topic into groups; `texts` has each message's properties, or one entry for all.
-
-    With `serialize`, `bodies` are values, for which it returns the bodies.
-
-    Raises `InvalidMessage` for the first body that is not in a group.
-    """
-    iterator = iter(bodies)
-    fixed, index = record_bytes(0, topic, limits.id_bytes), 0
-    group: list[Buffer] = []
-    bad: ReputError | None = None
-    while True:
-        fresh = list(islice(iterator, limits.messages - len(group)))
-        if fresh and (serialize is not None or not set(map(type, fresh)) <= {bytes}):
-            fresh, bad = _checked(fresh, serialize or checked_body)
-            iterator = iterator if bad is None else iter(())
-        group += fresh
-        if not group:
-            break
-        own_texts = texts if len(texts) == 1 else texts[index : index + len(group)]
-        count, size = len(group), sum(map(len, group)) + len(group) * fixed
-        if len(own_texts) == 1:
-            size += count * len(own_texts[0])
-        else:
-            size += sum(map(len, own_texts))
-        if size > limits.size:
-            sizes = [
-                fixed + len(body) + len(text)
-                for body, text in zip(
-                    group, own_texts if len(own_texts) == count else own_texts * count, strict=True
-                )
-            ]
-            if sizes[0] > BLOCK_BYTES_MAX:
-                raise too_large(sizes[0])
-            count = max(1, sum(1 for _ in takewhile(lambda end: end <= limits.size, accumulate(sizes))))
-        if count:
-            own_texts = own_texts if len(own_texts) == 1 else own_texts[:count]
-            yield Group(topic, group[:count], own_texts, [flag])
-            group, index = group[count:], index + count
-    if bad is not None:
-        raise bad
-
-
-def _checked(bodies: list[Any], to_body: Callable[[Any], Buffer]) -> tuple[list[Buffer], ReputError | None]:
-    """Return the bodies as `to_body` makes them up to the first invalid one, and its error."""
-    good: list[Buffer] = []
-    for body in bodies:
-        try:
-            good.append(to_body(body))
-        except ReputError as error:
-            return good, error
-    return good, None
-
-
-def texts_of(
-    topic: str,
-    count: int,
-    id_bytes: int,
-    tag: str | None,
-    tags: Sequence[str | None] | None,
-    keys: Sequence[Sequence[str]] | None,
-    properties: Mapping[str, str] | None,
-    flag: int,
-) -> list[bytes]:
-    """Return the encoded properties of `count` messages without unique ids; one entry if all are the same.
-
-    `id_bytes` is the size of the unique id added later. Raises `InvalidName` or `InvalidMessage`, naming the argument.
-    """
-    common = Message(topic, b"", tag, properties=properties, flag=flag)
-    if tags is None and keys is None:
-        text = encode_properties_text(common, None)
-        check_properties_size(len(text) + id_bytes)
-        return [text]
-    if tags is not None and tag is not None:
-        raise InvalidMessage("tag= and tags= are both given; tags= has one for each body")
-    for name, given in (("tags", tags), ("keys", keys)):
-        if given is not None and len(given) != count:
-            raise InvalidMessage(
-                f"{name} has {counted(len(given), 'entry', 'entries')} for {counted(count, 'body', 'bodies')}; "
-                "give one for each"
-            )
-    ends = encode_properties_text(Message(topic, b"", properties=properties), None)
-    own_tags = [tag] * count if tags is None else tags
-    starts: dict[str | None, bytes] = {
-        own: encode_properties_text(Message(topic, b"", own), None) for own in dict.fromkeys(own_tags)
-    }
-    if keys is None:
-        whole = {own: start + ends for own, start in starts.items()}
-        texts = [whole[own] for own in own_tags]
-    else:
-        texts = [
-            starts[own] + key_text + ends
-            for own, key_text in zip(own_tags, encode_keys_texts(keys), strict=True)
-        ]
-    check_properties_size(max(map(len, texts), default=0) + id_bytes)
-    return texts

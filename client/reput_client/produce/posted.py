@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.errors import ReputError
 
-
-class _Block(Protocol):
-    """The block that the message is in: `PostedBlock`."""
-
-    asked: set[int]
-    ends_of_spans: list[Callable[[], None]]
-
-    @property
-    def done(self) -> bool: ...
-
-    @property
-    def is_decided(self) -> bool: ...
-
-    def wait(self) -> Coroutine[Any, Any, None]: ...
-
-    def block_thread(self) -> None: ...
-
-    def error_of(self, number: int) -> ReputError | None: ...
-
-    def receipt_of(self, number: int) -> SendReceipt | None: ...
-
-    def outcome(self, number: int) -> SendReceipt: ...
+if TYPE_CHECKING:
+    from reput_client.produce.gathered_block import GatheredBlock
 
 
 class Posted:
@@ -40,7 +20,7 @@ class Posted:
 
     __slots__ = ("block", "number")
 
-    def __init__(self, block: _Block, number: int) -> None:
+    def __init__(self, block: GatheredBlock, number: int) -> None:
         self.block = block
         self.number = number
 
@@ -71,7 +51,7 @@ class Posted:
         block, number = self.block, self.number
         if not block.is_decided:
             with _Asking(block, number):
-                block.block_thread()
+                block.waits.wait_in_thread(block)
         block.asked.add(number)
         return block.outcome(number)
 
@@ -80,7 +60,7 @@ class Posted:
         block, number = self.block, self.number
         if not block.is_decided:
             with _Asking(block, number):
-                yield from block.wait().__await__()
+                yield from block.waits.wait_for(block).__await__()
         block.asked.add(number)
         return block.outcome(number)
 
@@ -100,7 +80,7 @@ class _Asking:
 
     __slots__ = ("_block", "_is_known", "_number")
 
-    def __init__(self, block: _Block, number: int) -> None:
+    def __init__(self, block: GatheredBlock, number: int) -> None:
         self._block = block
         self._number = number
         self._is_known = number in block.asked  # reported by a callback, or another caller waits

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import logging
 import math
+from socket import inet_ntoa
 from typing import Final
 
+from typing_extensions import override
+
 from reput_client.errors import BrokerNotFound
+from reput_client.produce.unique_ids import own_address
 from reput_client.transport.address import Address
-from reput_client.transport.background import Background
+from reput_client.transport.background import Background, Chore
 from reput_client.transport.client import new_client_id
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.runtime import Event
@@ -30,7 +34,7 @@ _RETRY_S: Final = 0.5
 _LEAVE_S: Final = 1.0
 
 
-class Presence:
+class Presence(Chore):
     """One client's membership of its producer group, at the brokers that it has sent to; started when needed.
 
     Attributes:
@@ -49,6 +53,16 @@ class Presence:
         # It logs what ends it; the next use restarts it.
         self._background = Background(session, (self,), on_failure=lambda: None)
         session.on_lost = self._connection_lost
+
+    def identify(self) -> str:
+        """Return the id that brokers will know this producer by, chosen by the first call.
+
+        Raises `InvalidName` if the group's name is not valid for members.
+        """
+        check_client_group(self._group)
+        if not self.client_id:
+            self.client_id = new_client_id(inet_ntoa(own_address()))
+        return self.client_id
 
     async def begin(self) -> None:
         """Register with every broker of the cluster and start the heartbeats, unless that was done.
@@ -90,16 +104,15 @@ class Presence:
     async def be_known_to(self, broker_name: str, deadline: float) -> None:
         """Make a broker know this producer by the present connection to its master, and start the heartbeats.
 
-        Raises like `begin`, and `InvalidName` if the group's name is not valid for members.
+        Raises like `begin`.
         """
-        check_client_group(self._group)
         await self._register(broker_name, deadline)
         self._background.start()
 
     async def _register(self, name: str, deadline: float, *, patient: bool = True) -> None:
         """Send a heartbeat unless the broker knows the present connection; one serves all callers."""
         runtime = self._session.runtime
-        while not self._is_known_to(name):
+        while not self.is_known_to(name):
             beating = self._beating.get(name)
             if beating is not None and runtime.now() < deadline:
                 await beating.wait(deadline - runtime.now())
@@ -111,7 +124,8 @@ class Presence:
                 self._beating.pop(name, None)
                 beating.set()
 
-    def _is_known_to(self, name: str) -> bool:
+    def is_known_to(self, name: str) -> bool:
+        """Whether a broker knows this producer by the present connection to its master."""
         address = self._session.brokers.master(name)
         connection = None if address is None else self._session.connection_to(address)
         return (
@@ -132,8 +146,7 @@ class Presence:
             connection.is_of(name) and connection.is_master
         ):  # slaves take heartbeats, and ask for nothing
             raise BrokerNotFound(name, "")
-        if not self.client_id:
-            self.client_id = new_client_id(connection.sock.getsockname()[0])
+        client_id = self.identify()
         self._known_by.setdefault(name, None)
         await session.ask_ok(
             RequestCode.HEART_BEAT,
@@ -141,19 +154,20 @@ class Presence:
             what=f"heartbeat of {self._group}",
             address=address,
             deadline=deadline,
-            body=HeartbeatData(self.client_id, [], [ProducerData(self._group)]).to_json(),
+            body=HeartbeatData(client_id, [], [ProducerData(self._group)]).to_json(),
         )
         self._known_by[name] = (address, session.connection_to(address).epoch)
         self._due_at[name] = session.runtime.now() + self._interval_s
 
     # -- the chore ---------------------------------------------------------------------------------------------
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         return min(self._due_at.values(), default=math.inf)
 
+    @override
     async def do(self) -> None:
-        """See `Chore`: send the heartbeats that are due; failed ones are repeated soon."""
+        """Send the heartbeats that are due; failed ones are repeated soon."""
         session = self._session
         for name in [name for name, due_at in self._due_at.items() if due_at <= session.runtime.now()]:
             deadline = session.deadline(None)
@@ -185,7 +199,7 @@ class Presence:
         """Unregister from the brokers over open connections; never raises."""
         header = UnregisterClientHeader(self.client_id, producer_group=self._group)
         for name, known in list(self._known_by.items()):
-            if known is None or not self._is_known_to(name):
+            if known is None or not self.is_known_to(name):
                 continue
             try:
                 await self._session.ask(

@@ -18,26 +18,27 @@ from reput_client.errors import (
     RegistryRefused,
     RegistryUnavailable,
     SchemaNotFound,
+    SendOutcomeUnknown,
 )
 from reput_client.produce.accumulator import Accumulator
 from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.block_sender import BlockSender
-from reput_client.produce.fault_isolation import FaultIsolation
-from reput_client.produce.many import (
-    Group,
+from reput_client.produce.contents import (
+    Contents,
     Limits,
-    SendOfMany,
     block_of,
-    groups_of,
-    groups_of_bodies,
+    contents_of,
+    contents_of_bodies,
+    contents_of_one,
     texts_of,
 )
-from reput_client.produce.placement import Placement
+from reput_client.produce.fault_isolation import FaultIsolation
+from reput_client.produce.gathering import BUFFER_BYTES, Gathering
+from reput_client.produce.many import SendOfMany
 from reput_client.produce.posted import OnDone, Posted
-from reput_client.produce.posts import BUFFER_BYTES, Posts
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, check_single
-from reput_client.produce.queue_selector import QueueChoice, RoundRobin, choice_of, ordered
+from reput_client.produce.queue_selector import QueueChoice, RoundRobin, choice_for, choice_of, ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
@@ -65,6 +66,7 @@ MANY_IN_FLIGHT: Final = 8
 
 _STOP_S: Final = 5.0
 _TERMS_MAX: Final = 64
+_WITHIN_MAX_S: Final = 10 * 366 * 86_400.0
 _LEVELS: Final[dict[str, AckLevel]] = {level.value: level for level in AckLevel}
 
 
@@ -82,6 +84,8 @@ class ProducerOptions(ClientOptions):
     buffer_bytes: int = BUFFER_BYTES
     unique_ids: bool = True
     deduplicate: bool | None = None
+    deduplicate_within_s: float | None = None
+    create_topics: bool = True
     heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S
 
     def __post_init__(self) -> None:
@@ -90,6 +94,8 @@ class ProducerOptions(ClientOptions):
             raise ValueError("retries and linger_s must not be negative")
         if self.deduplicate and not self.unique_ids:
             raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
+        if not 0 < (1.0 if self.deduplicate_within_s is None else self.deduplicate_within_s) <= _WITHIN_MAX_S:
+            raise ValueError(f"deduplicate_within_s must be more than 0, and {_WITHIN_MAX_S:.0f} at most")
         if self.heartbeat_interval_s <= 0:
             raise ValueError("heartbeat_interval_s must be more than 0")
         if not 1 <= self.batch_bytes <= BLOCK_BYTES_MAX:
@@ -122,6 +128,10 @@ class Producer(Client):
             duplicate is answered with the first receipt. By default on, if there are unique ids. True also takes a
             message whose `unique_id` the application has set for the same one from any producer: it is looked up at
             each send.
+        deduplicate_within_s: seconds for which the broker recognises messages of this producer, if that is more than
+            its `dedup.window`.
+        create_topics: whether a message to a topic that does not exist creates it, where the broker allows that
+            (`topics.auto_create`). If not, sends to it raise `TopicNotFound`.
         linger_s: seconds a `send` waits for others to share a block with. With 0 it leaves at once, or, while two
             blocks are unanswered, with the others that come until one of them is answered. Posted messages wait as
             long, or 5 ms if it is 0.
@@ -146,20 +156,31 @@ class Producer(Client):
         self._ack = AckLevel(options.ack)
         marks = options.unique_ids if options.deduplicate is None else options.deduplicate
         self._putter = Putter(
-            self._session, self.group, deduplicate=marks, knows_ids=bool(options.deduplicate)
+            self.group,
+            deduplicate=marks,
+            knows_ids=bool(options.deduplicate),
+            within_s=options.deduplicate_within_s,
+            creates_topics=options.create_topics,
         )
+        self._session.creates_topics = options.create_topics
         self._selector = RoundRobin()
         self._faults = FaultIsolation(self._session.runtime.now)
         self._ids = new_generator() if options.unique_ids else None
         self._send_terms: dict[tuple[Ack | None, float | None], Terms] = {}
-        self._post_terms = {level: self._terms(level, None, retries=options.retries) for level in AckLevel}
+        self._post_terms = {
+            level: self._terms(
+                level, None, retries=options.retries, is_bulk=True, is_divisible=self._putter.knows_ids
+            )
+            for level in AckLevel
+        }
         accumulator = Accumulator(
             self._session.routes,
             self._ids,
-            known_alone=self._putter.knows_ids,
+            known_apart=self._putter.knows_ids,
             block_bytes=options.batch_bytes,
             held_max=options.buffer_bytes,
         )
+        self._presence = Presence(self._session, self.group, options.heartbeat_interval_s)
         self._sender = BlockSender(
             self._session,
             self._putter,
@@ -168,10 +189,10 @@ class Producer(Client):
             self._faults,
             self._ids,
             options.new_backoff,
+            self._presence,
         )
-        self._posts = Posts(self._session, accumulator, self._sender, linger_s=options.linger_s)
-        self._presence = Presence(self._session, self.group, options.heartbeat_interval_s)
-        self._requests = PendingRequests(self._session, self._putter, self._presence)
+        self._gathering = Gathering(self._session, accumulator, self._sender, linger_s=options.linger_s)
+        self._requests = PendingRequests(self._session)
 
     @property
     def client_id(self) -> str:
@@ -202,10 +223,10 @@ class Producer(Client):
     async def _flush_at_exit(self, error: BaseException | None) -> None:
         """Flush as the first half of `__aexit__`."""
         if error is None:
-            await self._posts.flush()
+            await self._gathering.flush()
         elif isinstance(error, (Exception, SystemExit)):
             try:
-                await self._posts.flush()
+                await self._gathering.flush()
             except PostsFailed as failed:
                 log.error("the block that used a producer has ended by %r, and: %s", error, failed)
 
@@ -220,14 +241,13 @@ class Producer(Client):
                 await self._session.runtime.shielded(2 * _STOP_S, self._leave)
         finally:
             self._session.close()
-            self._posts.close()
-            await self._session.runtime.shielded(_STOP_S, self._posts.ended)
+            self._gathering.close()
+            await self._session.runtime.shielded(_STOP_S, self._gathering.ended)
 
     async def _leave(self) -> None:
         await self._presence.leave()
         await self._presence.stop(_STOP_S)
 
-    @traced(of_message)
     async def send(
         self,
         message: Message,
@@ -260,7 +280,13 @@ class Producer(Client):
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._send_terms.get((ack, timeout_s)) or self._terms_of_sends(ack, timeout_s)
-        return await self._posts.send(message, terms, choice_of(queue_id, ordering_key))
+        choice = choice_for(message, queue_id, ordering_key)
+        if self._tracing is not None:
+            with self._tracing.sending(message) as sending:
+                receipt = await self._gathering.send(sending.injected(message), terms, choice)
+                sending.end(receipt)
+                return receipt
+        return await self._gathering.send(message, terms, choice)
 
     @traced(of_copy)
     async def forward(
@@ -298,7 +324,7 @@ class Producer(Client):
         check_single(topic, len(body), len(text) + (0 if unique_id else id_text_bytes(self._ids)))
         own_ids = {} if unique_id is None else {0: unique_id}
         sys_flag = message.sys_flag & MessageSysFlag.PUT_MASK
-        copies = Group(topic, [body], [text], [message.flag], own_ids, sys_flag=sys_flag)
+        copies = Contents(topic, [body], [text], [message.flag], own_ids, sys_flag=sys_flag)
         terms = self._terms_of_sends(ack, timeout_s)
         block = await self._deliver(copies, terms, choice_of(queue_id, ordering_key))
         return block.outcome(0)
@@ -323,9 +349,9 @@ class Producer(Client):
             SendOutcomeUnknown: the connection ended when part of the message had left.
         """
         message = ordered(self._serialized(message), ordering_key)
-        [group] = groups_of([message], self._limits(1))
-        terms = self._terms(AckLevel.PAGE_CACHE, timeout_s, counts_silence_only=False, is_oneway=True)
-        await self._deliver(group, terms, choice_of(queue_id, ordering_key))
+        [contents] = contents_of([message], self._limits(1))
+        terms = self._terms(AckLevel.PAGE_CACHE, timeout_s, is_oneway=True)
+        await self._deliver(contents, terms, choice_of(queue_id, ordering_key))
 
     @traced(of_message)
     async def request(
@@ -352,17 +378,22 @@ class Producer(Client):
             ConnectFailed, RequestTimeout, InvalidMessage: not sent.
             ClientClosed: the producer was closed meanwhile.
         """
-        level = self._ack if ack is None else AckLevel(ack)
-        if timeout_s is None:
-            timeout_s = self._session.timeout_s
         message = ordered(self._serialized(message), ordering_key)
-        unique_id = self._id_of(message)
-        place = self._place(message.topic, choice_of(queue_id, ordering_key), timeout_s)
-        return await place.until_taken(
-            lambda queue: self._requests.ask(
-                queue, message, unique_id, level, timeout_s, place.deadline, patient=place.is_only_broker
-            )
-        )
+        terms = self._terms(ack, timeout_s, is_personal=True)
+        deadline = self._session.deadline(terms.timeout_s)
+        client_id = self._presence.identify()
+        with self._requests.pending(client_id, terms.timeout_s) as pending:
+            # As a 310: only then does the broker add CLUSTER, by which RocketMQ's clients find the reply topic.
+            contents = contents_of_one(message, id_text_bytes(self._ids), pending.properties, sys_flag=0)
+            is_stored = True
+            try:
+                await self._deliver(contents, terms, choice_of(queue_id, ordering_key))
+            except AckNotReached as error:
+                log.info("request %s: %s", pending.correlation_id, error)
+            except SendOutcomeUnknown as error:
+                log.info("request %s: %s", pending.correlation_id, error)
+                is_stored = False
+            return await self._requests.reply_to(pending, deadline, message.topic, is_stored=is_stored)
 
     @traced(of_copy)
     async def reply(
@@ -427,18 +458,18 @@ class Producer(Client):
                 raise InvalidMessage(
                     f"a batch is of one topic, not of {topic!r} and {message.topic!r}; send one batch for each"
                 )
-        groups = list(
-            groups_of(
+        each_contents = list(
+            contents_of(
                 (ordered(self._serialized(message), ordering_key) for message in messages),
                 self._limits(len(messages)),
             )
         )
-        terms = self._terms(ack, timeout_s, retries=self._options.retries, counts_silence_only=False)
+        terms = self._terms(ack, timeout_s, retries=self._options.retries)
         choice = choice_of(queue_id, ordering_key)
         receipts: list[SendReceipt] = []
         try:
-            for group in groups:
-                block = await self._deliver(group, terms, choice)
+            for contents in each_contents:
+                block = await self._deliver(contents, terms, choice)
                 assert block.receipts is not None, "what is done without an error is stored"
                 receipts += block.receipts
                 choice = block.queue  # the first block may have gone to any broker; the others follow it
@@ -506,9 +537,10 @@ class Producer(Client):
             count = len(items)
         texts = texts_of(topic, count, id_text_bytes(self._ids), tag, tags, keys, properties, flag)
         serialize = None if values is None else self._serialize
-        groups = groups_of_bodies(topic, items, texts, flag, self._limits(batch), serialize)
+        each_contents = contents_of_bodies(topic, items, texts, flag, self._limits(batch), serialize)
         choice = choice_of(queue_id, ordering_key)
-        return await self._send_of_many(self._terms(ack, timeout_s), in_flight, choice).run(groups)
+        terms = self._terms(ack, timeout_s, is_bulk=True)
+        return await self._send_of_many(terms, in_flight, choice).run(each_contents)
 
     async def post(
         self,
@@ -532,8 +564,7 @@ class Producer(Client):
         or at the end of the `async with` block.
 
         Args:
-            message: a delayed one gets a block of its own, as does, with `deduplicate`, one with its own unique id. A
-                body that is not `bytes` is copied.
+            message: a delayed one gets a block of its own. A body that is not `bytes` is copied.
             ack, queue_id, ordering_key: as for `send`.
             on_done: called with the result when it is done, in the producer's task. It must be quick; exceptions are
                 logged.
@@ -548,16 +579,16 @@ class Producer(Client):
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
-        posts, choice = self._posts, choice_of(queue_id, ordering_key)
+        gathering, choice = self._gathering, choice_for(message, queue_id, ordering_key)
         if self._tracing is not None:
             with self._tracing.sending(message) as sending:
                 message = sending.injected(message)
-                posted = posts.take(message, terms, choice, on_done) or await posts.post(
+                posted = gathering.take(message, terms, choice, on_done) or await gathering.post(
                     message, terms, choice, on_done
                 )
                 sending.of_posted(posted)
                 return posted
-        return posts.take(message, terms, choice, on_done) or await posts.post(
+        return gathering.take(message, terms, choice, on_done) or await gathering.post(
             message, terms, choice, on_done
         )
 
@@ -569,7 +600,7 @@ class Producer(Client):
         Raises:
             PostsFailed: messages failed and this was not reported yet.
         """
-        await self._posts.flush()
+        await self._gathering.flush()
 
     def _report_interrupted(self) -> None:
         """In the synchronous API, after an interrupt has closed the producer: call the remaining callbacks.
@@ -577,13 +608,13 @@ class Producer(Client):
         Raises:
             PostsFailed: as `flush`; unanswered messages have an unknown outcome.
         """
-        self._posts.report_interrupted()
+        self._gathering.report_interrupted()
 
     def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections and posts, and generate own ids."""
         if self._ids is not None:
             self._ids = new_generator()
-        self._posts.forget(self._ids)
+        self._gathering.forget(self._ids)
         self._session.after_fork()
         self._presence.forget()
         self._requests.forget()
@@ -599,41 +630,41 @@ class Producer(Client):
         timeout_s: float | None,
         *,
         retries: int | None = 0,
-        counts_silence_only: bool = True,
+        is_bulk: bool = False,
         is_divisible: bool = False,
         is_oneway: bool = False,
+        is_personal: bool = False,
     ) -> Terms:
         level = self._ack if ack is None else AckLevel(ack)
         timeout_s = self._session.timeout_s if timeout_s is None else timeout_s
-        return Terms(level, timeout_s, retries, counts_silence_only, is_divisible, is_oneway)
+        return Terms(level, timeout_s, retries, is_bulk, is_divisible, is_oneway, is_personal)
 
     def _terms_of_sends(self, ack: Ack | None, timeout_s: float | None) -> Terms:
-        terms = self._terms(
-            ack, timeout_s, retries=self._options.retries, counts_silence_only=False, is_divisible=True
-        )
+        terms = self._terms(ack, timeout_s, retries=self._options.retries, is_divisible=True)
         if len(self._send_terms) < _TERMS_MAX:
             self._send_terms[ack, timeout_s] = terms
         return terms
 
-    async def _deliver(self, group: Group, terms: Terms, choice: QueueChoice) -> OutgoingBlock:
-        """Send a group as one block, and return that; see `BlockSender.deliver`. A chosen queue needs no route."""
+    async def _deliver(self, contents: Contents, terms: Terms, choice: QueueChoice) -> OutgoingBlock:
+        """Send messages as one block, and return that; see `BlockSender.deliver`."""
+        block = await self._block_for(contents, terms, choice)
+        await self._sender.deliver(block)
+        return block
+
+    async def _block_for(self, contents: Contents, terms: Terms, choice: QueueChoice) -> OutgoingBlock:
+        """Return the block of these messages, whose time has begun. A chosen queue needs no route."""
         started_at = self._session.runtime.now()
         if isinstance(choice, MessageQueue):
             queue = choice
         else:
-            route = await self._session.publish_route(group.topic, started_at + terms.timeout_s)
+            route = await self._session.publish_route(contents.topic, started_at + terms.timeout_s)
             queue = self._sender.choose(route, choice)
-        block = block_of(group, queue, terms, is_free=choice is None)
+        block = block_of(contents, queue, terms, is_free=choice is None)
         block.since = started_at
-        await self._sender.deliver(block)
         return block
 
     def _send_of_many(self, terms: Terms, in_flight: int, choice: QueueChoice) -> SendOfMany:
         return SendOfMany(self._session, self._sender, terms, in_flight, choice)
-
-    def _place(self, topic: str, choice: QueueChoice, timeout_s: float | None) -> Placement:
-        deadline = self._session.deadline(timeout_s)
-        return Placement(self._session, self._selector, self._faults, topic, choice, deadline)
 
     def _serialized(self, message: Message) -> Message:
         """Return the message with the body for its value, or itself if it has a body.
@@ -663,6 +694,3 @@ class Producer(Client):
             reason = f"{type(error).__name__}: {error}"
             raise InvalidMessage(f"the value cannot be serialized: {reason}") from error
         return checked_body(body)
-
-    def _id_of(self, message: Message) -> str | None:
-        return message.unique_id or (None if self._ids is None else self._ids.next())

@@ -6,20 +6,20 @@ sent alone as RocketMQ's 310.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from reput_client.errors import (
     AckNotReached,
-    ClientClosed,
-    ConnectionLost,
-    RequestTimeout,
+    BrokerNotFound,
+    ConnectFailed,
+    NotABroker,
     SendOutcomeUnknown,
 )
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.session import Session, wall_clock_ms
-from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
 from reput_protocol.commands.send import (
     PutMessageHeader,
@@ -32,7 +32,11 @@ from reput_protocol.errors import (
     ErrorCode,
     HeaderFieldError,
     InvalidMessage,
+    NotMaster,
+    PermissionDenied,
     ReputError,
+    StoreUnavailable,
+    TopicNotFound,
     error_from_response,
 )
 from reput_protocol.properties import SENT_PROPERTIES_BYTES_MAX
@@ -40,7 +44,7 @@ from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-from reput_protocol.wire.channel import Call, Waiter
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
 
 _TEMPLATES_MAX: Final = 4096
@@ -53,20 +57,32 @@ _STORED: Final = frozenset(
     }
 )
 _SUCCESS: Final = ResponseCode.SUCCESS.value
-_new_tuple = tuple.__new__
+_REFUSED_THERE: Final = (StoreUnavailable, PermissionDenied, TopicNotFound)
+"""Refusals that last, perhaps of this broker only."""
 
 
 class Putter:
-    """Sends blocks of records, and messages as 310, for a producer of `group`.
+    """The headers of the frames of a producer of `group`.
 
     Args:
         deduplicate: frames that may be sent again tell the broker so, and whether they may be stored already.
         knows_ids: a message whose id the application has set may be stored already, by any producer.
+        within_s: how long the broker recognises a message, if that is longer than its own window.
+        creates_topics: whether the broker may create the topics of messages.
     """
 
-    def __init__(self, session: Session, group: str, *, deduplicate: bool, knows_ids: bool) -> None:
-        self._session = session
+    def __init__(
+        self,
+        group: str,
+        *,
+        deduplicate: bool,
+        knows_ids: bool,
+        within_s: float | None = None,
+        creates_topics: bool = True,
+    ) -> None:
         self._group = group
+        self._creates = None if creates_topics else False
+        self._within_ms = None if within_s is None else math.ceil(within_s * 1000)
         self.deduplicate = deduplicate
         self.knows_ids = knows_ids
         self._templates: dict[tuple[MessageQueue, int, AckLevel, Dedup | None, int], RequestTemplate] = {}
@@ -90,7 +106,15 @@ class Putter:
         if template is None:
             if len(self._templates) >= _TEMPLATES_MAX:
                 self._templates.clear()
-            header = PutMessageHeader(queue.topic, queue.queue_id, count, ack, dedup)
+            header = PutMessageHeader(
+                queue.topic,
+                queue.queue_id,
+                count,
+                ack,
+                dedup,
+                self._within_ms if dedup else None,
+                self._creates,
+            )
             ext = header.to_ext(HeaderType.MSGPACK)
             template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag)
             self._templates[key] = template
@@ -142,61 +166,11 @@ class Putter:
             properties=text.decode("utf-8", "replace"),
             ack=ack,
             dedup=dedup,
+            dedup_within=self._within_ms if dedup else None,
+            create_topic=self._creates,
         )
         ext = header.to_ext_v2(HeaderType.MSGPACK)
         return RequestTemplate(RequestCode.SEND_MESSAGE_V2, ext, flag=ONEWAY_FLAG if oneway else 0)
-
-    async def put(
-        self,
-        queue: MessageQueue,
-        template: RequestTemplate,
-        body: Buffer,
-        deadline: float,
-        unique_ids: Sequence[str | None],
-        *,
-        patient: bool = True,
-    ) -> Call:
-        """Send one frame with the messages of `unique_ids`; return its answered call, whatever the answer.
-
-        A frame that cannot have left is sent on the next connection; one that may have left is never repeated. Not
-        `patient`: connecting is tried once.
-
-        Raises:
-            SendOutcomeUnknown: the frame left and no answer came.
-            RequestTimeout, ConnectFailed, ClientClosed: it did not leave.
-        """
-        session = self._session
-        started_at = session.runtime.now()
-        while True:
-            connection = session.known_connection(queue)
-            if connection is None or not connection.usable():
-                connection = await session.open_for(queue, deadline, patient=patient)
-            waiter = Waiter()
-            call = connection.start_template(template, waiter, body)
-            withdrawn = False
-            try:
-                is_done = await session.pump.wait(waiter, deadline)
-            except ClientClosed as closed:
-                # Closed by an interrupt, perhaps after part of the frame had left.
-                raise outcome_unknown(queue, unique_ids, str(closed)) from closed
-            finally:
-                if not call.done:
-                    withdrawn = connection.abandon(call)
-            what, waited_s = f"send to {queue.topic}/{queue.queue_id}", deadline - started_at
-            if not is_done:
-                connection.doubt(started_at)
-                if withdrawn:
-                    raise RequestTimeout(what, waited_s)
-                raise outcome_unknown(queue, unique_ids, f"no answer within {waited_s:.2g} s")
-            if call.error is None:
-                session.routes.forget_template(queue.topic)
-                return call
-            if call.sent:
-                raise outcome_unknown(queue, unique_ids, str(call.error)) from call.error
-            if not isinstance(call.error, ConnectionLost):
-                raise call.error
-            if session.runtime.now() >= deadline:
-                raise RequestTimeout(what, waited_s, call.error) from call.error
 
 
 def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reason: str) -> SendOutcomeUnknown:
@@ -206,6 +180,27 @@ def outcome_unknown(queue: MessageQueue, unique_ids: Sequence[str | None], reaso
 
 MaybeStored: TypeAlias = SendOutcomeUnknown | AckNotReached
 """The error of an attempt that may have stored the messages, or has without reaching the ack level."""
+
+
+def is_away(error: ReputError) -> bool:
+    """Whether a send failed because its broker has no master that can be reached: nothing was stored."""
+    return isinstance(error, ConnectFailed | BrokerNotFound | NotMaster) and not isinstance(error, NotABroker)
+
+
+def lacks_replica(error: ReputError, session: Session, broker_name: str) -> bool:
+    """Whether a master waits for its slaves, as for a moment after a failover; nothing was stored.
+
+    Its slaves are in the route, or the application has given their addresses.
+    """
+    is_refused = isinstance(error, BrokerError) and error.error is ErrorCode.NO_REPLICA
+    return is_refused and bool(session.brokers.slaves(broker_name) or session.home.others)
+
+
+def is_not_taken(error: ReputError) -> bool:
+    """Whether a broker has certainly not stored a message that another broker may take (protocol.md, Errors)."""
+    if isinstance(error, BrokerError):
+        return error.retryable or isinstance(error, _REFUSED_THERE)
+    return is_away(error)
 
 
 def unknown_after(
@@ -268,24 +263,6 @@ def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> N
     header = call.answer
     if header.code != _SUCCESS:
         raise AckNotReached(asked, receipts, header.code, header.remark)
-
-
-def single_receipt(topic: str, result: PutMessageResult, unique_id: str | None) -> SendReceipt:
-    """Return the receipt of a put of one message."""
-    # The named tuple's constructor is slower, being Python code.
-    return _new_tuple(
-        SendReceipt,
-        (
-            topic,
-            result.queue_id,
-            result.queue_offset,
-            result.physical_offset,
-            result.store_timestamp,
-            result.store_host,
-            result.ack,
-            unique_id,
-        ),
-    )
 
 
 def check_single(topic: str, body_size: int, text_size: int) -> None:

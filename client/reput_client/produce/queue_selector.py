@@ -1,4 +1,4 @@
-"""The queue of a message: given, by ordering key, or round robin."""
+"""The queue of a message: given, by ordering key, by priority, or round robin."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ from reput_protocol.record.message import Message, MessageQueue
 
 _I32_MIN = -0x8000_0000
 
+
+class AnyBroker(int):
+    """The number of a queue, of any broker that has the topic; the broker's last queue if it has fewer.
+
+    It is accepted as the argument `queue_id` of sends.
+    """
+
+
 QueueChoice: TypeAlias = int | str | MessageQueue | None
 """The number of a queue, an ordering key, or the queue itself; None: the next one, or another if that is refused."""
 
@@ -24,6 +32,19 @@ QueueChoice: TypeAlias = int | str | MessageQueue | None
 def choice_of(queue_id: int | None, ordering_key: str | None) -> QueueChoice:
     """Return what the arguments of a send choose: the number comes before the key."""
     return ordering_key if queue_id is None else queue_id
+
+
+def choice_for(message: Message, queue_id: int | None, ordering_key: str | None) -> QueueChoice:
+    """Return the queue of a message: a priority comes before the number, as in the broker, and a key before it."""
+    delay = message.delay
+    if delay is not None and delay.is_priority and ordering_key is None:
+        return AnyBroker(delay.value)
+    return choice_of(queue_id, ordering_key)
+
+
+def is_free(choice: QueueChoice) -> bool:
+    """Whether a queue of any broker will do."""
+    return choice is None or isinstance(choice, AnyBroker)
 
 
 def queue_by_key(route: Route, ordering_key: str) -> MessageQueue:
@@ -77,12 +98,17 @@ class RoundRobin:
         self._next: dict[str, int] = {}
 
     def choose(self, route: Route, choice: QueueChoice = None, left_out: Container[str] = ()) -> MessageQueue:
-        """Return the chosen queue, or the next writable one, past the brokers in `left_out`.
+        """Return the chosen queue; if any broker will do, the next writable one, past the brokers in `left_out`.
 
         Raises `InvalidMessage` or `NoQueue`.
         """
+        if isinstance(choice, AnyBroker):
+            return _numbered(route, choice, self._next_queue(route, left_out).broker_name)
         if choice is not None:
             return named_queue(route, choice)
+        return self._next_queue(route, left_out)
+
+    def _next_queue(self, route: Route, left_out: Container[str]) -> MessageQueue:
         queues = route.writable
         if not queues:
             raise NoQueue(route.topic, "writable queue")
@@ -95,3 +121,10 @@ class RoundRobin:
                 break
         self._next[route.topic] = number + 1
         return queues[number % len(queues)]
+
+
+def _numbered(route: Route, number: int, broker_name: str) -> MessageQueue:
+    """Return a broker's writable queue of this number, or the last one before it, or its first one."""
+    queues = [queue for queue in route.writable if queue.broker_name == broker_name]
+    before = [queue for queue in queues if queue.queue_id <= number]
+    return max(before or queues[:1], key=lambda queue: queue.queue_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, chain, count, repeat
 from typing import NamedTuple, overload
 
@@ -48,6 +48,9 @@ class SendReceipt(NamedTuple):
     def message_id(self) -> str:
         """The producer's unique id (`UNIQ_KEY`), or the offset id if there is none."""
         return self.unique_id or self.offset_message_id
+
+
+_new_receipt = partial(_new_tuple, SendReceipt)  # unlike `_make`, not a call of Python code
 
 
 class TransactionReceipt(NamedTuple):
@@ -113,7 +116,7 @@ class BlockReceipts(Sequence[SendReceipt]):
             return [self[number] for number in range(*index.indices(len(self)))]
         result, positions = self._result, self._positions
         position = positions[index]
-        # As `single_receipt` of `puts.py`.
+        # The named tuple's constructor is slower, being Python code.
         return _new_tuple(
             SendReceipt,
             (
@@ -131,7 +134,7 @@ class BlockReceipts(Sequence[SendReceipt]):
     def __iter__(self) -> Iterator[SendReceipt]:
         result = self._result
         return map(
-            SendReceipt._make,
+            _new_receipt,
             zip(
                 repeat(self._topic),
                 repeat(result.queue_id),

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
-from reput_client.errors import ClientClosed, NoQueue, ReplyTimeout, SendOutcomeUnknown
-from reput_client.produce.presence import Presence
-from reput_client.produce.puts import Putter, result_of
+from reput_client.errors import ClientClosed, NoQueue, ReplyTimeout
 from reput_client.received import ReceivedMessage
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.session import Session, wall_clock_ms
@@ -38,10 +37,23 @@ REPLY_TIMEOUT_S: Final = 12.0
 _FROM_REQUEST: Final = (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.TTL)
 
 
-class _Pending:
-    __slots__ = ("is_closed", "reply", "waiter")
+class PendingRequest:
+    """A request that waits for its reply.
 
-    def __init__(self) -> None:
+    Attributes:
+        properties: what its message has besides the application's properties.
+    """
+
+    __slots__ = ("correlation_id", "is_closed", "properties", "reply", "timeout_s", "waiter")
+
+    def __init__(self, client_id: str, timeout_s: float) -> None:
+        self.correlation_id = str(uuid.uuid4())
+        self.timeout_s = timeout_s
+        self.properties = {
+            names.CORRELATION_ID: self.correlation_id,
+            names.REPLY_TO_CLIENT: client_id,
+            names.TTL: str(int(timeout_s * 1000)),
+        }
         self.waiter = Waiter()
         self.reply: ReceivedMessage | None = None
         self.is_closed = False
@@ -54,74 +66,40 @@ class PendingRequests:
         late_replies: how many replies came after their request timed out.
     """
 
-    def __init__(self, session: Session, putter: Putter, presence: Presence) -> None:
+    def __init__(self, session: Session) -> None:
         self.late_replies = 0
         self._session = session
-        self._putter = putter
-        self._presence = presence
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, PendingRequest] = {}
         session.requests.register(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._take)
 
-    async def ask(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        unique_id: str | None,
-        ack: AckLevel,
-        timeout_s: float,
-        deadline: float,
-        *,
-        patient: bool,
-    ) -> ReceivedMessage:
-        """Send a request to a queue and return its reply; raises like `Producer.request`.
-
-        Not `patient`: connecting to its broker is tried once.
-        """
-        session = self._session
-        # When the reply comes, the broker must have this client's connection.
-        await session.open_for(queue, deadline, patient=patient)
-        await self._presence.be_known_to(queue.broker_name, deadline)
-        correlation_id = str(uuid.uuid4())
-        pending = self._pending[correlation_id] = _Pending()
+    @contextmanager
+    def pending(self, client_id: str, timeout_s: float) -> Iterator[PendingRequest]:
+        """Begin a request of the client `client_id`; it takes a reply until the context ends."""
+        pending = PendingRequest(client_id, timeout_s)
+        self._pending[pending.correlation_id] = pending
         try:
-            added = {
-                names.CORRELATION_ID: correlation_id,
-                names.REPLY_TO_CLIENT: self._presence.client_id,
-                names.TTL: str(int(timeout_s * 1000)),
-            }
-            is_stored = await self._send(queue, message, unique_id, ack, added, deadline)
-            await session.pump.wait(pending.waiter, deadline)
+            yield pending
         finally:
-            del self._pending[correlation_id]
+            self._pending.pop(pending.correlation_id, None)
+
+    async def reply_to(
+        self, pending: PendingRequest, deadline: float, topic: str, *, is_stored: bool
+    ) -> ReceivedMessage:
+        """Wait for a reply, which may have come already.
+
+        Args:
+            is_stored: whether the request is certainly stored.
+
+        Raises:
+            ReplyTimeout: none came in time.
+            ClientClosed: the producer was closed meanwhile.
+        """
+        await self._session.pump.wait(pending.waiter, deadline)
         if pending.reply is not None:
             return pending.reply
         if pending.is_closed:
             raise ClientClosed
-        raise ReplyTimeout(message.topic, correlation_id, timeout_s, is_stored=is_stored)
-
-    async def _send(
-        self,
-        queue: MessageQueue,
-        message: Message,
-        unique_id: str | None,
-        ack: AckLevel,
-        added: Mapping[str, str],
-        deadline: float,
-    ) -> bool:
-        """Send the request; return whether it is certainly stored. A reply may come in either case.
-
-        As a 310: only then does the broker add CLUSTER, by which RocketMQ's clients find the reply topic.
-        """
-        # A request is never sent twice, so it is not marked for deduplication.
-        text = encode_properties_text(message, unique_id) + encode_properties(added)
-        template = self._putter.single_template(queue, len(message.body), text, ack, flag=message.flag)
-        try:
-            call = await self._putter.put(queue, template, message.body, deadline, (unique_id,))
-        except SendOutcomeUnknown as error:
-            log.info("request %s: %s", added[names.CORRELATION_ID], error)
-            return False
-        result_of(call)
-        return True
+        raise ReplyTimeout(topic, pending.correlation_id, pending.timeout_s, is_stored=is_stored)
 
     def _take(self, request: BrokerRequest) -> None:
         """Take a reply.

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
 from reput_client.errors import AckNotReached
+from reput_client.produce.block import OutgoingBlock
+from reput_client.produce.contents import contents_of_one
 from reput_client.produce.producer import Producer, ProducerOptions
-from reput_client.produce.puts import check_ack, result_of, single_receipt
 from reput_client.produce.queue_selector import choice_of, ordered
 from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
@@ -25,9 +26,7 @@ from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_client_group
-from reput_protocol.properties import encode_properties
-from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
-from reput_protocol.wire.channel import Call
+from reput_protocol.record.message import Message
 
 LocalTransaction: TypeAlias = Callable[[Message], Awaitable[TransactionState]]
 """Executes the local transaction and returns how it went. The message's `unique_id` is the transaction's id."""
@@ -147,9 +146,7 @@ class TransactionProducer(Producer):
         assert self._ids is not None, "it writes unique ids"
         message = copy(ordered(self._serialized(message), ordering_key))
         message.unique_id = message.unique_id or self._ids.next()
-        half, place = await self._send_half(
-            message, message.unique_id, check_after_s, queue_id, ordering_key, timeout_s
-        )
+        half, place = await self._send_half(message, check_after_s, queue_id, ordering_key, timeout_s)
         state = await local_transaction(message)
         if not isinstance(state, TransactionState):
             raise TypeError(
@@ -162,53 +159,37 @@ class TransactionProducer(Producer):
     async def _send_half(
         self,
         message: Message,
-        unique_id: str,
         check_after_s: float | None,
         queue_id: int | None,
         ordering_key: str | None,
         timeout_s: float | None,
     ) -> tuple[SendReceipt, HalfPlace]:
-        session = self._session
-        session.check_open()
+        self._session.check_open()
         added = {names.TRAN_MSG: "true", names.PRODUCER_GROUP: self.group}
         if check_after_s is not None:
             if not 0 < check_after_s < math.inf:
                 raise InvalidMessage(f"check_after_s {check_after_s!r} must be more than 0 seconds")
             added[names.CHECK_IMMUNITY_TIME] = str(math.ceil(check_after_s))
         await self._presence.begin()
-        # A half message is never sent twice, so it is not marked for deduplication.
-        text = encode_properties_text(message, unique_id) + encode_properties(added)
         # A local transaction must not have run for a half message that the loss of one machine takes away.
         level = AckLevel.REPLICATED if self._ack is AckLevel.REPLICATED else AckLevel.FLUSHED
-        place = self._place(message.topic, choice_of(queue_id, ordering_key), timeout_s)
-
-        async def put(queue: MessageQueue) -> tuple[Call, SendReceipt]:
-            template = self._putter.single_template(
-                queue,
-                len(message.body),
-                text,
-                level,
-                flag=message.flag,
-                sys_flag=MessageSysFlag.TRANSACTION_PREPARED,
-            )
-            # The broker must know a producer to check with before it has the half message.
-            await session.open_for(queue, place.deadline, patient=place.is_only_broker)
-            await self._presence.be_known_to(queue.broker_name, place.deadline)
-            call = await self._putter.put(
-                queue, template, message.body, place.deadline, (unique_id,), patient=place.is_only_broker
-            )
-            return call, single_receipt(message.topic, result_of(call), unique_id)
-
-        call, half = await place.until_taken(put)
-        half_place = HalfPlace(place.queue, half.queue_offset, half.physical_offset, unique_id)
+        terms = self._terms(level, timeout_s, is_personal=True)
+        contents = contents_of_one(message, 0, added, MessageSysFlag.TRANSACTION_PREPARED)
+        block = await self._block_for(contents, terms, choice_of(queue_id, ordering_key))
         try:
-            check_ack(call, level, [half])
-        except AckNotReached:
-            await self._ends.end(half_place, TransactionState.ROLLBACK)
+            await self._sender.deliver(block)
+        except AckNotReached as error:
+            await self._ends.end(_place_of(block, error.receipts[0]), TransactionState.ROLLBACK)
             raise
-        return half, half_place
+        half = block.outcome(0)
+        return half, _place_of(block, half)
 
     def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections; the next transaction registers again."""
         super()._after_fork()
         self._checks.forget()
+
+
+def _place_of(block: OutgoingBlock, half: SendReceipt) -> HalfPlace:
+    assert half.unique_id is not None, "it is the transaction's id"
+    return HalfPlace(block.queue, half.queue_offset, half.physical_offset, half.unique_id)

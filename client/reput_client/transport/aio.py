@@ -17,20 +17,21 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
+from typing_extensions import override
 
-from reput_client.transport.runtime import Event
+from reput_client.transport.runtime import Event, Runtime
 
 T = TypeVar("T")
 
 
-class AsyncioEvent:
+class AsyncioEvent(Event):
     """An event of one asyncio loop."""
 
     __slots__ = ("_is_set", "_waiting")
@@ -39,14 +40,14 @@ class AsyncioEvent:
         self._is_set = False
         self._waiting: list[asyncio.Future[None]] = []
 
+    @override
     def set(self) -> None:
-        """See `Event`."""
         self._is_set = True
         for future in self._waiting:
             _wake(future)
 
+    @override
     async def wait(self, timeout_s: float) -> None:
-        """See `Event`."""
         if self._is_set:
             await asyncio.sleep(0)
             return
@@ -167,39 +168,32 @@ def _watch() -> SocketWatch | None:
 def _nothing() -> None: ...
 
 
+def _new_future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _wake_futures(futures: Iterable[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            try:
+                future.set_result(None)
+            except RuntimeError:  # its loop is closed
+                continue
+
+
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done() and not future.get_loop().is_closed():
         future.set_result(None)
 
 
-class TrioEvent:
-    """An event of trio's loop."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self) -> None:
-        # Not anyio's, which first finds out each time which loop runs. Not imported: other programs do not need it.
-        self._event = sys.modules["trio"].Event()
-
-    def set(self) -> None:
-        """See `Event`."""
-        self._event.set()
-
-    async def wait(self, timeout_s: float) -> None:
-        """See `Event`."""
-        if timeout_s == math.inf:
-            await self._event.wait()
-            return
-        with anyio.move_on_after(timeout_s):
-            await self._event.wait()
-
-
-class AnyioRuntime:
+class AnyioRuntime(Runtime):
     """Waits that suspend the calling task; cancelling it ends them and leaves nothing open."""
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
         self._new_event: Callable[[], Event] = AsyncioEvent
+        self._new_sleeper: Callable[[], Any] = _new_future
+        self._wake_all: Callable[[Iterable[Any]], None] = _wake_futures
         self._reading: anyio.CancelScope | None = None
         self._watch: SocketWatch | None = None  # under asyncio
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}
@@ -208,13 +202,16 @@ class AnyioRuntime:
     def now(self) -> float:
         """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
         if self._clock is None:
-            self._clock = self._find_loop()
+            self._clock = self._adopt_loop()
         return self._clock()
 
-    def _find_loop(self) -> Callable[[], float]:
-        """Return the running loop's clock; finding the loop each time would cost more than the clock."""
+    def _adopt_loop(self) -> Callable[[], float]:
+        """Use the running loop from now on, and return its clock. Finding it each time would cost more."""
         if _running_in_trio():
-            self._new_event = TrioEvent
+            from reput_client.transport import in_trio
+
+            self._new_event, self._new_sleeper = in_trio.TrioEvent, in_trio.TrioSleeper
+            self._wake_all = in_trio.wake
             clock: Callable[[], float] = sys.modules["trio"].lowlevel.current_clock().current_time
             return clock
         self._watch = _watch()
@@ -222,29 +219,40 @@ class AnyioRuntime:
         is_usual = getattr(clock, "__func__", None) is asyncio.BaseEventLoop.time
         return time.monotonic if is_usual else clock  # which is the same, but for a call
 
+    @override
     def event(self) -> Event:
-        """See `Runtime`."""
         if self._clock is None:
-            self._clock = self._find_loop()
+            self._clock = self._adopt_loop()
         return self._new_event()
 
+    @override
+    def sleeper(self) -> Any:
+        if self._clock is None:
+            self._clock = self._adopt_loop()
+        return self._new_sleeper()
+
+    @override
+    def wake(self, sleepers: Iterable[Any]) -> None:
+        self._wake_all(sleepers)
+
+    @override
     async def pause(self) -> None:
-        """See `Runtime`."""
         await anyio.lowlevel.checkpoint()
 
+    @override
     async def sleep(self, seconds: float) -> None:
-        """See `Runtime`."""
         await anyio.sleep(seconds)
 
+    @override
     def prepare(self) -> None:
-        """See `Runtime`: the event loop has what it needs."""
+        """Do nothing: the event loop has what it needs."""
 
+    @override
     async def wait_readable(
         self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
     ) -> None:
-        """See `Runtime`."""
         if self._clock is None:
-            self._clock = self._find_loop()
+            self._clock = self._adopt_loop()
         if self._watch is not None and not self._watch.is_of_running_loop:
             self._watch = _watch()
         if self._watch is not None:
@@ -262,39 +270,40 @@ class AnyioRuntime:
                 self._reading = None
         read()
 
+    @override
     def interrupt(self) -> None:
-        """See `Runtime`."""
         if self._watch is not None:
             self._watch.interrupt()
         elif self._reading is not None:
             self._reading.cancel()
 
+    @override
     async def wait_writable(self, sock: socket.socket, timeout_s: float) -> None:
-        """See `Runtime`."""
         with anyio.move_on_after(timeout_s), suppress(anyio.ClosedResourceError):
             await anyio.wait_writable(sock)
 
+    @override
     async def wait_arrival(self, sock: socket.socket, timeout_s: float) -> None:
-        """See `Runtime`."""
         with anyio.move_on_after(timeout_s), suppress(anyio.ClosedResourceError):
             await anyio.wait_readable(sock)
 
+    @override
     def close_socket(self, sock: socket.socket) -> None:
-        """See `Runtime`."""
         if self._watch is not None:
             self._watch.forget(sock)
         with suppress(Exception):  # no loop is running, so no task waits
             anyio.notify_closing(sock)
         sock.close()
 
+    @override
     async def in_thread(self, function: Callable[[], T]) -> T:
-        """See `Runtime`."""
         return await anyio.to_thread.run_sync(function)
 
+    @override
     def spawn(
         self, work: Callable[[], Coroutine[Any, Any, None]], on_end: Callable[[], None] | None = None
     ) -> None:
-        """See `Runtime`: as a task of the loop, in no task group."""
+        """Run `work` as a task of the loop, in no task group."""
         if _running_in_trio():
             sys.modules["trio"].lowlevel.spawn_system_task(_finish, work, on_end)
             return
@@ -308,24 +317,25 @@ class AnyioRuntime:
         if on_end is not None:
             on_end()
 
+    @override
     def end_dead(self) -> None:
-        """See `Runtime`: close the coroutines, so that their `finally` blocks run."""
+        """Close the coroutines, so that their `finally` blocks run."""
         for task in [task for task in self._tasks if task.get_loop().is_closed()]:
             coroutine = task.get_coro()
             if coroutine is not None:
                 coroutine.close()
             self._has_ended(task)
 
+    @override
     def call(self, function: Callable[[], T]) -> T:
-        """See `Runtime`."""
         return function()
 
+    @override
     def perform(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
-        """See `Runtime`."""
         return work
 
+    @override
     def on_signal(self, number: int, function: Callable[[], None]) -> Callable[[], None]:
-        """See `Runtime`."""
         before = signal.getsignal(number)
         if _running_in_trio():
             token = sys.modules["trio"].lowlevel.current_trio_token()
@@ -344,12 +354,12 @@ class AnyioRuntime:
 
         return restore
 
+    @override
     async def outside(self, function: Callable[[], None]) -> None:
-        """See `Runtime`."""
         function()
 
+    @override
     async def shielded(self, timeout_s: float, work: Callable[[], Awaitable[Any]]) -> None:
-        """See `Runtime`."""
         with anyio.move_on_after(timeout_s, shield=True):
             await work()
 

@@ -21,7 +21,7 @@ from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 log = logging.getLogger("reput_client")
 
 
-class _Connection(Protocol):
+class _Answering(Protocol):
     """The connection that a request came on: `BrokerConnection`."""
 
     address: Address
@@ -39,7 +39,7 @@ class BrokerRequest:
 
     def __init__(
         self,
-        connection: _Connection,
+        connection: _Answering,
         channel: ClientChannel,
         header: Header,
         header_type: int,

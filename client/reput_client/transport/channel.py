@@ -195,7 +195,3 @@ class ClientChannel(Channel):
     def new_oneway(self, waiter: Waiter) -> OnewayCall:
         """Return a call that is done when its frame was written; never pending."""
         return OnewayCall(self.next_opaque(), waiter)
-
-    def abandon(self, call: Call) -> None:
-        """Stop waiting for a call's answer."""
-        self._pending.pop(call.opaque, None)

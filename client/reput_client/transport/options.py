@@ -24,10 +24,7 @@ REQUEST_TIMEOUT_S: Final = 3.0
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What a client is given; the options of each kind of client are a subclass. See the clients for each of them.
-
-    Inside the client, `address` may be the session of another one, whose connections are then used, as its options say.
-    """
+    """What a client is given; the options of each kind of client are a subclass. See the clients for each of them."""
 
     address: str | Iterable[str]
     _: KW_ONLY

@@ -22,7 +22,7 @@ _ATTEND_AFTER_S: Final = 0.05
 """How long no caller must have read before the background reads."""
 
 
-class _Connection(Protocol):
+class _Watched(Protocol):
     """What is read and written here: `BrokerConnection`."""
 
     @property
@@ -43,7 +43,7 @@ class Pump:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._connections: list[_Connection] = []
+        self._connections: list[_Watched] = []
         self._sockets: tuple[socket.socket, ...] = ()  # of `_connections`
         self._reader: Waiter | None = None
         self._sleepers: dict[Waiter, Event] = {}
@@ -60,7 +60,7 @@ class Pump:
         """Note that a caller reads without waiting: the background need not yet."""
         self._unattended = False
 
-    def add(self, connection: _Connection) -> None:
+    def add(self, connection: _Watched) -> None:
         """Read `connection` from now on; a waiting reader includes it at once.
 
         Raises:
@@ -73,7 +73,7 @@ class Pump:
         if self._resting is not None:
             self._resting.set()
 
-    def remove(self, connection: _Connection) -> None:
+    def remove(self, connection: _Watched) -> None:
         """Remove a connection that has ended."""
         if connection in self._connections:
             index = self._connections.index(connection)
@@ -196,7 +196,7 @@ class Pump:
             waiter.wake = None
             del self._sleepers[waiter]
 
-    def _unwritten(self) -> _Connection | None:
+    def _unwritten(self) -> _Watched | None:
         for connection in self._connections:
             if connection.has_unwritten:
                 return connection

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from typing_extensions import override
+
 from reput_client.transport.channel import RequestTemplate
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import OWN_REQUEST_CODE_MIN, AckLevel, Dedup, RequestCode, ResponseCode
@@ -56,8 +58,8 @@ class SentToRocket(Call):
         super().__init__(opaque, waiter)
         self._ack = ack
 
+    @override
     def finish(self, header: Header, body: memoryview) -> None:
-        """See `Call`."""
         is_reached = header.code == ResponseCode.SUCCESS
         header.ext["ack"] = (self._ack if is_reached else AckLevel.PAGE_CACHE).value
         header.ext["storeTimestamp"] = STORE_TIME_UNKNOWN

@@ -10,7 +10,7 @@ that hold the runtime's lock except while they wait. So state changes only at an
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
@@ -19,11 +19,22 @@ T = TypeVar("T")
 class Event(Protocol):
     """A flag that is set once and wakes the tasks or threads that wait for it."""
 
+    __slots__ = ()  # those of its classes have some
+
     def set(self) -> None:
         """Set the flag. Never waits."""
 
     async def wait(self, timeout_s: float) -> None:
         """Return once the flag is set, or after `timeout_s` seconds."""
+
+
+class Sleeper(Protocol):
+    """What one task or thread awaits, at once, until it is woken by `Runtime.wake`; lighter than an `Event`."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Return once it was woken."""
 
 
 class Runtime(Protocol):
@@ -34,6 +45,12 @@ class Runtime(Protocol):
 
     def event(self) -> Event:
         """Return a new event."""
+
+    def sleeper(self) -> Any:
+        """Return a new `Sleeper`."""
+
+    def wake(self, sleepers: Iterable[Any]) -> None:
+        """Wake sleepers, each for the first time. Never waits."""
 
     async def pause(self) -> None:
         """Let every other ready task or thread run once."""

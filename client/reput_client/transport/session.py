@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Final
+
+from typing_extensions import override
 
 from reput_client.errors import (
     AmbiguousQueue,
@@ -20,17 +22,17 @@ from reput_client.errors import (
 )
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
-from reput_client.transport.broker_identity import BrokerIdentity
 from reput_client.transport.broker_requests import RequestHandlers
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
+from reput_client.transport.route_search import TRY_S, RouteSearch, have_masters
 from reput_client.transport.routing import MASTER_ID, RETRY_S, BrokerTable, Route, RouteTable
 from reput_client.transport.runtime import CallerRuns, Event, Runtime
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode, ResponseCode
-from reput_protocol.commands.topic import BrokerData, ClusterInfo, RouteHeader, TopicList, TopicRoute
+from reput_protocol.commands.topic import ClusterInfo, RouteHeader, TopicList, TopicRoute
 from reput_protocol.errors import (
     BrokerError,
     ErrorCode,
@@ -47,8 +49,6 @@ from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
 
 SILENCE_S: Final = 1.0
 """After this long without a byte, a broker with alternatives is asked whether it is there."""
-TRY_S: Final = 1.0
-"""How long a connection to one broker may take before its address is looked up again."""
 _LOOK_AGAIN_S: Final = 0.2
 _LOOK_LATEST_S: Final = 1.0
 """The pauses between two looks for a master grow from the one to the other, less up to the half at random, and are no
@@ -57,7 +57,6 @@ _LAST_S: Final = 0.1
 """No look is made so shortly before the deadline: a request that has no time would hide why the others have failed."""
 _OUTAGE_S: Final = 5.0
 """A look so long after it was due is for another outage."""
-_MEMBERS_MAX: Final = 16
 _NOT_MASTER: Final = f"{ErrorCode.NOT_MASTER.name}: "
 
 log = logging.getLogger("reput_client")
@@ -68,29 +67,25 @@ class Session:
 
     Attributes:
         requests: the handlers of requests from the broker.
+        creates_topics: whether messages are sent to topics that do not exist, so that the broker may create them.
         on_lost: called when a connection has ended; must not wait. State bound to the connection must be renewed.
         on_stale_routes: called when routes seem to be old, for a client that does not use them often; must not wait.
     """
 
     def __init__(self, options: ClientOptions, runtime: Runtime) -> None:
-        assert not isinstance(options.address, Session), "a client shares it"
         first, *others = parse_addresses(options.address)
         self.home = first._replace(others=tuple(others))
         self.runtime = runtime
         self.pump = Pump(self.runtime)
         self.requests = RequestHandlers()
+        self.creates_topics = True
         self.routes = RouteTable()
         self.brokers = BrokerTable()
         self.timeout_s = options.timeout_s
         self.connect_timeout_s = options.connect_timeout_s
         self._options = options
         self._connections: dict[Address, BrokerConnection] = {}
-        self._guide: Address | None = None
-        """Which of the client's addresses is asked for routes; None: the one that `home` is connected to."""
-        self._members: tuple[Address, ...] = ()
-        """Other brokers of which one may be the master, as one that knew none has said."""
-        self._is_misled = False
-        """Whether the last answer about routes has led to no master, so that the next address is asked."""
+        self._search = RouteSearch(self.home, runtime, self.brokers, self.connection_to, self.ask)
         self._looks: dict[tuple[str, ...], _Looks] = {}
         """By the brokers of a topic, which topics share."""
         self.on_lost: Callable[[BrokerConnection], None] = lambda _connection: None
@@ -179,15 +174,15 @@ class Session:
         if address != self.home:
             for name in self.brokers.names_at(address):
                 if self.brokers.master(name) == address:
-                    self.look_soon(name)
+                    self.master_is_stale(name)
                 else:
                     self._refresh_soon(name)
 
-    def look_soon(self, broker_name: str) -> None:
-        """Look for the master of a broker, because the known one is not: make the routes of its topics due for a
-        refresh, from another of the client's addresses.
+    def master_is_stale(self, broker_name: str) -> None:
+        """Note that the known master of a broker is not: the routes of its topics are refreshed at their next use, from
+        another of the client's addresses. Never waits.
         """
-        self._is_misled = True
+        self._search.distrust()
         self._refresh_soon(broker_name)
 
     def _refresh_soon(self, broker_name: str) -> None:
@@ -220,7 +215,7 @@ class Session:
                     raise BrokerNotFound(queue.broker_name, queue.topic)
                 if connection.is_master:
                     return connection
-                self._is_misled = True
+                self._search.distrust()
                 what = f"NOT_MASTER: {connection.place} is a slave of {queue.broker_name} now"
                 raise NotMaster(ErrorCode.NOT_MASTER, what)
             except (ConnectFailed, NotMaster):
@@ -292,7 +287,7 @@ class Session:
                     continue
                 self.brokers.forget(name)
                 if connection.is_of(name):
-                    self.look_soon(name)
+                    self.master_is_stale(name)
                     continue
                 for topic in self.routes.topics_of(name):
                     self.routes.forget(topic)
@@ -364,7 +359,7 @@ class Session:
             if call.error is None:
                 if queue is None or not is_not_master(call):
                     return call
-                self._learn_members(call)
+                self._search.learn_members(call)
                 if not await self.look_for_master(queue.topic, deadline):
                     return call
                 continue
@@ -488,66 +483,23 @@ class Session:
         await self._refresh(topic, deadline)
         return known
 
-    async def _ask_for_routes(
-        self, code: RequestCode, ext: Mapping[str, Value], what: str, deadline: float
-    ) -> tuple[Call, Address]:
-        """Send a request about routes to the client's own address; return the answered call, and where it was asked.
-
-        Of several addresses the next one is asked after an answer that has led to no master: a broker that is cut off
-        from the others does not know their master. One that does not answer is left for the one after it.
-        """
-        while (guide := self._next_guide()) is not None:
-            until = min(deadline, self.runtime.now() + TRY_S)
-            try:
-                await self.connection_to(guide).open(until, patient=False)
-                return await self.ask(code, ext, what=what, address=guide, deadline=until), guide
-            except (ConnectFailed, RequestTimeout) as error:
-                log.info("%s: not from %s: %s", what, guide, error)
-                self._is_misled = True
-        return await self.ask(code, ext, what=what, deadline=deadline), self.home
-
-    @property
-    def _guides(self) -> tuple[Address, ...]:
-        """The brokers to ask for routes."""
-        return tuple(dict.fromkeys((*self.home.each, *self._members)))
-
-    def _learn_members(self, call: Call) -> None:
-        """Take what a broker that is not the master says of those that may be."""
-        said = ",".join(
-            str(call.answer.ext[name]) for name in ("master", "members") if name in call.answer.ext
-        )
-        if said:
-            with suppress(ValueError):
-                members = dict.fromkeys((*parse_addresses(said), *self._members))
-                self._members = tuple(members)[:_MEMBERS_MAX]
-
-    def _next_guide(self) -> Address | None:
-        """Return which of the client's addresses to ask for routes; None: the one that `home` is connected to."""
-        in_use, each = self.connection_to(self.home).place, self._guides
-        if self._is_misled:
-            self._is_misled = False
-            asked = self._guide or in_use
-            following = each[(each.index(asked) + 1) % len(each)] if asked in each else each[0]
-            self._guide = None if following == in_use else following
-        return self._guide
-
     async def fetch_route(self, topic: str, deadline: float) -> Route:
         """Fetch the route of `topic` now. Of several addresses, each is asked until one knows the topic's masters."""
+        search = self._search
         for asked in count(1):
-            call, asked_at = await self._ask_for_routes(
+            call, asked_at = await search.ask(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), f"route of {topic}", deadline
             )
-            self._learn_members(call)
-            is_last = asked >= len(self._guides) or self.runtime.now() >= deadline
+            search.learn_members(call)
+            is_last = asked >= len(search.addresses) or self.runtime.now() >= deadline
             try:
-                route = self._learn(topic, call, asked_at)
+                route, knows_masters = self._learn(topic, call, asked_at)
             except TopicNotFound:
                 # A slave may not have the newest topics.
-                self._is_misled = _broker_id(call) != MASTER_ID
-                if is_last or not self._is_misled:
+                if search.check_master(call) or is_last:
                     raise
             else:
-                if is_last or not self._is_misled:
+                if is_last or knows_masters:
                     break
         return route
 
@@ -555,7 +507,7 @@ class Session:
         """Return the route to send by; for a topic that does not exist yet, the template's.
 
         Raises:
-            TopicNotFound: there is no such topic, and the broker does not create topics on first use.
+            TopicNotFound: there is no such topic, and it is not to be created on first use.
         """
         known = self.routes.get(topic)
         if known is not None and not known.template:
@@ -564,6 +516,8 @@ class Session:
         try:
             return await self.fetch_route(topic, deadline)
         except TopicNotFound as missing:
+            if not self.creates_topics:
+                raise
             try:
                 template = await self.fetch_route(DEFAULT_TOPIC, deadline)
             except BrokerError:
@@ -579,62 +533,41 @@ class Session:
             return
         # Due again soon: an answer may never come, because the connection ends or the broker is stuck.
         self.routes.refresh_at(topic, now + RETRY_S)
-        asked_at = self._next_guide() or self.home
+        asked_at = self._search.next_guide() or self.home
         connection = self.connection_to(asked_at)
         try:
             if not connection.is_open:
                 await connection.open(min(deadline, now + SILENCE_S), patient=False)
         except ConnectFailed as error:
             log.warning("route of %s not refreshed: %s", topic, error)
-            self._is_misled = True
+            self._search.distrust()
             self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
         else:
             arrival = _RouteArrival(self, topic, asked_at)
             arrival.call = connection.start(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), arrival)
 
-    def _learn(self, topic: str, call: Call, asked_at: Address) -> Route:
+    def _learn(self, topic: str, call: Call, asked_at: Address) -> tuple[Route, bool]:
+        """Take the route from an answer; return it, and whether it has the masters of all brokers."""
         self._check_home(call)
         raise_refusal(call)
         if not call.body:
             raise error_from_response(ResponseCode.TOPIC_NOT_EXIST, f"no route for topic {topic}", {})
         body = TopicRoute.from_json(call.body)
-        self._learn_brokers(body.broker_datas, call, asked_at)
+        knows_masters = self._search.learn_brokers(body.broker_datas, call, asked_at)
         route = Route.from_body(topic, body)
-        self.routes.put(route, self.runtime.now(), is_complete=not self._is_misled)
-        return route
-
-    def _learn_brokers(self, brokers: Iterable[BrokerData], call: Call, asked_at: Address) -> None:
-        """Take the brokers' addresses from an answer, whose header says which broker has answered.
-
-        The only broker of an answer, if it is the master that has answered, keeps the address where it was asked.
-        """
-        brokers = [data for data in brokers if data.broker_addrs]
-        self._is_misled = any(MASTER_ID not in data.broker_addrs for data in brokers)
-        ext = call.answer.ext
-        answered_by, own_id = ext.get("brokerName"), _broker_id(call)
-        is_alone = own_id == MASTER_ID and {data.broker_name for data in brokers} == {answered_by}
-        for data in brokers:
-            name = data.broker_name
-            addresses = self.brokers.learn(data, asked_at if is_alone else None)
-            for broker_id, address in addresses.items():
-                if broker_id == MASTER_ID:
-                    self.connection_to(address).expect_master()
-                    self.connection_to(address).has_slaves = len(addresses) > 1
-                if address != self.home:
-                    is_own = name == answered_by and broker_id == own_id and "startId" in ext
-                    expected = BrokerIdentity(name, str(ext["startId"]) if is_own else None)
-                    self.connection_to(address).expect(expected)
+        self.routes.put(route, self.runtime.now(), is_complete=knows_masters)
+        return route, knows_masters
 
     async def cluster(self, deadline: float) -> ClusterInfo:
         """Return the brokers of the cluster as the client's own address knows them now."""
-        call, asked_at = await self._ask_for_routes(
+        call, asked_at = await self._search.ask(
             RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster", deadline
         )
         self._check_home(call)
         raise_refusal(call)
-        self._learn_members(call)
+        self._search.learn_members(call)
         info = ClusterInfo.from_json(call.body)
-        self._learn_brokers(info.broker_addr_table.values(), call, asked_at)
+        self._search.learn_brokers(info.broker_addr_table.values(), call, asked_at)
         return info
 
     async def topic_names(self, deadline: float) -> list[str]:
@@ -652,7 +585,8 @@ class Session:
         """
         for asked in count(1):
             info = await self.cluster(deadline)
-            if not self._is_misled or asked >= len(self._guides) or self.runtime.now() >= deadline:
+            is_last = asked >= len(self._search.addresses) or self.runtime.now() >= deadline
+            if is_last or have_masters(info.broker_addr_table.values()):
                 break
         if not info.broker_addr_table:
             raise BrokerNotFound("", "")
@@ -683,7 +617,7 @@ class Session:
         try:
             there = (await self.cluster(deadline)).broker_addr_table
             has_masters = all(name in there and MASTER_ID in there[name].broker_addrs for name in brokers)
-            if has_masters and self.connection_to(self._guide or self.home).is_master:
+            if has_masters and self.connection_to(self._search.guide or self.home).is_master:
                 await self.fetch_route(topic, deadline)
         except TopicNotFound:
             return True
@@ -696,7 +630,7 @@ class Session:
         try:
             self._learn(topic, call, asked_at)
         except ReputError as error:
-            self._is_misled = True
+            self._search.distrust()
             self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
             log.warning("route of %s not refreshed: %s", topic, error)
 
@@ -784,8 +718,8 @@ class _RouteArrival(Waiter):
         self._asked_at = asked_at
         self.call: Call | None = None
 
+    @override
     def notify(self) -> None:
-        """See `Waiter`."""
         super().notify()
         if self.call is not None and not self._session.closed:
             self._session.learn_quietly(self._topic, self.call, self._asked_at)
@@ -796,11 +730,6 @@ def raise_refusal(call: Call) -> None:
     header = call.answer
     if header.code != ResponseCode.SUCCESS:
         raise error_from_response(header.code, header.remark, header.ext)
-
-
-def _broker_id(call: Call) -> int:
-    """Return the id of the broker that has answered; that of a master, if it is a name server."""
-    return int(str(call.answer.ext.get("brokerId", MASTER_ID)))
 
 
 def is_not_master(call: Call) -> bool:

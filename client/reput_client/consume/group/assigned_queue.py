@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from operator import length_hint
+from time import monotonic
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from reput_client.consume.pull import MessageSelector
@@ -26,8 +27,11 @@ class QueueProgress(Generic[M]):
     Invariant: `position` never exceeds the offset of a delivered, unhandled message, so a commit of `position` loses
     nothing, in whatever order handlers finish.
 
+    While an application iterates over the queue, what it has taken and handled is not noted one by one: `sync` does
+    that, first in all methods here except `move_on`, which it uses.
+
     Attributes:
-        iteration: the iteration over this queue, or None; it is synchronised before any read or change.
+        iteration: the iteration over this queue, or None.
     """
 
     __slots__ = ("_delivered_to", "_in_flight", "iteration")
@@ -37,37 +41,38 @@ class QueueProgress(Generic[M]):
         self._in_flight: dict[int, M] = {}  # in order of delivery, except messages put back
         self.iteration: Iteration | None = None
 
+    def sync(self) -> None:
+        """Note what an iterating application has taken and handled."""
+        if self.iteration is not None:
+            self.iteration.update_progress()
+
     @property
     def position(self) -> int:
         """The offset of the first unhandled message, which may be committed."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         return next(iter(self._in_flight), self._delivered_to)
 
     @property
     def delivered_to(self) -> int:
         """The offset after the last delivered message."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         return self._delivered_to
 
     @property
     def in_flight(self) -> int:
         """How many messages are delivered and not handled."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         return len(self._in_flight)
 
     @property
     def unhandled(self) -> Collection[M]:
         """The delivered and unhandled messages, by offset."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         return self._in_flight.values()
 
     def delivered(self, queue_offset: int, message: M) -> None:
         """Note the delivery of a message."""
-        if self.iteration is not None:
+        if self.iteration is not None:  # `sync` inlined: for every message
             self.iteration.update_progress()
         self._in_flight[queue_offset] = message
         self._delivered_to = queue_offset + 1
@@ -81,19 +86,17 @@ class QueueProgress(Generic[M]):
 
     def advance(self, next_offset: int) -> None:
         """Note that everything below `next_offset` was delivered, filtered out, or does not exist."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         self._delivered_to = max(self._delivered_to, next_offset)
 
     def holds(self, queue_offset: int, message: M) -> bool:
         """Whether `message` is delivered and not handled."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         return self._in_flight.get(queue_offset) is message
 
     def handled(self, queue_offset: int, message: M) -> bool:
         """Note that a message is handled; False if it is not in flight."""
-        if self.iteration is not None:
+        if self.iteration is not None:  # `sync` inlined: for every message
             self.iteration.update_progress()
         if self._in_flight.get(queue_offset) is not message:
             return False
@@ -102,28 +105,24 @@ class QueueProgress(Generic[M]):
 
     def handled_before(self, offset: int) -> None:
         """Note that all delivered messages below `offset` are handled."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         self._in_flight = {at: message for at, message in self._in_flight.items() if at >= offset}
 
     def put_back(self, queue_offset: int) -> None:
         """Count the last delivered message, the only one in flight, as not delivered."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         self._in_flight.clear()
         self._delivered_to = queue_offset
 
     def truncate(self, offset: int) -> None:
         """Forget everything from `offset` on."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         self._in_flight = {at: message for at, message in self._in_flight.items() if at < offset}
         self._delivered_to = offset
 
     def restart(self, offset: int) -> None:
         """Continue at `offset`, in either direction, with nothing in flight."""
-        if self.iteration is not None:
-            self.iteration.update_progress()
+        self.sync()
         self._in_flight.clear()
         self._delivered_to = offset
 
@@ -195,8 +194,7 @@ class AssignedQueue:
     @property
     def undelivered(self) -> int:
         """How many messages were pulled and not delivered."""
-        if self.progress.iteration is not None:
-            self.progress.iteration.update_progress()
+        self.progress.sync()
         return self._undelivered
 
     @undelivered.setter
@@ -253,8 +251,8 @@ Taken: TypeAlias = tuple[AssignedQueue, ReceivedMessage]
 class Iteration:
     """Messages of one queue that an application gets one after the other; reused for the next run.
 
-    A message is handled when the next is requested, so only the current one is noted, and the queue's progress is
-    updated when needed. Taking several messages at a time and redelivery work without an iteration.
+    A message is handled when the next is requested. Only the current one is noted for each; the queue's progress is
+    behind until it asks (`QueueProgress.sync`). Taking several messages at a time and redelivery work without this.
 
     Attributes:
         message: the current message, or None.
@@ -282,8 +280,20 @@ class Iteration:
         if self._left:
             self._assigned.progress.iteration = self
 
+    def next_now(self) -> ReceivedMessage | None:
+        """Make the next message the current one and return it; None if there is none here, or a poll is due.
+
+        Callers that do this for every message inline it.
+        """
+        if monotonic() < self.until:
+            message = next(self.messages, None)
+            if message is not None:
+                self.message = message
+                return message
+        return None
+
     def update_progress(self) -> None:
-        """Update the progress of the queue."""
+        """Note in the progress of the queue that the messages before the current one are handled."""
         noted, message, assigned = self._noted, self.message, self._assigned
         if message is noted or message is None or noted is None or assigned is None:
             return

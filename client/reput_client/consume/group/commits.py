@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from typing_extensions import override
+
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.fetcher import Fetcher
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.errors import BrokerNotFound, OffsetStoreInUse
 from reput_client.offset_store import OffsetStore, ReadOffsetType
 from reput_client.transport.address import Address
+from reput_client.transport.background import Chore
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, ReputError
@@ -103,7 +106,7 @@ class CommittedOffsets(Protocol):
         """
 
 
-class OffsetsAtBroker:
+class OffsetsAtBroker(CommittedOffsets):
     """Offsets at the broker (RocketMQ: RemoteBrokerOffsetStore)."""
 
     needs_master = True
@@ -112,20 +115,20 @@ class OffsetsAtBroker:
         self._offsets = offsets
         self._group = group
 
+    @override
     async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
-        """See `CommittedOffsets`."""
         return await self._offsets.committed(self._group, queue, slave=slave)
 
+    @override
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
-        """See `CommittedOffsets`."""
         await self._offsets.commit(
             self._group, queue, offset, increase_only=increase_only, timeout_s=timeout_s
         )
 
 
-class OffsetsInStore:
+class OffsetsInStore(CommittedOffsets):
     """Offsets in an `OffsetStore`, such as the file of a broadcasting member."""
 
     needs_master = False
@@ -133,8 +136,8 @@ class OffsetsInStore:
     def __init__(self, store: OffsetStore) -> None:
         self._store = store
 
+    @override
     async def read(self, queue: MessageQueue, slave: Address | None) -> int | None:
-        """See `CommittedOffsets`."""
         del slave
         offset = await self._store.read(queue, ReadOffsetType.READ_FROM_STORE)
         if offset >= 0:
@@ -145,16 +148,17 @@ class OffsetsInStore:
         self._store.remove(queue)
         return None
 
+    @override
     async def write(
         self, queue: MessageQueue, offset: int, *, increase_only: bool, timeout_s: float | None
     ) -> None:
-        """See `CommittedOffsets`; "higher" is what the store holds in memory."""
+        """What the store holds in memory decides which offset is higher."""
         del timeout_s
         self._store.update(queue, offset, increase_only=increase_only)
         await self._store.persist(queue)
 
 
-class Commits:
+class Commits(Chore):
     """Commits progress every `interval_s` and on request; a background chore.
 
     With an interval of 0 the caller commits each time it asks for a message.
@@ -185,12 +189,12 @@ class Commits:
         """Commit now, so that where the group begins in a queue is stored immediately."""
         self._due_at = self._session.runtime.now()
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         return self._due_at
 
+    @override
     async def do(self) -> None:
-        """See `Chore`."""
         self.begin()
         # Without a connection it would only delay the other chores.
         if self._session.connected:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
+from typing_extensions import override
+
 from reput_client.consume.send_back import DEAD_LETTER, is_unsupported, reason_of, send_back
 from reput_client.errors import DamagedMessage, NotDeserialized, UnsupportedCompression
 from reput_client.received import ReceivedMessage
@@ -109,8 +111,8 @@ class OnFailure(ABC):
 class StopRunning(OnFailure):
     """End `run` at the first exception; its message is redelivered next time."""
 
+    @override
     async def decide(self, failure: Failure) -> Decision:
-        """See `OnFailure`."""
         del failure
         return Verdict.RAISE
 
@@ -129,8 +131,8 @@ class RetryHere(OnFailure):
         self._after_s = after_s
         self._attempts_max = attempts_max
 
+    @override
     async def decide(self, failure: Failure) -> Decision:
-        """See `OnFailure`."""
         if is_passed_over(failure):
             return Verdict.HANDLED
         if failure.is_permanent or (
@@ -174,8 +176,8 @@ class GiveBack(OnFailure):
         self._attempts_max = attempts_max
         self._after_s = after_s
 
+    @override
     async def decide(self, failure: Failure) -> Decision:
-        """See `OnFailure`."""
         if is_passed_over(failure):
             return Verdict.HANDLED
         delay_level = self._delay_level

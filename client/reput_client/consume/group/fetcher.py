@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from typing_extensions import override
+
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.pull import (
@@ -349,7 +351,7 @@ class Fetcher:
                 log.warning("consumer of %s/%d: %s", queue.topic, queue.queue_id, error)
             self._leave_slave(assigned)
             if isinstance(error, NotMaster | TopicNotFound):
-                self._session.look_soon(queue.broker_name)
+                self._session.master_is_stale(queue.broker_name)
             return False
         assigned.refusal = None
         if assigned.from_slave and (
@@ -440,8 +442,8 @@ class _Arrival(Waiter):
         self._assigned = assigned
         self.call: Call | None = None
 
+    @override
     def notify(self) -> None:
-        """See `Waiter`."""
         super().notify()
         if self.call is not None:
             self._fetcher.answered(self._assigned, self.call)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from reput_client.consume.group.assigned_queue import Taken
 from reput_client.consume.group.failures import Failure, OnFailure, StopRunning, Verdict
-from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.taking import Taking
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
@@ -25,7 +25,7 @@ class Handling:
         handlers: the running handlers and their messages, updated by the code that runs them.
     """
 
-    def __init__(self, session: Session, member: GroupMember, taking: Taking, on_failure: OnFailure) -> None:
+    def __init__(self, session: Session, member: MemberParts, taking: Taking, on_failure: OnFailure) -> None:
         self._session = session
         self._member = member
         self._taking = taking
@@ -46,6 +46,7 @@ class Handling:
     async def _run_one_by_one(self, handler: Handler) -> None:
         taking, iteration = self._taking, self._taking.iteration
         while True:
+            # `Iteration.next_now` inlined, as in `Consumer.__anext__`.
             message = next(iteration.messages, None) if monotonic() < iteration.until else None
             if message is not None:
                 iteration.message = message

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterable
 from inspect import isawaitable
 from typing import Final
 
+from typing_extensions import override
+
 from reput_client.consume.group.assigned_queue import AssignedQueue
 from reput_client.consume.group.commits import Commits, CommittedOffsets
 from reput_client.consume.group.fetcher import Fetcher
@@ -25,6 +27,7 @@ from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import RETURN_S, Assignment
 from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.transport.address import Address
+from reput_client.transport.background import Chore
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
@@ -39,7 +42,7 @@ _RETRY_S: Final = 0.5
 log = logging.getLogger("reput_client")
 
 
-class Handover:
+class Handover(Chore):
     """Makes the member's queues follow its assignment; a background chore.
 
     Attributes:
@@ -133,8 +136,8 @@ class Handover:
 
     # -- taking and leaving ----------------------------------------------------------------------------------------
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         now = self._session.runtime.now()
         due = min(self._taking.values(), default=math.inf)
         for assigned in self.leaving.values():
@@ -142,8 +145,8 @@ class Handover:
             due = min(due, assigned.leaving_until if assigned.progress.in_flight else now)
         return due
 
+    @override
     async def do(self) -> None:
-        """See `Chore`."""
         await self._leave_due()
         await self._take_due()
 

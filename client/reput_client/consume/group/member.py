@@ -14,9 +14,10 @@ from reput_client.consume.group.forwarded_requests import ForwardedRequests
 from reput_client.consume.group.handover import Handover
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.overdue import Handlers, Overdue
+from reput_client.consume.group.overdue import Overdue
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
+from reput_client.consume.group.running_handlers import RunningHandlers
 from reput_client.consume.group.serving import FairServing, OrderedServing, Serving
 from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.consume.group.topic_search import TopicSearch
@@ -40,8 +41,8 @@ _STOP_S: Final = 0.5
 log = logging.getLogger("reput_client")
 
 
-class GroupMember:
-    """The parts of a member and its background.
+class MemberParts:
+    """The parts of this member of the group, and their background.
 
     Attributes:
         handlers: the handlers of `run` and their messages.
@@ -58,7 +59,7 @@ class GroupMember:
             committed = OffsetsInStore(options.offset_store)
         now = session.runtime.now
         self.serving: Serving = OrderedServing(now) if options.orderly else FairServing(now)
-        self.handlers = Handlers(self.serving.iteration)
+        self.handlers = RunningHandlers(self.serving.iteration)
         self.fetcher = Fetcher(
             session,
             options.group,

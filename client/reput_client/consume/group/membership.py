@@ -15,10 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from typing_extensions import override
+
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.subscriptions import consume_from_where
 from reput_client.errors import BrokerNotFound, ConnectFailed
 from reput_client.transport.address import Address
+from reput_client.transport.background import Chore
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
@@ -63,7 +66,7 @@ class _Registration:
     refusal: BrokerError | None = None
 
 
-class Membership:
+class Membership(Chore):
     """One client's membership of one group, at every broker of its topics; a background chore.
 
     Attributes:
@@ -107,8 +110,8 @@ class Membership:
 
     # -- heartbeats --------------------------------------------------------------------------------------------
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         new = _Registration()
         due_at = min(
             (self._registrations.get(address, new).due_at for address in self._addresses()), default=math.inf
@@ -118,8 +121,9 @@ class Membership:
                 due_at = min(due_at, since + _SLAVE_AFTER_S)
         return due_at
 
+    @override
     async def do(self) -> None:
-        """See `Chore`: send the heartbeats that are due; failed ones are repeated soon."""
+        """Send the heartbeats that are due; failed ones are repeated soon."""
         try:
             await self.heartbeat()
         except ReputError as error:
@@ -200,7 +204,7 @@ class Membership:
         )
         registration.failures, registration.refusal = 0, None
         if address == session.brokers.master(name) and not session.connection_to(address).is_master:
-            session.look_soon(name)
+            session.master_is_stale(name)
         # So that a silent broker is noticed and looked for elsewhere.
         is_alone = patient and not session.home.others
         interval_s = self._interval_s if is_alone else min(self._interval_s, _SEVERAL_ADDRESSES_S)
@@ -284,7 +288,7 @@ class Membership:
                     continue
                 connection = session.connection_to(address)
                 if connection.has_alternative and connection.is_master:
-                    session.look_soon(name)  # it leads now, which the route does not say yet
+                    session.master_is_stale(name)  # it leads now, which the route does not say yet
                 else:
                     return _Source(address, is_master=False)
         return None
@@ -295,7 +299,7 @@ class Membership:
             return
         registration.epoch, registration.failures, registration.due_at = None, 0, self._session.runtime.now()
         for name in [name for name, source in self._sources.items() if source.address == connection.address]:
-            self._session.look_soon(name)
+            self._session.master_is_stale(name)
             del self._sources[name]
             self._away_since.setdefault(name, self._session.runtime.now())
             self._on_lost(name)

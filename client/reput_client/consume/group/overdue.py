@@ -14,10 +14,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from reput_client.consume.group.assigned_queue import AssignedQueue, Iteration, Taken
+from typing_extensions import override
+
+from reput_client.consume.group.assigned_queue import AssignedQueue, Taken
+from reput_client.consume.group.running_handlers import RunningHandlers
 from reput_client.consume.group.serving import Serving
 from reput_client.consume.send_back import is_unsupported, send_back
 from reput_client.received import ReceivedMessage
+from reput_client.transport.background import Chore
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
@@ -29,41 +33,7 @@ _INTERVAL_MAX_S: Final = 60.0
 log = logging.getLogger("reput_client")
 
 
-class Handlers:
-    """The handlers of `run`: how many may run at a time (0 without `run`), and the message of each.
-
-    A single handler has the iteration's current message, so nothing is noted here.
-
-    Attributes:
-        slots: with several handlers, the message of each; the code that runs a handler updates its slot.
-    """
-
-    def __init__(self, iteration: Iteration) -> None:
-        self._iteration = iteration
-        self.count = 0
-        self.slots: list[ReceivedMessage | None] = []
-
-    def begin(self, count: int) -> None:
-        """Note the start of `run` with `count` handlers."""
-        self.count = count
-        self.slots = [None] * (count if count > 1 else 0)
-
-    def end(self) -> None:
-        """Note the end of `run`."""
-        self.begin(0)
-
-    @property
-    def is_single(self) -> bool:
-        """Whether there is one handler, which has the iteration's current message."""
-        return self.count == 1
-
-    def held(self) -> list[ReceivedMessage]:
-        """Return the messages that handlers have."""
-        slots = [self._iteration.message] if self.is_single else self.slots
-        return [message for message in slots if message is not None]
-
-
-class Overdue:
+class Overdue(Chore):
     """Gives back overdue messages; a background chore.
 
     It checks periodically, so that delivering a message costs nothing. The current message of an iterating application
@@ -76,7 +46,7 @@ class Overdue:
         group: str,
         queues: Mapping[MessageQueue, AssignedQueue],
         serving: Serving,
-        handlers: Handlers,
+        handlers: RunningHandlers,
         timeout_s: float,
         handled: Callable[[Taken], None],
     ) -> None:
@@ -98,12 +68,13 @@ class Overdue:
         """Start to check."""
         self._due_at = self._session.runtime.now() + min(self._timeout_s / _LOOKS, _INTERVAL_MAX_S)
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         return self._due_at
 
+    @override
     async def do(self) -> None:
-        """See `Chore`. Gives back at most one message, since that may take a while and other chores wait."""
+        """Give back at most one message, since that may take a while and other chores wait."""
         if not self._pending:
             self._pending.extend(self._overdue())
         self._look_at_handlers()

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
-from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.subscriber import Subscriber
 from reput_client.consume.group.taking import Taking
 from reput_client.consume.offsets import OffsetRequests
@@ -18,7 +18,7 @@ from reput_protocol.record.message import MessageQueue
 class GroupPositions(Subscriber):
     """The methods of a consumer for its assigned queues."""
 
-    _member: GroupMember
+    _member: MemberParts
     _taking: Taking
 
     @cached_property

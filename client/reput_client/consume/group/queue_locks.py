@@ -14,7 +14,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from typing_extensions import override
+
 from reput_client.consume.group.assigned_queue import AssignedQueue
+from reput_client.transport.background import Chore
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import LockBatchBody, LockBatchResult
@@ -41,7 +44,7 @@ class LockAnswers:
     unanswered: set[MessageQueue] = field(default_factory=set)
 
 
-class QueueLocks:
+class QueueLocks(Chore):
     """Obtains, renews and frees locks; a background chore of orderly members."""
 
     def __init__(
@@ -69,12 +72,13 @@ class QueueLocks:
         """Start to renew locks."""
         self._due_at = self._session.runtime.now() + RENEW_INTERVAL_S
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         return self._due_at
 
+    @override
     async def do(self) -> None:
-        """See `Chore`: renew all locks; those of a silent broker are tried again next time."""
+        """Renew all locks; those of a silent broker are tried again next time."""
         self.begin()
         ours = [queue for queue in self._queues() if queue.is_active or queue.leaving_until is not None]
         if not ours:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from typing_extensions import override
+
 from reput_client.consume.group.allocation import AllocationStrategy, allocate
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.subscriptions import Subscriptions
 from reput_client.errors import BrokerNotFound
 from reput_client.transport.address import Address
+from reput_client.transport.background import Chore
 from reput_client.transport.routing import Route
 from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, ReputError, TopicNotFound
@@ -44,7 +47,7 @@ class Assignment:
     others_may_return: bool = False
 
 
-class Rebalancer:
+class Rebalancer(Chore):
     """Computes the assignment when the group changes, and every 20 s; a background chore.
 
     Without a strategy this member gets all queues, for broadcasting.
@@ -80,8 +83,8 @@ class Rebalancer:
         self._others_may_return_until = -math.inf
         self._retry_topic_until = -math.inf
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         return self._due_at
 
     def soon(self) -> None:
@@ -99,8 +102,8 @@ class Rebalancer:
         self._members.clear()
         self._routes_due_at = -math.inf
 
+    @override
     async def do(self) -> None:
-        """See `Chore`."""
         now = self._session.runtime.now()
         if self._cut_off:
             self._others_may_return_until = now + RETURN_S

@@ -15,6 +15,8 @@ from itertools import count, islice
 from time import monotonic
 from typing import Final, Protocol
 
+from typing_extensions import override
+
 from reput_client.consume.group.assigned_queue import AssignedQueue, Iteration, Taken
 from reput_client.consume.pull import PullResult
 from reput_client.errors import DamagedMessage
@@ -101,7 +103,7 @@ class Serving(Protocol):
         """Return when `take` may have a message even if nothing arrives or is handled."""
 
 
-class FairServing:
+class FairServing(Serving):
     """Serves pulls one by one, in the order of their arrival.
 
     Each queue has at most one waiting result, so a busy queue does not delay the others.
@@ -119,13 +121,13 @@ class FairServing:
         self._later: list[tuple[float, int, Taken]] = []
         self._numbers = count()
 
+    @override
     def add(self, assigned: AssignedQueue, result: PullResult) -> None:
-        """See `Serving`."""
         assigned.waiting_results += 1
         self._results.append((assigned, result))
 
+    @override
     def take(self) -> Taken | None:
-        """See `Serving`."""
         self.iteration.drop_rest()
         if self._later:
             taken = self._take_returned()
@@ -150,8 +152,8 @@ class FairServing:
             assigned.waiting_results -= 1
             self._unmade = iter(result.messages)
 
+    @override
     def begin_iteration(self, taken: Taken) -> None:
-        """See `Serving`."""
         current = self._current
         if current is None or current[0] is not taken[0] or taken[0].failures:
             self.iteration.begin(taken)  # a redelivery, or failures must be counted
@@ -178,16 +180,17 @@ class FairServing:
                 self.again(taken, now + _LOOK_AGAIN_S)
         return None
 
+    @override
     def again(self, taken: Taken, at: float) -> None:
-        """See `Serving`. Others of its queue are delivered meanwhile; nothing from this one on is committed."""
+        """Deliver it again; others of its queue are delivered meanwhile; nothing from this one on is committed."""
         heappush(self._later, (at, next(self._numbers), taken))
 
+    @override
     def will_come(self, message: ReceivedMessage) -> bool:
-        """See `Serving`."""
         return any(entry[2][1] is message for entry in self._later)
 
+    @override
     def forget(self, assigned: AssignedQueue) -> None:
-        """See `Serving`."""
         if self.iteration.is_of(assigned):
             self.iteration.drop_rest()
         self._results = deque(entry for entry in self._results if entry[0] is not assigned)
@@ -196,8 +199,8 @@ class FairServing:
             self._made = self._unmade = iter(())
         assigned.waiting_results = assigned.undelivered = assigned.undelivered_bytes = 0
 
+    @override
     def next_wake(self) -> float:
-        """See `Serving`."""
         return self._later[0][0] if self._later else float("inf")
 
 
@@ -239,7 +242,7 @@ class _Line:
             self.unmade = iter(self.result.messages)
 
 
-class OrderedServing:
+class OrderedServing(Serving):
     """Serves one queue after the other, each only while it has no message in flight."""
 
     in_order = True
@@ -250,8 +253,8 @@ class OrderedServing:
         self._lines: dict[AssignedQueue, _Line] = {}
         self._turns: deque[_Line] = deque()
 
+    @override
     def add(self, assigned: AssignedQueue, result: PullResult) -> None:
-        """See `Serving`."""
         assigned.waiting_results += 1
         self._line(assigned).waiting.append(result)
 
@@ -262,8 +265,8 @@ class OrderedServing:
             self._turns.append(line)
         return line
 
+    @override
     def take(self) -> Taken | None:
-        """See `Serving`."""
         self.iteration.drop_rest()
         now = self._now()
         for _ in range(len(self._turns)):
@@ -286,8 +289,9 @@ class OrderedServing:
             return assigned, message
         return None
 
+    @override
     def begin_iteration(self, taken: Taken) -> None:
-        """See `Serving`. The iteration ends before the queue's lock does."""
+        """Start an iteration, which ends before the queue's lock does."""
         assigned = taken[0]
         line = self._lines.get(assigned)
         if line is None or assigned.failures:
@@ -296,20 +300,21 @@ class OrderedServing:
             self.iteration.begin(taken, line.made)
             self.iteration.until = monotonic() + min(POLL_INTERVAL_S, assigned.locked_until - self._now())
 
+    @override
     def again(self, taken: Taken, at: float) -> None:
-        """See `Serving`. The queue waits until then."""
+        """Deliver it again; the queue waits until then."""
         assigned, message = taken
         assigned.progress.put_back(message.queue_offset)
         assigned.suspended_until = at
         assigned.undelivered += 1
         self._line(assigned).first = message
 
+    @override
     def will_come(self, message: ReceivedMessage) -> bool:
-        """See `Serving`."""
         return any(line.first is message for line in self._lines.values())
 
+    @override
     def forget(self, assigned: AssignedQueue) -> None:
-        """See `Serving`."""
         if self.iteration.is_of(assigned):
             self.iteration.drop_rest()
         line = self._lines.pop(assigned, None)
@@ -317,8 +322,8 @@ class OrderedServing:
             self._turns.remove(line)
         assigned.waiting_results = assigned.undelivered = assigned.undelivered_bytes = 0
 
+    @override
     def next_wake(self) -> float:
-        """See `Serving`."""
         now = self._now()
         times = (line.assigned.suspended_until for line in self._turns)
         return min((at for at in times if at > now), default=float("inf"))

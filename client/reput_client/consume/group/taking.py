@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Final
 
 from reput_client.consume.group.assigned_queue import Taken
-from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.serving import POLL_INTERVAL_S
 from reput_client.errors import ClientClosed
 from reput_client.received import ReceivedMessage
@@ -29,7 +29,7 @@ class Taking:
         iteration: the application's: the current message and those available without other work.
     """
 
-    def __init__(self, session: Session, member: GroupMember, join: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, session: Session, member: MemberParts, join: Callable[[], Awaitable[None]]) -> None:
         """`join` joins the group if the member has not."""
         self.iteration = member.serving.iteration
         self._session = session

@@ -7,7 +7,10 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from typing_extensions import override
+
 from reput_client.consume.group.subscriptions import Subscriptions
+from reput_client.transport.background import Chore
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.session import SILENCE_S, Session
 from reput_protocol.errors import ReputError
@@ -19,7 +22,7 @@ _RETRY_S: Final = 1.0
 log = logging.getLogger("reput_client")
 
 
-class TopicSearch:
+class TopicSearch(Chore):
     """Asks for the cluster's topics every 20 s; of a member also when the group changes. A background chore.
 
     Without a pattern it is never due. A background search tries the client's own address once and waits a second for
@@ -38,8 +41,8 @@ class TopicSearch:
         self._due_at = math.inf if subscriptions.pattern is None else 0.0
         self._pauses = Backoff(_RETRY_S, INTERVAL_S)
 
+    @override
     def next_due(self) -> float:
-        """See `Chore`."""
         return self._due_at
 
     def soon(self) -> None:
@@ -47,8 +50,8 @@ class TopicSearch:
         if self._subscriptions.pattern is not None:
             self._due_at = self._session.runtime.now()
 
+    @override
     async def do(self) -> None:
-        """See `Chore`."""
         session = self._session
         deadline = session.runtime.now() + SILENCE_S
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from reput_client.admin_requests import AdminRequests
+from reput_client.admin.requests import AdminRequests
 from reput_client.errors import BrokerNotFound, BrokersFailed
 from reput_client.transport.address import Address
 from reput_client.transport.routing import MASTER_ID
@@ -18,6 +18,7 @@ from reput_client.users import (
     user_ext,
     user_names,
     user_table,
+    with_rules,
 )
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
@@ -101,6 +102,17 @@ class UserAdmin(AdminRequests):
         """
         ext, body = subject_ext(subject), rules_body(subject, rules)
         await self._change_users(RequestCode.AUTH_UPDATE_ACL, ext, f"rules of {subject}", body)
+
+    async def add_rules(self, subject: str, rules: Iterable[Rule]) -> None:
+        """Give a user or group more rules; those about the same resource and sources are joined with them.
+
+        `subject` and `rules` as for `put_rules`.
+        """
+        more = tuple(rules)
+        resources = {rule.resource for rule in more}
+        after = with_rules((await self.list_users()).rules_of(subject) or (), more)
+        # Also if nothing changes: a broker that was down may not have them.
+        await self.put_rules(subject, [rule for rule in after if rule.resource in resources])
 
     async def delete_rules(self, subject: str, resource: str | None = None) -> None:
         """Delete the rules of a user or group about a resource such as `topic:orders*`, or all.

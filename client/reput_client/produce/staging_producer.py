@@ -1,7 +1,7 @@
-"""Bulk writes for whole batches, such as the Spark sink's: several requests in flight, staged or put at once.
+"""A producer that stages messages at one broker and then publishes them as a batch, such as the Spark sink's.
 
-Every request may be repeated: the broker recognises repeated staging, and puts are at least once. So a lost connection
-or a broker restart only costs time, if the broker is back before the timeout.
+What is staged travels in blocks like everything that a producer sends. The broker recognises repeated staging, so a
+lost connection or a broker restart only costs time, if the broker is back before the timeout.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import sys
 import uuid
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from tempfile import TemporaryFile
-from typing import IO, Final, NamedTuple, Self
+from typing import IO, Any, Final, NamedTuple, Self
 
-from reput_client.errors import BrokerNotFound, ConnectionLost, RequestTimeout
+from reput_client.errors import BrokerNotFound, RequestTimeout, SendOutcomeUnknown
+from reput_client.produce.block import OutgoingBlock, Terms
+from reput_client.produce.posted import Posted
+from reput_client.produce.producer import Producer, ProducerOptions
+from reput_client.produce.puts import Putter
 from reput_client.transport.channel import RequestTemplate
-from reput_client.transport.client import Client
-from reput_client.transport.connection import BrokerConnection
-from reput_client.transport.options import ClientOptions, takes
-from reput_client.transport.session import is_not_master, raise_refusal
+from reput_client.transport.options import takes
+from reput_client.transport.session import raise_refusal
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
-from reput_protocol.commands.send import PutMessageHeader
+from reput_protocol.codes import Ack, AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.stage import (
     AbortStagedHeader,
     CommitStagedBody,
@@ -37,13 +38,15 @@ from reput_protocol.commands.stage import (
     StageRecordsHeader,
     encode_staged_head,
 )
-from reput_protocol.errors import BrokerError, ErrorCode
+from reput_protocol.errors import BrokerBusy, BrokerError, ErrorCode, NotMaster, ReputError
 from reput_protocol.kernel.records import crc32
+from reput_protocol.record.layout import MESSAGE_BYTES_MAX
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.wire.channel import Call, Waiter
+from reput_protocol.record.message_id import UniqueIdGenerator
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 
-WRITE_TIMEOUT_S: Final = 120.0
+BATCH_TIMEOUT_S: Final = 120.0
 WINDOW_BYTES: Final = 8 << 20
 FRAME_BYTES: Final = 1 << 20
 _MSGPACK: Final = HeaderType.MSGPACK
@@ -53,6 +56,8 @@ _STAGED_AGAIN_MAX: Final = 5
 _KEPT_MEMORY_BYTES: Final = 32 << 20
 _KEPT_BYTES_MAX: Final = 1 << 30
 """Of a larger staging nothing is kept, so that it cannot be sent again."""
+_STAGED: Final = (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+"""What is not synced in time is synced with the end of its staging."""
 
 log = logging.getLogger("reput_client")
 
@@ -65,6 +70,15 @@ class StagingScope(NamedTuple):
     partition_id: int
     staging_id: str
     """New for every attempt."""
+
+
+class BrokerLimits(NamedTuple):
+    """What a broker accepts and creates."""
+
+    new_topic_queues: int
+    """How many queues a topic gets that the commit of a batch creates."""
+    body_bytes_max: int
+    """The size of the largest body."""
 
 
 class _Kept:
@@ -116,49 +130,87 @@ class _Kept:
             self._file.close()
 
 
-class _Sent:
-    """A request without an answer yet."""
+class _StagedFrame(OutgoingBlock):
+    """A frame of a staging.
 
-    __slots__ = ("body", "call", "connection", "template", "waiter", "what")
+    Args:
+        window: the frames of the staging that are not done, in order.
+    """
 
-    def __init__(self, template: RequestTemplate, body: Buffer, what: str) -> None:
-        self.template = template
-        self.body = body
-        self.what = what
-        self.waiter = Waiter()
-        self.call: Call | None = None
-        self.connection: BrokerConnection | None = None
+    __slots__ = ("_header", "_window", "size")
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        terms: Terms,
+        on_done: Callable[[Any], None],
+        header: StageRecordsHeader,
+        data: Buffer,
+        window: dict[_StagedFrame, None],
+    ) -> None:
+        super().__init__(queue, terms, on_done)
+        self.data = data
+        self.size = len(data)
+        self._header = header
+        self._window = window
+
+    def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:  # noqa: ARG002
+        """Do nothing: it is encoded."""
+        self.count = 1
+
+    def template(self, putter: Putter) -> RequestTemplate:  # noqa: ARG002
+        """Return the header of its frame."""
+        return RequestTemplate(RequestCode.STAGE_RECORDS, self._header.to_ext(_MSGPACK))
+
+    def answered(self, call: Call) -> None:
+        """Finish, even with a refusal after an attempt of unknown outcome; raises what passes soon, and `NotMaster`."""
+        error: ReputError | None = None
+        if call.answer.code not in _STAGED:
+            try:
+                raise_refusal(call)
+            except NotMaster:
+                raise
+            except BrokerError as refusal:
+                if _passes_soon(refusal):
+                    raise
+                if refusal.error is ErrorCode.NOT_FOUND and next(iter(self._window)) is not self:
+                    # A frame before this one has not arrived yet.
+                    raise BrokerBusy(ErrorCode.BUSY, str(refusal)) from None
+                error = refusal
+        self.finish((), error)
 
 
 @dataclass(frozen=True)
-class BatchWriterOptions(ClientOptions):
-    """See `BatchWriter`."""
+class StagingProducerOptions(ProducerOptions):
+    """See `StagingProducer`."""
 
     broker_name: str | None = None
     _: KW_ONLY
-    timeout_s: float = WRITE_TIMEOUT_S
+    timeout_s: float = BATCH_TIMEOUT_S
     window_bytes: int = WINDOW_BYTES
 
 
-class BatchWriter(Client):
-    """Writes blocks to one broker of a cluster. An async context manager; for one task at a time.
+class StagingProducer(Producer):
+    """Stages or posts blocks at one broker of a cluster. An async context manager; for one task at a time.
 
-    If another broker of its name becomes the master, requests follow it.
+    If another broker of its name becomes the master, blocks follow it.
 
     Args:
         address: `host:port` of a broker or a name server, or several of one cluster separated by commas.
         broker_name: the broker; without it, the only one.
-        timeout_s: seconds a request may take, including repeats and reconnecting.
-        window_bytes: maximum bytes sent and unanswered.
+        timeout_s: seconds for which the broker may be silent, or a request may take, including repeats.
+        window_bytes: maximum bytes staged and unanswered.
     """
 
-    @takes(BatchWriterOptions)
-    def __init__(self, options: BatchWriterOptions) -> None:
-        super().__init__(options)
+    @takes(StagingProducerOptions)
+    def __init__(self, options: StagingProducerOptions) -> None:
+        self._begin(options)
         self._broker_name = options.broker_name
         self._window_bytes = options.window_bytes
-        self._window: deque[_Sent] = deque()
+        self._staging_terms = Terms(AckLevel.FLUSHED, options.timeout_s, retries=sys.maxsize, is_bulk=True)
+        self._window: dict[_StagedFrame, None] = {}
         self._bytes = 0
+        self._failure: ReputError | None = None
         self._scope: StagingScope | None = None
         self._kept = _Kept()
         self._again = 0
@@ -177,7 +229,7 @@ class BatchWriter(Client):
         deadline = self._session.deadline(None)
         if self._broker_name is None:
             self._broker_name = await self._only_broker(deadline)
-        await self._session.open_for(self._place(), deadline)
+        await self._session.open_for(self._queue("", 0), deadline)
         return self
 
     async def _only_broker(self, deadline: float) -> str:
@@ -188,15 +240,15 @@ class BatchWriter(Client):
             raise BrokerNotFound("", "")
         return names[0]
 
-    def _place(self) -> MessageQueue:
-        """Stands for the broker in requests."""
-        assert self._broker_name is not None, "the writer is entered"
-        return MessageQueue("", self._broker_name, 0)
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        """Return a queue of the broker; without a topic it stands for the broker."""
+        assert self._broker_name is not None, "the producer is entered"
+        return MessageQueue(topic, self._broker_name, queue_id)
 
     async def aclose(self) -> None:
-        """Close the connections. Unanswered requests may or may not have been executed."""
+        """Close the connections. What is unanswered may or may not be staged or stored."""
         self._kept.close()
-        self._session.close()
+        await super().aclose()
 
     async def write_queues(self, topic: str) -> list[int] | None:
         """Return the writable queues of a topic on the broker; None if it does not exist there and can be created.
@@ -215,15 +267,21 @@ class BatchWriter(Client):
 
         A broker's next master has nothing of it; then all of it, up to 1 GiB, is staged again under another id.
         """
+        self._leave_window()
         self._scope = scope
         self._kept.close()
         self._kept = _Kept()
         self._again = 0
         self._parts, self._parts_bytes = [], 0
-        self._position = self._messages = self._checksum = 0
+        self._messages = self._checksum = 0
 
     async def stage(self, topic: str, queue_id: int, count: int, block: Buffer) -> None:
-        """Stage a PutMessage block of `count` records with unique ids; waits and raises like `put`."""
+        """Stage a PutMessage block of `count` records with unique ids. Waits while the window is full.
+
+        Raises:
+            BrokerError: an earlier block was refused.
+            RequestTimeout, ConnectFailed: no answer before the timeout.
+        """
         head = encode_staged_head(topic, queue_id, count, block)
         self._checksum = crc32(head, self._checksum)
         self._messages += count
@@ -231,6 +289,18 @@ class BatchWriter(Client):
         self._parts_bytes += len(head) + len(block)
         if self._parts_bytes >= FRAME_BYTES:
             await self._send_parts()
+
+    async def wait_staged(self) -> None:
+        """Wait until all that is staged, including what is buffered, is answered; raises like `stage`."""
+        if self._parts:
+            await self._send_parts()
+        while True:
+            try:
+                await self._until(lambda: not self._window)
+            except BrokerError as error:
+                await self._stage_again(error)
+            else:
+                return
 
     async def _send_parts(self) -> None:
         frame = b"".join(self._parts)
@@ -241,12 +311,36 @@ class BatchWriter(Client):
         except BrokerError as error:
             await self._stage_again(error)
 
-    async def _send_frame(self, frame: bytes) -> None:
+    async def _send_frame(self, data: bytes) -> None:
         scope = self._scope
         assert scope is not None, "begun before"
-        ext = StageRecordsHeader(*scope, self._position).to_ext(_MSGPACK)
-        self._position += len(frame)
-        await self._send(RequestCode.STAGE_RECORDS, ext, frame, f"staging {scope.staging_id}")
+        await self._until(lambda: not self._window or self._bytes + len(data) <= self._window_bytes)
+        header = StageRecordsHeader(*scope, self._position)
+        frame = _StagedFrame(
+            self._queue("", 0), self._staging_terms, self._on_answer, header, data, self._window
+        )
+        self._position += len(data)
+        self._window[frame] = None
+        self._bytes += len(data)
+        self._sender.add(frame)
+        await self._sender.do_due()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the condition, which answers to frames bring about, or raise why a frame is not staged."""
+        await self._sender.until(lambda: self._failure is not None or condition())
+        failure, self._failure = self._failure, None
+        if isinstance(failure, SendOutcomeUnknown):
+            assert self._scope is not None, "begun before"
+            raise RequestTimeout(
+                f"staging {self._scope.staging_id}", self._staging_terms.timeout_s, failure
+            ) from failure
+        if failure is not None:
+            raise failure
+
+    def _on_answer(self, frame: _StagedFrame) -> None:
+        del self._window[frame]
+        self._bytes -= frame.size
+        self._failure = self._failure or frame.error
 
     async def _stage_again(self, error: BrokerError) -> None:
         """Send all frames under a new id, if the broker has lost the staging, or raise the error that said so."""
@@ -259,9 +353,7 @@ class BatchWriter(Client):
             assert scope is not None, "it is lost"
             log.info("staging %s is sent again: %s", scope.staging_id, error)
             self._scope = scope._replace(staging_id=uuid.uuid4().hex)
-            self._abandon()
-            self._window.clear()
-            self._bytes = self._position = 0
+            self._leave_window()
             try:
                 for frame in self._kept.frames():
                     await self._send_frame(frame)
@@ -270,10 +362,17 @@ class BatchWriter(Client):
             else:
                 return
 
+    def _leave_window(self) -> None:
+        """Abandon the frames that are not answered."""
+        self._sender.withdraw(self._window)
+        self._window.clear()
+        self._bytes = self._position = 0
+        self._failure = None
+
     async def end(self) -> StagedPart:
-        """Wait until everything staged is on the broker's disk, or raise like `put`; return what `commit` needs."""
+        """Wait until everything staged is on the broker's disk, or raise like `stage`; return what `commit` needs."""
         while True:
-            await self.drain()
+            await self.wait_staged()
             try:
                 await self._end()
                 break
@@ -322,12 +421,17 @@ class BatchWriter(Client):
         )
         return QueryStagedResult.from_ext(call.answer.ext)
 
-    async def staged(self, query_id: str | None = None) -> QueryStagedResult:
+    async def query_staged(self, query_id: str | None = None) -> QueryStagedResult:
         """Return the broker's state of a query, or the total of what is staged."""
         call = await self._ask(
             RequestCode.QUERY_STAGED, QueryStagedHeader(query_id).to_ext(_MSGPACK), "look at what is staged"
         )
         return QueryStagedResult.from_ext(call.answer.ext)
+
+    async def limits(self) -> BrokerLimits:
+        """Ask the broker for its limits."""
+        answer = await self.query_staged()
+        return BrokerLimits(answer.new_topic_queues, answer.body_bytes_max or MESSAGE_BYTES_MAX)
 
     async def _ask(
         self,
@@ -341,105 +445,34 @@ class BatchWriter(Client):
         while True:
             try:
                 return await self._session.ask_ok(
-                    code, ext, what=what, queue=self._place(), body=body, deadline=deadline
+                    code, ext, what=what, queue=self._queue("", 0), body=body, deadline=deadline
                 )
             except BrokerError as error:
                 if not _passes_soon(error) or self._session.runtime.now() >= deadline:
                     raise
             await self._session.runtime.sleep(_RETRY_PAUSE_S)
 
-    # -- puts ------------------------------------------------------------------------------------------------------
+    # -- posts -----------------------------------------------------------------------------------------------------
 
-    async def put(
-        self, topic: str, queue_id: int, count: int, block: Buffer, ack: AckLevel = AckLevel.FLUSHED
-    ) -> None:
-        """Put a block of `count` records, at least once. Waits while the window is full.
+    async def post_block(
+        self, topic: str, queue_id: int, count: int, block: Buffer, *, ack: Ack | None = None
+    ) -> Posted:
+        """Send a PutMessage block of `count` records with unique ids, like `post` a message; return its first message.
+
+        The block has one outcome, and counts as one in `PostsFailed`.
 
         Raises:
-            BrokerError: an earlier request was refused.
-            RequestTimeout, ConnectFailed: no answer before the timeout.
+            RequestTimeout: there was no room for `timeout_s` seconds.
+            ClientClosed: it was not taken either.
         """
-        ext = PutMessageHeader(topic, queue_id, count, ack, None).to_ext(_MSGPACK)
-        await self._send(RequestCode.PUT_MESSAGE, ext, block, f"put to {topic}/{queue_id}")
+        terms = self._post_terms[self._ack if ack is None else AckLevel(ack)]
+        return await self._gathering.post_block(self._queue(topic, queue_id), count, block, terms)
 
-    async def drain(self) -> None:
-        """Wait until everything, including what is buffered, is answered. Raises the first refusal."""
-        if self._parts:
-            await self._send_parts()
-        while self._window:
-            try:
-                await self._take()
-            except BrokerError as error:
-                await self._stage_again(error)
-
-    # -- the window ------------------------------------------------------------------------------------------------
-
-    async def _send(self, code: RequestCode, ext: dict[str, Value], body: Buffer, what: str) -> None:
-        while self._window and self._bytes + len(body) > self._window_bytes:
-            await self._take()
-        sent = _Sent(RequestTemplate(code, ext), body, what)
-        self._window.append(sent)
-        self._bytes += len(body)
-        connection = self._window[0].connection
-        if connection is None or not connection.usable():
-            connection = await self._session.open_for(self._place(), self._session.deadline(None))
-        self._start(sent, connection)
-        connection.flush_now()
-
-    def _start(self, sent: _Sent, connection: BrokerConnection) -> None:
-        sent.connection = connection
-        sent.call = connection.start_template(sent.template, sent.waiter, sent.body)
-
-    async def _take(self) -> None:
-        """Wait for the oldest request, repeating it and all later ones while that may help."""
-        oldest = self._window[0]
-        started_at = self._session.runtime.now()
-        deadline = self._session.deadline(None)
-        while True:
-            call = oldest.call
-            assert call is not None, "every request in the window was started"
-            if not call.done and not await self._session.pump.wait(oldest.waiter, deadline):
-                raise RequestTimeout(oldest.what, deadline - started_at)
-            if call.error is None:
-                if _is_done(call):
-                    break
-                try:
-                    raise_refusal(call)
-                except BrokerError as error:
-                    if not _passes_soon(error) or self._session.runtime.now() >= deadline:
-                        raise
-            elif not isinstance(call.error, ConnectionLost):
-                raise call.error
-            elif self._session.runtime.now() >= deadline:
-                raise RequestTimeout(oldest.what, deadline - started_at, call.error) from call.error
-            if call.error is None and is_not_master(call):
-                await self._session.look_for_master("", deadline)
-            await self._session.runtime.sleep(_RETRY_PAUSE_S)
-            await self._repeat(deadline)
-        self._window.popleft()
-        self._bytes -= len(oldest.body)
-
-    def _abandon(self) -> None:
-        """Wait for no request in the window any more."""
-        for sent in self._window:
-            if sent.call is not None and sent.connection is not None and not sent.call.done:
-                sent.connection.abandon(sent.call)
-
-    async def _repeat(self, deadline: float) -> None:
-        """Send everything in the window again, in order."""
-        self._abandon()
-        for sent in self._window:
-            sent.waiter = Waiter()
-        connection = await self._session.open_for(self._place(), deadline)
-        for sent in self._window:
-            self._start(sent, connection)
-        connection.flush_now()
-
-
-def _is_done(call: Call) -> bool:
-    code = call.answer.code
-    # Stored but not synced in time satisfies at least once.
-    return code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+    def _after_fork(self) -> None:
+        """In a forked child: the parent stages what it has begun."""
+        super()._after_fork()
+        self._window.clear()
+        self._bytes = 0
 
 
 def _passes_soon(error: BrokerError) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from reput_client.consume.offsets import QueueBounds
@@ -21,6 +21,7 @@ from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
 
 T = TypeVar("T")
+C = TypeVar("C")
 NO_FAILURES: Final[Mapping[str, ReputError]] = {}
 
 
@@ -45,6 +46,33 @@ class AdminRequests(QueueBounds):
         return (await self._ask_each(code, ext, f"{what} {broker_name}", body, brokers=[broker_name]))[
             broker_name
         ]
+
+    async def _from_masters(
+        self,
+        read_page: Callable[[str, int, C | None], Awaitable[tuple[Sequence[T], C | None]]],
+        count_max: int,
+        order: Callable[[T], int],
+    ) -> list[T]:
+        """Return what the masters of all brokers list, page by page, in one order; each has its own sorted.
+
+        Args:
+            read_page: given a broker's name, how many are wanted, and the cursor of the page before (None at first);
+                returns some and the next cursor, None at the end.
+        """
+        found: list[T] = []
+        masters = await self._masters()
+        for name in masters:
+            of_broker: list[T] = []
+            cursor: C | None = None
+            while len(of_broker) < count_max:
+                page, cursor = await read_page(name, count_max - len(of_broker), cursor)
+                of_broker += page
+                if cursor is None:
+                    break
+            found += of_broker
+        if len(masters) > 1:
+            found.sort(key=order)
+        return found[:count_max]
 
     async def _masters(self, names: Iterable[str] | None = None) -> dict[str, Address]:
         """Return the address of every master, or of the named brokers'; raises `BrokerNotFound`."""

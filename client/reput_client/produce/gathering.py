@@ -12,18 +12,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from typing_extensions import override
+
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
-from reput_client.produce.accumulator import Accumulator
+from reput_client.produce.accumulator import Accumulator, is_alone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
+from reput_client.produce.gathered_block import EncodedBlock, GatheredBlock, Waits
 from reput_client.produce.posted import OnDone, Posted
-from reput_client.produce.posted_block import PostedBlock
 from reput_client.produce.puts import outcome_unknown
-from reput_client.produce.queue_selector import QueueChoice
+from reput_client.produce.queue_selector import AnyBroker, QueueChoice, is_free
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
+from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
@@ -40,7 +43,7 @@ _EXIT_S: Final = 5.0
 """How long a program's exit may wait for posted messages."""
 
 
-class Posts:
+class Gathering(Waits):
     """The messages of `send` and `post` of one producer: added, sent and reported.
 
     Under trio and asyncio a task sends those of `post` while any is unfinished; a waiting caller restarts it if it was
@@ -59,12 +62,12 @@ class Posts:
         self._accumulator = accumulator
         self._sender = sender
         self._linger_s = linger_s
-        self._unfinished: dict[int, PostedBlock] = {}
+        self._unfinished: dict[int, GatheredBlock] = {}
         """Unfinished blocks by serial, in order."""
         self._callbacks = Callbacks(session.runtime)
         self._ended: Event | None = None
         """Set when the task has ended; None without a task."""
-        self._failed: deque[PostedBlock] = deque()
+        self._failed: deque[GatheredBlock] = deque()
         """Failed blocks; `flush` raises for messages not reported."""
         self._failed_before = 0
         """Number of such messages in blocks dropped from `_failed`."""
@@ -78,7 +81,7 @@ class Posts:
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
     ) -> Posted | None:
         """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
-        if self._sender.caller is not None and self._session.runtime.now() >= self._sender.due_at:
+        if self._sender.blocking_runtime is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
         taken = self._accumulator.take(message, terms, choice)
         if taken is None:
@@ -93,11 +96,31 @@ class Posts:
     ) -> Posted:
         """Do what is due, let other tasks run, and add a message as soon as there is room."""
         self._check_open()
-        await self._attend()
+        await self._do_due()
         await self._session.runtime.pause()
         _, posted = await self._take(message, terms, choice, on_done)
         self._ensure_task()
         return posted
+
+    async def post_block(self, queue: MessageQueue, count: int, data: Buffer, terms: Terms) -> Posted:
+        """Do what is due, and send an encoded block of `count` messages as soon as there is room."""
+        self._check_open()
+        await self._do_due()
+        accumulator, sender = self._accumulator, self._sender
+        if not accumulator.has_room(len(data)):
+            await self._make_room(len(data), self._session.runtime.now() + terms.timeout_s)
+        before = accumulator.open.get(queue)
+        if before is not None:
+            sender.seal(before)
+        accumulator.last_serial += 1
+        block = EncodedBlock(accumulator.last_serial, queue, terms, self._on_done, self, count, data)
+        accumulator.held += block.size
+        self._unfinished[block.serial] = block
+        _unfinished.add(self)
+        sender.add(block)
+        sender.go_on()
+        self._ensure_task()
+        return Posted(block, 0)
 
     async def send(self, message: Message, terms: Terms, choice: QueueChoice) -> SendReceipt:
         """Send a message in a block with others that come soon; return its receipt or raise like `Producer.send`.
@@ -110,17 +133,16 @@ class Posts:
             number = posted.number
         else:
             block, number = taken
-        block.asked.add(number)
         try:
             await self._sender.wait_for(block)
         except ClientClosed as closed:  # from an interrupt
-            raise outcome_unknown(block.queue, (), str(closed)) from closed
+            raise outcome_unknown(block.queue, [block.unique_id_of(number)], str(closed)) from closed
         finally:
             if not block.done:
                 self._leave(block, number)
         return block.outcome(number)
 
-    def _leave(self, block: PostedBlock, number: int) -> None:
+    def _leave(self, block: GatheredBlock, number: int) -> None:
         """Take a message of a cancelled send out of its block; a block that no caller waits for is not sent."""
         if self._accumulator.open.get(block.queue) is block:
             self._accumulator.withdraw(block, number)
@@ -137,7 +159,7 @@ class Posts:
 
     async def _take(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None = None
-    ) -> tuple[PostedBlock, Posted]:
+    ) -> tuple[GatheredBlock, Posted]:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
         self._check_open()
@@ -155,8 +177,12 @@ class Posts:
             await self._make_room(size, deadline)
         # No wait from here on. A block that the message does not fit into is sent.
         sender, left = self._sender, False
-        alone = accumulator.is_alone(message)
-        block = accumulator.current.get(message.topic) if choice is None and not alone else None
+        alone = is_alone(message)
+        block: GatheredBlock | None = None
+        if not alone and isinstance(choice, AnyBroker):
+            block = accumulator.current.get((message.topic, choice))
+        elif not alone and choice is None:
+            block = accumulator.current.get(message.topic)
         if block is not None and not accumulator.fits(block, message, size, terms):
             sender.seal(block)
             block, left = None, True
@@ -167,9 +193,9 @@ class Posts:
                 sender.seal(block)
                 block, left = None, True
             if block is None:
-                block = self._begin(queue, terms, is_free=choice is None, alone=alone)
+                block = self._begin(queue, terms, choice, alone=alone)
         if choice is not None:
-            block.is_free = False
+            block.pin(choice)
         posted = Posted(block, accumulator.put(block, message, text, size))
         if on_done is not None:
             block.call_back(posted, on_done)
@@ -180,20 +206,26 @@ class Posts:
             sender.go_on()
         return block, posted
 
-    def _begin(self, queue: MessageQueue, terms: Terms, *, is_free: bool, alone: bool) -> PostedBlock:
+    def _begin(self, queue: MessageQueue, terms: Terms, choice: QueueChoice, *, alone: bool) -> GatheredBlock:
         sender, now = self._sender, self._session.runtime.now()
-        if terms.counts_silence_only:
+        if terms.is_bulk:  # posted
             due_at, grows_until = now + (self._linger_s or POST_LINGER_S), now + terms.timeout_s
         else:
             due_at = now + self._linger_s
             grows_until = due_at + _GROWS_S
         block = self._accumulator.begin(
-            queue, terms, self._on_done, due_at, self, is_free=is_free, is_current=is_free and not alone
+            queue,
+            terms,
+            self._on_done,
+            due_at,
+            self,
+            choice=choice,
+            is_current=is_free(choice) and not alone,
         )
         block.grows_until = grows_until
         block.since = now
         self._unfinished[block.serial] = block
-        if terms.counts_silence_only:
+        if terms.is_bulk:
             _unfinished.add(self)
             sender.require_step(due_at)
         elif sender.is_driven:
@@ -228,7 +260,7 @@ class Posts:
         self._sender.seal_all()
         self._flushing += 1
         try:
-            await self._attend()
+            await self._do_due()
             await self._wait(lambda: next(iter(self._unfinished), last + 1) > last, math.inf)
             await self._callbacks.called(last)
         finally:
@@ -245,9 +277,9 @@ class Posts:
         if count:
             raise PostsFailed(failed, count)
 
-    def _on_done(self, block: PostedBlock) -> None:
+    def _on_done(self, block: GatheredBlock) -> None:
         self._callbacks.add(block)
-        if block.error is not None:
+        if block.error is not None and block.is_posted:  # else its callers wait for it
             self._failed.append(block)
             if len(self._failed) > _FAILED_BLOCKS_MAX:
                 self._failed_before += len(_unreported(self._failed.popleft()))
@@ -262,7 +294,8 @@ class Posts:
         blocks = list(self._failed)
         if self.interruption is not None:
             # Including unfinished blocks; a block may be in both collections.
-            blocks = list(dict.fromkeys((*blocks, *self._unfinished.values())))
+            unfinished = [block for block in self._unfinished.values() if block.is_posted]
+            blocks = list(dict.fromkeys((*blocks, *unfinished)))
         failed = [posted for block in blocks for posted in _unreported(block)]
         count = self._failed_before + len(failed)
         self._failed.clear()
@@ -273,8 +306,8 @@ class Posts:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    async def _attend(self) -> None:
-        await self._sender.attend()
+    async def _do_due(self) -> None:
+        await self._sender.do_due()
         await self._callbacks.call()
 
     async def _send_until(self, condition: Callable[[], bool], deadline: float) -> bool:
@@ -290,7 +323,7 @@ class Posts:
     # -- the task ------------------------------------------------------------------------------------------------------
 
     def _ensure_task(self) -> None:
-        if self._sender.caller is not None:
+        if self._sender.blocking_runtime is not None:
             return
         self._session.runtime.end_dead()
         if self._ended is None and (self._unfinished or self._callbacks):
@@ -320,32 +353,32 @@ class Posts:
 
     async def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait for `condition`, which changes when a block is done; False if `deadline` came first."""
-        if self._sender.caller is not None:
+        if self._sender.blocking_runtime is not None:
             return await self._send_until(condition, deadline)
         self._ensure_task()
         return await self._sender.until(condition, deadline)
 
-    async def wait_for(self, block: PostedBlock) -> None:
-        """See `Waits`."""
-        if self._sender.caller is not None:
+    @override
+    async def wait_for(self, block: GatheredBlock) -> None:
+        if self._sender.blocking_runtime is not None:
             await self._send_until(lambda: block.done, math.inf)
         else:
             self._ensure_task()
             await self._sender.wait_for(block)
 
-    def block_for(self, block: PostedBlock) -> None:
-        """See `Waits`."""
-        if self._sender.caller is None:
+    @override
+    def wait_in_thread(self, block: GatheredBlock) -> None:
+        if self._sender.blocking_runtime is None:
             raise RuntimeError("the message is not acknowledged yet; await it, or flush the producer first")
         try:
-            self._sender.caller.run(self.wait_for(block))
+            self._sender.blocking_runtime.run(self.wait_for(block))
         except ClientClosed:
             if self.interruption is None:
                 raise
 
     @property
+    @override
     def interruption(self) -> str | None:
-        """See `Waits`."""
         return self._sender.interruption
 
     # -- ending --------------------------------------------------------------------------------------------------------
@@ -376,13 +409,13 @@ class Posts:
 
     def end_with_program(self, deadline: float) -> None:
         """Send what was posted, at program exit without `close`; with an event loop, only log how much there is."""
-        caller = self._sender.caller
-        if caller is None:
+        runtime = self._sender.blocking_runtime
+        if runtime is None:
             count = sum(block.count or len(block.bodies) for block in self._unfinished.values())
             log.error("posted messages without an outcome: %d; the program has ended without a flush", count)
             return
         try:
-            caller.run(self._flush_and_close(deadline))
+            runtime.run(self._flush_and_close(deadline))
         except ClientClosed:  # from an interrupt
             self._callbacks.call_interrupted(self._unfinished.values())
             self._log_unreported()
@@ -408,8 +441,8 @@ class Posts:
         self._ended = None
 
 
-_unfinished: Final[set[Posts]] = set()
-"""Posts with unfinished blocks, kept until `_end_with_program` even if the program drops them."""
+_unfinished: Final[set[Gathering]] = set()
+"""Those with unfinished blocks, kept until `_end_with_program` even if the program drops them."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unfinished.clear)
@@ -419,20 +452,19 @@ if hasattr(os, "register_at_fork"):
 def _end_with_program() -> None:
     deadline = time.monotonic() + _EXIT_S
     unfinished = list(_unfinished)
-    for number, posts in enumerate(unfinished):
+    for number, gathering in enumerate(unfinished):
         now = time.monotonic()
         share_s = max(0.0, deadline - now) / (len(unfinished) - number)
         try:
-            posts.end_with_program(now + share_s)
+            gathering.end_with_program(now + share_s)
         except (Exception, SystemExit):
             log.exception("a producer has failed to send what was posted before the program ended")
 
 
-def _unreported(block: PostedBlock) -> list[Posted]:
+def _unreported(block: GatheredBlock) -> list[Posted]:
     """Return a block's failed messages, unknown outcomes included, that were not reported."""
-    count = block.count or len(block.bodies)
     return [
         Posted(block, number)
-        for number in range(count)
+        for number in range(block.outcomes)
         if number not in block.asked and block.error_of(number) is not None
     ]

@@ -1,15 +1,16 @@
-"""The admin client: brokers and delayed messages. Its other methods are in `admin_topics.py`, `admin_dead_letters.py`,
-`admin_groups.py` and `admin_users.py`."""
+"""The admin client, with its methods about brokers and delayed messages; modules of this package have the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reput_client.admin_dead_letters import DeadLetterAdmin
-from reput_client.admin_groups import GroupAdmin
-from reput_client.admin_users import UserAdmin
-from reput_client.cluster_members import ClusterMember, cluster_members
+from reput_client.admin.cluster_members import ClusterMember, cluster_members
+from reput_client.admin.message_history import MessageHistoryAdmin
+from reput_client.admin.schedules import ScheduleAdmin
+from reput_client.admin.transactions import TransactionAdmin
+from reput_client.admin.users import UserAdmin
+from reput_client.preview import Preview
 from reput_client.transport.options import ClientOptions, takes
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import (
@@ -21,7 +22,9 @@ from reput_protocol.commands.delay import (
     ListDelayedHeader,
 )
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_protocol.commands.history import BrokerHistory, ReadHistoryHeader
 from reput_protocol.commands.operation import (
+    INTAKE_WORDS,
     BrokerDescription,
     ClientDescription,
     ClientDescriptions,
@@ -29,6 +32,7 @@ from reput_protocol.commands.operation import (
     ConfigChanges,
     ConfigOption,
     ConfigOptions,
+    DisconnectClientHeader,
     FlushedBody,
     Intake,
     IntakeName,
@@ -36,14 +40,15 @@ from reput_protocol.commands.operation import (
     SetIntakeHeader,
 )
 from reput_protocol.commands.topic import ClusterInfo, KVTable
-from reput_protocol.errors import NotFound
+from reput_protocol.errors import ErrorCode, NotFound
 from reput_protocol.names import check_topic
+from reput_protocol.printable import counted
 from reput_protocol.wire.header import HeaderType
 
 _MSGPACK = HeaderType.MSGPACK
 
 
-class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
+class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
     """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
     Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of
@@ -87,10 +92,60 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
         call = await self._ask_one(broker_name, RequestCode.LIST_CLIENTS, {}, "clients of the broker")
         return ClientDescriptions.from_json(call.body).clients
 
+    async def preview_disconnect_client(self, address: str, *, broker_name: str | None = None) -> Preview:
+        """Return what `disconnect_client` would do. Raises `NotFound`: no client is connected from there."""
+        found = [client for client in await self.list_clients(broker_name) if client.address == address]
+        if not found:
+            raise NotFound(
+                ErrorCode.NOT_FOUND, f"no client is connected from {address!r}; nothing was disconnected"
+            )
+        client = found[0]
+        who = client.client_id or "no client id yet"
+        groups = f", of {', '.join(client.groups)}" if client.groups else ""
+        return Preview(
+            f"the connection of the {client.role} at {address} ({who}{groups}) is closed",
+            (
+                "what has no answer yet has an unknown outcome for it",
+                "the client connects again by itself; to keep it out, take its rights or stop its program",
+            ),
+        )
+
+    async def disconnect_client(self, address: str, *, broker_name: str | None = None) -> None:
+        """Close a client's connection; `address` as `list_clients` has it, `broker_name` as for `describe_broker`.
+
+        Raises:
+            NotFound: no client is connected from there.
+        """
+        ext = DisconnectClientHeader(address).to_ext(_MSGPACK)
+        await self._ask_one(broker_name, RequestCode.DISCONNECT_CLIENT, ext, f"connection of {address}")
+
     async def broker_config(self, broker_name: str | None = None) -> list[ConfigOption]:
         """Return the options of a broker, with what set each; `broker_name` as for `describe_broker`."""
         call = await self._ask_one(broker_name, RequestCode.GET_CONFIG, {}, "configuration of the broker")
         return ConfigOptions.from_json(call.body).options
+
+    async def broker_history(
+        self,
+        begin_s: int,
+        end_s: int = 0,
+        *,
+        rows_max: int = 720,
+        has_names: bool = True,
+        broker_name: str | None = None,
+    ) -> BrokerHistory:
+        """Return a broker's figures in the past days; `broker_name` as for `describe_broker`.
+
+        A broker without a console keeps none.
+
+        Args:
+            begin_s: where they begin, in seconds since 1970; up to 0, in seconds before now.
+            end_s: where they end, likewise.
+            rows_max: upper bound of the rows, of 1 to 2016.
+            has_names: whether those of groups and topics are wanted; the steps are then at least 10 s.
+        """
+        ext = ReadHistoryHeader(begin_s, end_s, rows_max, has_names).to_ext(_MSGPACK)
+        call = await self._ask_one(broker_name, RequestCode.READ_HISTORY, ext, "history of the broker")
+        return BrokerHistory.from_json(call.body)
 
     async def set_broker_config(
         self, values: Mapping[str, str], *, broker_name: str | None = None
@@ -124,6 +179,24 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
         call = await self._ask_one(broker_name, RequestCode.RELOAD_CONFIG, {}, "configuration of the broker")
         return ConfigChanges.from_json(call.body).changes
 
+    async def preview_intake(self, intake: Intake | IntakeName, *, broker_name: str | None = None) -> Preview:
+        """Return what `set_intake` would do."""
+        wanted = Intake(intake)
+        status = await self.describe_broker(broker_name)
+        name = status.get("broker_name", broker_name or "the broker")
+        check = status.get("checks", {}).get("intake", {"ok": True, "detail": ""})
+        before = Intake.OPEN if check["ok"] else Intake(check["detail"].partition(",")[0])
+        if before is wanted:
+            return Preview(f"broker {name} {INTAKE_WORDS[wanted]} already", is_change=False)
+        notes = ["a restart ends it"] if wanted is not Intake.OPEN else []
+        if wanted is not Intake.OPEN:
+            notes.insert(
+                0, "producers get an error; consumers, delayed messages, retries and transactions continue"
+            )
+        return Preview(
+            f"broker {name} {INTAKE_WORDS[wanted]} from now on; before, it {INTAKE_WORDS[before]}", notes
+        )
+
     async def set_intake(self, intake: Intake | IntakeName, *, broker_name: str | None = None) -> Intake:
         """Have the broker take or refuse messages of producers, and return what it did before.
 
@@ -152,6 +225,32 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
     async def cluster_members(self) -> list[ClusterMember]:
         """Return the members of every broker with their state; one that does not report has an `error`."""
         return await cluster_members(self._session)
+
+    async def preview_promote(self, broker_id: int, *, force: bool = False) -> Preview:
+        """Return what `promote_broker` would do; that the broker has no election is an obstacle."""
+        status = await self.describe_broker()
+        name, election = status.get("broker_name", ""), status.get("election")
+        if not election:
+            text = f"broker {name} has no election: its group has no other member that could be the master"
+            return Preview(
+                text, is_change=False, obstacle=text, remedy="configure an election: docs/cluster.md"
+            )
+        notes = ["the master refuses new messages until the member has all of the log; no message is lost"]
+        if force:
+            notes = [f"messages that broker {broker_id} does not have are lost"]
+        in_sync = [int(number) for number in election.get("in_sync", [])]
+        is_behind = broker_id not in in_sync
+        return Preview(
+            f"member {broker_id} becomes the master of {name}; the master is {election.get('master') or 'unknown'}",
+            notes,
+            obstacle=f"member {broker_id} is not in sync; in sync are {', '.join(map(str, in_sync)) or 'none'}"
+            if is_behind and not force
+            else None,
+            remedy="wait until it has the log, or --force, which loses what it does not have"
+            if is_behind
+            else None,
+            can_force=True,
+        )
 
     async def promote_broker(self, broker_id: int, *, force: bool = False) -> Promotion:
         """Make another member the master of the broker's group, which an engine elects otherwise.
@@ -182,25 +281,16 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
             key: only those with this unique id or key.
             max_messages: upper bound.
         """
-        messages: list[DelayedMessage] = []
-        masters = await self._masters()
-        for name in masters:
-            found: list[DelayedMessage] = []
-            cursor: str | None = ""
-            while cursor is not None and len(found) < max_messages:
-                page = await self.delayed_page(
-                    topic=topic,
-                    key=key,
-                    max_messages=max_messages - len(found),
-                    cursor=cursor,
-                    broker_name=name,
-                )
-                found += page.messages
-                cursor = page.cursor
-            messages += found
-        if len(masters) > 1:
-            messages.sort(key=lambda message: message.deliver_timestamp)
-        return messages[:max_messages]
+
+        async def read(
+            name: str, count: int, cursor: str | None
+        ) -> tuple[Sequence[DelayedMessage], str | None]:
+            page = await self.delayed_page(
+                topic=topic, key=key, max_messages=count, cursor=cursor, broker_name=name
+            )
+            return page.messages, page.cursor
+
+        return await self._from_masters(read, max_messages, lambda found: found.deliver_timestamp)
 
     async def delayed_page(
         self,
@@ -220,6 +310,25 @@ class Admin(DeadLetterAdmin, GroupAdmin, UserAdmin):
         what = "list of delayed messages"
         call = await self._ask_one(broker_name, RequestCode.LIST_DELAYED_MESSAGES, ext, what)
         return DelayedMessageList.from_json(call.body)
+
+    async def preview_cancel_delayed(self, topic: str, key: str) -> Preview:
+        """Return what `cancel_delayed` would do, with a row for each message that waits."""
+        found = await self.list_delayed(topic=check_topic(topic), key=key)
+        return Preview(
+            f"{counted(len(found), 'delayed message')} for {topic} with the key {key}: "
+            + ("never delivered" if found else "nothing waits"),
+            ("that cannot be undone",) if found else (),
+            ("message_id", "deliver_at", "size_b"),
+            [
+                (
+                    message.unique_id or message.offset_message_id,
+                    message.deliver_at.isoformat(timespec="milliseconds"),
+                    message.size,
+                )
+                for message in found
+            ],
+            is_change=bool(found),
+        )
 
     async def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
         """Cancel the delayed messages for `topic` with this unique id or key; return the outcome for each.

@@ -7,8 +7,9 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from reput_client.admin_requests import AdminRequests
+from reput_client.admin.topics import TopicAdmin
 from reput_client.consume.offsets import timestamp_ms
+from reput_client.preview import Preview
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import (
     ConsumeDirectlyHeader,
@@ -21,6 +22,8 @@ from reput_protocol.commands.consumers import (
     ConsumeTimeSpanHeader,
 )
 from reput_protocol.commands.group import (
+    DEAD_LETTER,
+    EXPIRED_ATTRIBUTE,
     DeleteSubscriptionGroupHeader,
     GroupList,
     SubscriptionData,
@@ -42,8 +45,16 @@ from reput_protocol.commands.offset import (
     ResetOffsetHeader,
     ResetOffsetList,
 )
-from reput_protocol.errors import BrokerError, GroupNotFound, NotFound, ReputError, TopicNotFound
-from reput_protocol.names import check_group, check_topic
+from reput_protocol.errors import (
+    BrokerError,
+    GroupNotFound,
+    InvalidMessage,
+    NotFound,
+    ReputError,
+    TopicNotFound,
+)
+from reput_protocol.names import check_group, check_topic, dlq_topic, retry_topic
+from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import HeaderType, Value
@@ -55,7 +66,7 @@ _FORWARDED_GRACE_S = 11.0
 """The broker waits 10 s for a member's answer."""
 
 
-class GroupAdmin(AdminRequests):
+class GroupAdmin(TopicAdmin):
     """The methods of `Admin` for consumer groups; errors as there.
 
     The members of a group are known to every broker of its topics, its progress to the broker of each queue.
@@ -107,6 +118,95 @@ class GroupAdmin(AdminRequests):
             f"settings of {config.group_name}",
             config.to_json(),
         )
+
+    async def preview_create_group(self, config: SubscriptionGroupConfig) -> Preview:
+        """Return what `put_group` would do for a new group; one that exists keeps its settings."""
+        group = check_group(config.group_name)
+        try:
+            await self.group_config(group)
+        except GroupNotFound:
+            return Preview(f"group {group} is created: {_settings(config)}")
+        return Preview(f"group {group} already exists", is_change=False)
+
+    async def changed_group(
+        self,
+        group: str,
+        *,
+        retry_max: int | None = None,
+        consume: bool | None = None,
+        broadcast: bool | None = None,
+        expired: str | None = None,
+    ) -> tuple[Preview, SubscriptionGroupConfig]:
+        """Return what a change of a group's settings would do, and the settings for `put_group`; None: it stays.
+
+        Args:
+            retry_max: how often a message is redelivered before it is a dead letter.
+            consume: whether the group may consume.
+            broadcast: whether its members may consume by broadcasting.
+            expired: what happens to messages whose time to live is over: `drop` or `dead-letter`.
+
+        Raises:
+            GroupNotFound: there is no such group.
+        """
+        config = await self.group_config(group)
+        changed = replace(
+            config,
+            retry_max_times=config.retry_max_times if retry_max is None else retry_max,
+            consume_enable=config.consume_enable if consume is None else consume,
+            consume_broadcast_enable=config.consume_broadcast_enable if broadcast is None else broadcast,
+        )
+        before, after = _settings(config), _settings(changed)
+        keeps_expired = config.keeps_expired if expired is None else expired == DEAD_LETTER
+        notes = []
+        if keeps_expired != config.keeps_expired:
+            notes.append(f"expired messages are {'dead letters' if keeps_expired else 'dropped'} from now on")
+        if config.consume_enable and not changed.consume_enable:
+            notes.append("its members get no more messages, and stay connected")
+        if before == after and not notes:
+            return Preview(f"group {group} has these settings already: {before}", is_change=False), config
+        if expired is not None:
+            attributes = {**config.attributes}
+            attributes.pop(EXPIRED_ATTRIBUTE, None)
+            changed = replace(changed, attributes={**attributes, f"+{EXPIRED_ATTRIBUTE}": expired})
+        return Preview(f"group {group}: {after}; before: {before}", notes), changed
+
+    async def preview_delete_group(self, group: str, *, clean_offsets: bool = True) -> Preview:
+        """Return what `delete_group_whole` would do. Members that are online are an obstacle.
+
+        Raises:
+            GroupNotFound: there is no such group.
+        """
+        found = await self.describe_group(group)
+        waiting = await self._messages_in(retry_topic(group))
+        members = counted(found.summary.members, "member")
+        text = f"group {group}: {members} online, lag {found.summary.lag}; progress in " + (
+            f"{counted(len(found.summary.topics), 'topic')} {'is deleted' if clean_offsets else 'stays'}"
+        )
+        if waiting is not None:
+            text += f"; retry topic with {counted(waiting, 'message')} is deleted"
+        notes = []
+        if await self._messages_in(dlq_topic(group)) is not None:
+            notes.append(f"dead letters stay: reput topic delete {dlq_topic(group)}")
+        return Preview(
+            text,
+            notes,
+            obstacle=f"{members} online" if found.members else None,
+            remedy="stop them, or --force" if found.members else None,
+            can_force=True,
+        )
+
+    async def delete_group_whole(self, group: str, *, clean_offsets: bool = True) -> None:
+        """Delete a group and its retry topic; with `clean_offsets` its progress too. Its dead letters remain."""
+        await self.delete_group(group, clean_offsets=clean_offsets)
+        if await self._messages_in(retry_topic(group)) is not None:
+            await self.delete_topic(retry_topic(group))
+
+    async def _messages_in(self, topic: str) -> int | None:
+        try:
+            stats = await self.topic_stats(topic)
+        except TopicNotFound:
+            return None
+        return sum(queue.max_offset - queue.min_offset for queue in stats.offset_table.values())
 
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
         """Delete a group; with `clean_offsets` its progress too. Its retry and dead-letter topics remain."""
@@ -205,24 +305,29 @@ class GroupAdmin(AdminRequests):
         when: datetime | int | None = None,
         offset: int | None = None,
         shift: int | None = None,
+        message: str | None = None,
         queue_id: int | None = None,
     ) -> dict[MessageQueue, int]:
         """Return where a group would continue in each queue of a topic; nothing is set.
 
         Args:
             when: at the first message stored at or after this datetime, or ms since 1970; 0 is the oldest message, -1
-                the end. Exactly one of `when`, `offset` and `shift` is required.
+                the end. Exactly one of `when`, `offset`, `shift` and `message` is required.
             offset: at this or the nearest existing offset; a negative one counts from the end.
             shift: so many messages after the committed offset, or before it if negative. Leaves out queues without a
                 committed offset.
+            message: at the message with this offset message id, in its queue only.
             queue_id: in this queue only, of each broker that has it.
 
         Raises:
             GroupNotFound, TopicNotFound: it does not exist.
+            NotFound, InvalidMessage: there is no such message, or it is in another topic.
             BrokerError: the topic has no such queue.
         """
-        if [when, offset, shift].count(None) != 2:
-            raise ValueError("name one of when, offset and shift")
+        if [when, offset, shift, message].count(None) != 3:
+            raise ValueError("name one of when, offset, shift and message")
+        if message is not None:
+            return await self._plan_to_message(check_group(group), check_topic(topic), message)
         header = ResetOffsetHeader(
             check_topic(topic),
             check_group(group),
@@ -240,6 +345,56 @@ class GroupAdmin(AdminRequests):
             absent=_NOT_THERE if queue_id is None else (BrokerError,),
         )
         return _offsets(answers)
+
+    async def _plan_to_message(self, group: str, topic: str, message_id: str) -> dict[MessageQueue, int]:
+        broker_name, found = await self._find_message(message_id)
+        if found.topic != topic:
+            raise InvalidMessage(f"message {message_id} is in topic {found.topic}, not in {topic}")
+        plan = await self.plan_reset(group, topic, offset=found.queue_offset, queue_id=found.queue_id)
+        return {queue: at for queue, at in plan.items() if queue.broker_name == broker_name}
+
+    async def preview_set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> Preview:
+        """Return what `set_offsets` would do, with a row for each queue. Members that are online are an obstacle."""
+        try:
+            found: GroupDescription | None = await self.describe_group(group)
+        except GroupNotFound:
+            found = None  # the target of a clone, which the clone creates
+        before = {
+            MessageQueue(queue.topic, queue.broker_name, queue.queue_id): queue.committed_offset
+            for queue in (found.queues if found else ())
+        }
+        rows: list[tuple[str, int, int | None, int, int | None]] = []
+        for queue, offset in sorted(offsets.items()):
+            committed: int | None = before.get(queue, -1)
+            committed = None if committed is None or committed < 0 else committed
+            move = None if committed is None else offset - committed
+            rows.append((queue.topic, queue.queue_id, committed, offset, move))
+        moves = [move for *_, move in rows if move != 0]
+        skipped = sum(move for move in moves if move is not None and move > 0)
+        repeated = -sum(move for move in moves if move is not None and move < 0)
+        what = [
+            f"{counted(skipped, 'message')} skipped" if skipped else "",
+            f"{counted(repeated, 'message')} delivered again" if repeated else "",
+        ]
+        text = f"group {group} continues at another offset in {counted(len(moves), 'queue')}"
+        if not moves:
+            text = f"group {group} is there already" if rows else f"group {group} has no offset to start from"
+        members = found.summary.members if found is not None and found.members else 0
+        return Preview(
+            ": ".join(filter(None, (text, ", ".join(filter(None, what))))),
+            (),
+            ("topic", "queue", "committed", "new", "move"),
+            rows,
+            [queue.broker_name for queue in sorted(offsets)],
+            is_change=bool(moves),
+            obstacle=(
+                f"{counted(members, 'member')} online, which would continue from their own offsets"
+                if members
+                else None
+            ),
+            remedy="stop them, or --force, which makes them jump to the new offsets" if members else None,
+            can_force=True,
+        )
 
     async def set_offsets(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set where a group continues, the queues of a topic on one broker at once, and notify online members.
@@ -270,10 +425,13 @@ class GroupAdmin(AdminRequests):
         when: datetime | int | None = None,
         offset: int | None = None,
         shift: int | None = None,
+        message: str | None = None,
         queue_id: int | None = None,
     ) -> dict[MessageQueue, int]:
         """Set what `plan_reset` returns, and return it."""
-        plan = await self.plan_reset(group, topic, when=when, offset=offset, shift=shift, queue_id=queue_id)
+        plan = await self.plan_reset(
+            group, topic, when=when, offset=offset, shift=shift, message=message, queue_id=queue_id
+        )
         if plan:
             await self.set_offsets(group, plan)
         return plan
@@ -318,6 +476,14 @@ class GroupAdmin(AdminRequests):
         raise failure
 
 
+def _settings(config: SubscriptionGroupConfig) -> str:
+    return (
+        f"{'enabled' if config.consume_enable else 'disabled'}, "
+        f"at most {counted(config.retry_max_times, 'retry', 'retries')}, "
+        f"broadcasting {'allowed' if config.consume_broadcast_enable else 'not allowed'}"
+    )
+
+
 def _offsets(answers: Mapping[str, Call]) -> dict[MessageQueue, int]:
     found = [ResetOffsetBody.from_json(call.body) for call in answers.values()]
     return {queue: at for each in found for queue, at in each.offset_table.items()}
@@ -335,7 +501,7 @@ def _summary(summaries: Sequence[GroupSummary]) -> GroupSummary:
         topics=sorted({topic for each in summaries for topic in each.topics}),
         lag=sum(each.lag for each in summaries),
         lag_age_millis=max(each.lag_age_millis for each in summaries),
-        has_conflict=any(each.has_conflict for each in summaries),
+        health=max((each.health for each in summaries), key=lambda health: health.gravity),
     )
 
 
@@ -363,4 +529,8 @@ def _description(found: Mapping[str, GroupDescription]) -> GroupDescription:
         members=list(members.values()),
         queues=[replace(queue, broker_name=name) for name, each in found.items() for queue in each.queues],
         subscriptions=list(subscriptions.values()),
+        problems=sorted(
+            (problem for each in found.values() for problem in each.problems),
+            key=lambda problem: -problem.gravity,
+        ),
     )

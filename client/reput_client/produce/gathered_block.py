@@ -1,4 +1,4 @@
-"""The block that gathers messages of `send` and `post`."""
+"""The block that gathers messages: of `send`, whose callers wait for it, or of `post`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any, Protocol
 from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.puts import outcome_unknown
+from reput_client.produce.queue_selector import AnyBroker, QueueChoice
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import Message, MessageQueue
+from reput_protocol.record.message_id import UniqueIdGenerator
 
 
 class Waits(Protocol):
-    """How a posted message's holder waits for its block."""
+    """How the holder of a message's handle waits for its block."""
 
-    async def wait_for(self, block: PostedBlock) -> None:
+    async def wait_for(self, block: GatheredBlock) -> None:
         """Return when the block is done."""
 
     @property
     def interruption(self) -> str | None:
         """Why an interrupt closed the client, or None."""
 
-    def block_for(self, block: PostedBlock) -> None:
+    def wait_in_thread(self, block: GatheredBlock) -> None:
         """Block the calling thread until the block is done or the client was interrupted.
 
         Raises:
@@ -33,8 +35,8 @@ class Waits(Protocol):
         """
 
 
-class PostedBlock(OutgoingBlock):
-    """A block of posted messages, which are added one by one until it is sealed."""
+class GatheredBlock(OutgoingBlock):
+    """A block to which messages are added one by one until it is sealed."""
 
     __slots__ = (
         "asked",
@@ -93,6 +95,11 @@ class PostedBlock(OutgoingBlock):
         self.size += size
         return place + len(self.withdrawn)
 
+    def pin(self, choice: QueueChoice) -> None:
+        """Keep the block at its queue, unless any broker's queue of its number will do for a message that joins it."""
+        if not isinstance(choice, AnyBroker) or choice != self.number:
+            self.is_free = False
+
     def call_back(self, posted: Posted, on_done: OnDone) -> None:
         """Have `on_done` called with one of its messages when it is done, which reports the outcome."""
         self.callbacks.append((posted, on_done))
@@ -109,6 +116,16 @@ class PostedBlock(OutgoingBlock):
         self.withdrawn = {*self.withdrawn, number}
 
     @property
+    def outcomes(self) -> int:
+        """How many receipts or errors it has, each with a handle: one for a message."""
+        return self.count or len(self.bodies)
+
+    @property
+    def is_posted(self) -> bool:
+        """Whether its messages were posted; else each has a caller in `send`."""
+        return self.terms.is_bulk
+
+    @property
     def is_empty(self) -> bool:
         """Whether all its messages were removed."""
         return not self.bodies
@@ -118,14 +135,6 @@ class PostedBlock(OutgoingBlock):
         super().finish(receipts, error)
         for end in self.ends_of_spans:
             end()
-
-    async def wait(self) -> None:
-        """Return when it is done."""
-        await self.waits.wait_for(self)
-
-    def block_thread(self) -> None:
-        """See `Waits.block_for`."""
-        self.waits.block_for(self)
 
     @property
     def is_decided(self) -> bool:
@@ -137,6 +146,33 @@ class PostedBlock(OutgoingBlock):
         reason = None if self.done else self.waits.interruption
         if reason is None:
             return super().error_of(number)
-        place = self._place(number)
-        unique_id = self.unique_ids[place] if place < len(self.unique_ids) else None
-        return outcome_unknown(self.queue, [unique_id], reason)
+        return outcome_unknown(self.queue, [self.unique_id_of(number)], reason)
+
+
+class EncodedBlock(GatheredBlock):
+    """A posted block that the caller has encoded, with one outcome: the receipt of its first message, or an error."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        serial: int,
+        queue: MessageQueue,
+        terms: Terms,
+        on_done: Callable[[Any], None],
+        waits: Waits,
+        count: int,
+        data: Buffer,
+    ) -> None:
+        super().__init__(serial, queue, terms, 0, on_done, 0.0, waits, is_free=False)
+        self.count, self.data, self.size = count, data, len(data)
+        self.positions, self.unique_ids = (0,), (None,)
+
+    @property
+    def outcomes(self) -> int:
+        """One, however many messages it has."""
+        return 1
+
+    def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:  # noqa: ARG002
+        """Keep the bytes as they are."""
+        self.is_serial = self.terms.repeats

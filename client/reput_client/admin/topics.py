@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from reput_client.admin_requests import AdminRequests
+from reput_client.admin.requests import AdminRequests
 from reput_client.consume.offsets import timestamp_ms
 from reput_client.consume.pull import FoundMessages, PulledMessages
+from reput_client.preview import Preview
 from reput_client.received import ReceivedMessage
 from reput_client.transport.session import route_ext
 from reput_client.transport.standbys import read
@@ -17,6 +18,7 @@ from reput_protocol.commands.pull import FETCH_BYTES_MAX
 from reput_protocol.commands.query import QueryMessageHeader, QueryMessageResult
 from reput_protocol.commands.topic import (
     MESSAGE_TYPE_ATTRIBUTE,
+    PERMISSION_NAMES,
     CreateTopicHeader,
     DeleteTopicHeader,
     GetTopicConfigHeader,
@@ -29,7 +31,9 @@ from reput_protocol.commands.topic import (
     TopicSummary,
 )
 from reput_protocol.errors import RequestNotSupported, TopicNotFound, error_from_response
-from reput_protocol.names import check_topic
+from reput_protocol.names import check_topic, is_system_topic
+from reput_protocol.printable import counted
+from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 
 _MSGPACK: Final = HeaderType.MSGPACK
@@ -76,6 +80,141 @@ class TopicAdmin(AdminRequests):
             brokers=brokers,
         )
 
+    async def preview_create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 4,
+        perm: int = Perm.READ_WRITE,
+        message_type: str | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> Preview:
+        """Return what `create_topic` would do. One that exists with other settings is an obstacle."""
+        refused = _of_the_broker(check_topic(topic), await self._own_names())
+        if refused is not None:
+            return refused
+        missing, other = await self._lacking(topic, queues, perm, message_type, brokers)
+        if other is not None:
+            return other
+        if not missing:
+            return Preview(f"topic {topic} already exists with these settings", is_change=False)
+        each = f" on each of {', '.join(missing)}" if len(missing) > 1 else ""
+        kind = "" if message_type is None else f", type {message_type}"
+        return Preview(
+            f"topic {topic} is created with {counted(queues, 'queue')}{each}, permission {PERMISSION_NAMES[perm & 6]}"
+            f"{kind}"
+        )
+
+    async def create_topic_where_missing(
+        self,
+        topic: str,
+        *,
+        queues: int = 4,
+        perm: int = Perm.READ_WRITE,
+        message_type: str | None = None,
+        brokers: Iterable[str] | None = None,
+    ) -> list[str]:
+        """Create a topic on those of the brokers that lack it, and return them; the others keep their settings."""
+        missing, _ = await self._lacking(topic, queues, perm, message_type, brokers)
+        if missing:
+            await self.create_topic(
+                topic, queues=queues, perm=perm, message_type=message_type, brokers=missing
+            )
+        return missing
+
+    async def _lacking(
+        self, topic: str, queues: int, perm: int, message_type: str | None, brokers: Iterable[str] | None
+    ) -> tuple[list[str], Preview | None]:
+        """Return the brokers that lack a topic, and the obstacle if one has it with other settings."""
+        wanted = {*(brokers or await self._masters())}
+        try:
+            there = {name: c for name, c in (await self.topic_configs(topic)).items() if name in wanted}
+        except TopicNotFound:
+            there = {}
+        for name, config in there.items():
+            same = (config.read_queue_nums, config.perm & 6) == (queues, perm & 6)
+            if same and message_type in (None, config.message_type):
+                continue
+            where = f" on broker {name}" if len(wanted) > 1 else ""
+            kind = "" if message_type is None else f" --type {message_type}"
+            other = Preview(
+                f"topic {topic} exists with other settings{where}",
+                (
+                    f"{counted(config.read_queue_nums, 'queue')}, permission {PERMISSION_NAMES[config.perm & 6]}, "
+                    f"type {config.message_type or 'not set'}",
+                ),
+                is_change=False,
+                obstacle=f"topic {topic} exists with other settings{where}",
+                remedy=f"reput topic alter {topic} --queues {queues} --permission {PERMISSION_NAMES[perm & 6]}{kind}",
+            )
+            return sorted(wanted - set(there)), other
+        return sorted(wanted - set(there)), None
+
+    async def preview_change_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        perm: int | None = None,
+        message_type: str | None = None,
+    ) -> Preview:
+        """Return what `change_topic` would do. Raises `TopicNotFound`."""
+        refused = _of_the_broker(topic, await self._own_names())
+        if refused is not None:
+            return refused
+        config = await self.topic_config(topic)
+        changes, notes, loses = [], [], None
+        if queues is not None and (queues, queues) != (config.read_queue_nums, config.write_queue_nums):
+            changes.append(f"{counted(config.read_queue_nums, 'queue')} become {queues}")
+            if queues < config.read_queue_nums:
+                loses = (
+                    f"queues {queues} to {config.read_queue_nums - 1} of {topic} can then no longer be read"
+                )
+        if perm is not None and perm & 6 != config.perm & 6:
+            changes.append(
+                f"permission {PERMISSION_NAMES[config.perm & 6]} becomes {PERMISSION_NAMES[perm & 6]}"
+            )
+            notes += [] if perm & 4 else ["consumers get no messages of it any more"]
+            notes += [] if perm & 2 else ["producers can send nothing to it any more"]
+        if message_type not in (None, config.message_type):
+            changes.append(f"type {config.message_type or 'not set'} becomes {message_type}")
+        if not changes:
+            return Preview(f"topic {topic} has these settings already", is_change=False)
+        return Preview(f"topic {topic}: {', '.join(changes)}", notes, loses=loses)
+
+    async def change_topic(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        perm: int | None = None,
+        message_type: str | None = None,
+    ) -> TopicConfig:
+        """Change settings of a topic on all brokers; what is None stays. Return the settings on the first of them.
+
+        Raises `TopicNotFound`.
+        """
+        config = await self.topic_config(topic)
+        await self.alter_topic(
+            topic,
+            read_queues=config.read_queue_nums if queues is None else queues,
+            write_queues=config.write_queue_nums if queues is None else queues,
+            perm=config.perm if perm is None else perm,
+            message_type=message_type,
+        )
+        return await self.topic_config(topic)
+
+    async def ensure_topic(self, topic: str, *, queues: int = 4, message_type: str | None = None) -> None:
+        """Create a topic unless it exists; one that exists keeps its settings.
+
+        Raises:
+            PermissionDenied: it does not exist, and the user may not create it.
+        """
+        try:
+            await self.topic_configs(topic)
+        except TopicNotFound:
+            await self.create_topic(topic, queues=queues, message_type=message_type)
+
     async def alter_topic(
         self,
         topic: str,
@@ -105,6 +244,21 @@ class TopicAdmin(AdminRequests):
             RequestCode.DELETE_TOPIC_IN_BROKER, ext, f"delete {topic}", absent=(TopicNotFound,)
         )
         self._session.routes.forget(topic)
+
+    async def preview_delete_topic(self, topic: str) -> Preview:
+        """Return what `delete_topic` would do. Raises `TopicNotFound`."""
+        refused = _of_the_broker(check_topic(topic), await self._own_names())
+        if refused is not None:
+            return refused
+        table = (await self.topic_stats(topic)).offset_table
+        messages = sum(queue.max_offset - queue.min_offset for queue in table.values())
+        return Preview(
+            f"topic {topic}: {counted(len(table), 'queue')} with {counted(messages, 'message')}",
+            ("its queues and the offsets of its groups are deleted; that cannot be undone",),
+        )
+
+    async def _own_names(self) -> set[str]:
+        return (await self._session.cluster(self._session.deadline(None))).own_names
 
     async def list_topics(self) -> list[str]:
         """Return all topics, including system topics, sorted."""
@@ -156,17 +310,35 @@ class TopicAdmin(AdminRequests):
         return TopicRoute.from_json(call.body)
 
     async def topic_summaries(
-        self, topic: str | None = None, *, broker_name: str | None = None
+        self, topic: str | None = None, *, broker_name: str | None = None, permitted: bool = False
     ) -> list[TopicSummary]:
         """Return a broker's topics in short, sorted, or only `topic`.
 
         It is the broker at the client's address, or the named broker's master.
+
+        Args:
+            permitted: only topics on which the user has the right 'describe'. Otherwise all: a user with that right on
+                the cluster may know them.
         """
-        ext = ListTopicsHeader(topic).to_ext(_MSGPACK)
+        ext = ListTopicsHeader(topic, permitted or None).to_ext(_MSGPACK)
         call = await self._ask_one(broker_name, RequestCode.LIST_TOPICS, ext, "topics of the broker")
         return TopicSummaries.from_json(call.body).topics
 
     # -- queues and messages -----------------------------------------------------------------------------------
+
+    async def queue_bounds(
+        self, topics: Sequence[str], *, broker_name: str | None = None
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """Return the first and the next offset of what is on disk of each readable queue of topics of a broker.
+
+        Topics that it does not have are left out. It is the broker at the client's address, or the named broker.
+        """
+        found = await self._offsets.queue_bounds([check_topic(topic) for topic in topics], broker_name)
+        return {
+            MessageQueue(topic, found.broker_name, queue.queue_id): (queue.min_offset, queue.max_offset)
+            for topic, queues in found.topics.items()
+            for queue in queues
+        }
 
     async def earliest_message_time_ms(
         self, topic: str, queue_id: int, *, broker_name: str | None = None
@@ -287,3 +459,16 @@ class TopicAdmin(AdminRequests):
         """Commit that a group continues at `offset` of a queue."""
         queue = await self._queue(topic, queue_id, broker_name)
         await self._offsets.commit(group, queue, offset)
+
+
+def _of_the_broker(topic: str, own_names: set[str]) -> Preview | None:
+    """Return the obstacle to a change of a system topic; None for other topics."""
+    if not is_system_topic(topic, own_names):
+        return None
+    return Preview(
+        f"topic {topic} belongs to the broker",
+        ("the broker creates it with the settings that it needs",),
+        is_change=False,
+        obstacle=f"topic {topic} belongs to the broker",
+        remedy="use a topic of another name: reput topic list",
+    )

@@ -1,0 +1,231 @@
+"""The relay, which sends the rows of an outbox."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+from reput_client.blocking import Posted, Producer
+from reput_client.outbox.row import OutboxRow, OutboxStore, Outcome
+from reput_client.transport.backoff import Backoff
+from reput_client.transport.options import ClientOptions
+from reput_protocol.codes import Ack, AckLevel
+from reput_protocol.errors import (
+    BrokerError,
+    ErrorCode,
+    InvalidMessage,
+    MessageRefused,
+    ReputError,
+    TopicNotFound,
+)
+
+_PAGE: Final = 400
+"""Rows that are sent at a time, and sent again after an interruption. One statement deletes them: SQLite before 3.32
+takes 999 values in a statement, and a row has two."""
+_TIMEOUT_S: Final = 10.0
+_OLD_MS: Final = 300_000
+"""Half the default of the broker's `dedup.window`, within which it recognises a message that is sent again; for rows
+that are older it looks further back."""
+_WITHIN_S: Final = 366 * 86_400.0
+"""How far then: to the beginning of the log. That is not the rule because it takes longer if the log is large."""
+_PAUSE_S: Final = 0.2
+_PAUSE_MAX_S: Final = 5.0
+_FINAL: Final = frozenset({ErrorCode.INVALID_ARGUMENT, ErrorCode.NO_TOPIC, ErrorCode.NO_PERMISSION})
+
+log = logging.getLogger("reput_client")
+
+
+class Relay:
+    """Sends the rows of an outbox to a broker, in the order of their ids, and deletes each when it is stored there.
+
+    A row that was sent and not deleted, because the relay was killed or lost its database, is sent again, and the
+    broker stores it once: it recognises the row's `unique_id` within `dedup.window`, and that of a row that is older
+    than five minutes as long as it has the message. Several relays may run at a time, in any processes: none sends a
+    row that another one is sending.
+
+    A row that the broker refuses for good, for example for the size of its body, stays in the table with the reason in
+    its column `error`, is logged, and does not delay the others; `OutboxStore.retry` sends it again. After any other
+    error, for example while the store of the broker is read-only, the row is sent again.
+
+    Args:
+        store: the table, such as `SqlAlchemyOutbox.at(engine)`.
+        address: `host:port` of a broker, several separated by commas, or a list of them.
+        ack: when a row is deleted: with `page_cache`, `flushed` or `replicated`.
+        poll_s: seconds between two looks into an empty table.
+        ensure_topic: called with the name of a topic before the first row for it is sent, and again if the broker then
+            does not have the topic.
+        client_options: `tls`, `credentials` and the other options that all clients have.
+
+    Raises:
+        ValueError: an argument is not valid.
+    """
+
+    def __init__(
+        self,
+        store: OutboxStore,
+        address: str | Iterable[str],
+        *,
+        ack: Ack = "flushed",
+        poll_s: float = 0.2,
+        ensure_topic: Callable[[str], object] | None = None,
+        **client_options: Any,
+    ) -> None:
+        if poll_s <= 0:
+            raise ValueError(f"poll_s must be more than 0, not {poll_s}")
+        self._store = store
+        self._options = {"timeout_s": _TIMEOUT_S, **client_options, "address": address}
+        ClientOptions(**self._options)
+        self._ack: Ack = AckLevel(ack).value
+        self._poll_s = poll_s
+        self._ensure_topic = ensure_topic
+        self._stop = threading.Event()
+        self._producers: dict[bool, Producer] = {}  # of old rows, and of others
+        self._topics: set[str] = set()
+        self._missing: set[str] = set()  # topics that the broker did not have the last time
+
+    def stop(self) -> None:
+        """End `run` after the rows in progress. Never waits; any thread or signal handler may call it."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Send rows as they are committed, until `stop`; while the broker or the database is away, try again."""
+        pauses = Backoff(_PAUSE_S, _PAUSE_MAX_S)
+        is_away = False
+        try:
+            while not self._stop.is_set():
+                failure: Exception | None
+                try:
+                    outcome = self._step()
+                    failure = outcome.failure
+                except Exception as error:  # each database has errors of its own
+                    failure = error
+                if failure is not None:
+                    if not is_away:
+                        log.error("the outbox is not sent, and is tried again: %r", failure)
+                    is_away = True
+                    self._stop.wait(pauses.next_delay_s())
+                    continue
+                if is_away:
+                    log.info("the outbox is sent again")
+                    is_away = False
+                    pauses.reset()
+                if not outcome.sent and not outcome.refused:
+                    self._stop.wait(self._poll_s)
+        finally:
+            self.close()
+
+    def send_all(self) -> int:
+        """Send the rows that there are; return how many.
+
+        Raises:
+            ReputError: a row is not sent, and stays in the table.
+            Exception: the database cannot be used.
+        """
+        sent = 0
+        while True:
+            outcome = self._step()
+            sent += len(outcome.sent)
+            if isinstance(outcome.failure, TopicNotFound):
+                continue  # once for each topic; it is ensured before the rows are sent again
+            if outcome.failure is not None:
+                raise outcome.failure
+            if not outcome.sent and not outcome.refused:
+                return sent
+
+    def close(self) -> None:
+        """Disconnect, and let other relays have the table."""
+        with ExitStack() as closing:
+            closing.callback(self._store.close)
+            for producer in self._producers.values():
+                closing.callback(producer.close)
+            self._producers.clear()
+
+    def _step(self) -> Outcome:
+        outcome = self._store.relay(_PAGE, self._send)
+        for row_id, reason in outcome.refused.items():
+            log.error(
+                "row %s of the outbox is refused, and stays there until it is retried: %s", row_id, reason
+            )
+        return outcome
+
+    def _send(self, rows: Sequence[OutboxRow]) -> Outcome:
+        """Send rows together; see `OutboxStore.relay`."""
+        outcome = Outcome()
+        posted: list[tuple[OutboxRow, Posted]] = []
+        missing = frozenset(self._missing)
+        try:
+            # One for all, so that their order stays.
+            producer = self._connected(are_old=_age_ms(rows) >= _OLD_MS)
+            for row in rows:
+                try:
+                    message, terms = row.message()
+                except Exception as error:  # it was not made by `columns_of`, or changed since
+                    outcome.refused[row.id] = repr(error)
+                    continue
+                try:
+                    self._prepare(row.topic)
+                    posted.append((row, producer.post(message, **terms)))
+                except ReputError as error:
+                    self._note(row, error, outcome, missing)
+                    if outcome.failure is not None:
+                        break
+        except Exception as error:  # `ensure_topic` may raise any
+            outcome.failure = error
+        for row, each in posted:
+            try:
+                each.result()
+            except ReputError as error:
+                self._note(row, error, outcome, missing)
+            else:
+                outcome.sent.append(row.id)
+                self._missing.discard(row.topic)
+        return outcome
+
+    def _note(self, row: OutboxRow, error: ReputError, outcome: Outcome, missing: Collection[str]) -> None:
+        """Note in `outcome` what an error means for a row.
+
+        Args:
+            missing: topics that the broker did not have when the rows before these were sent.
+        """
+        if isinstance(error, TopicNotFound):
+            self._topics.discard(row.topic)
+            self._missing.add(row.topic)
+            if self._ensure_topic is not None and row.topic not in missing:
+                outcome.failure = error  # the topic was deleted after it was ensured
+                return
+        if isinstance(error, BrokerError) and error.error is ErrorCode.DUPLICATE:
+            # It was sent before, and something was added to its properties that differs: the context of a trace.
+            outcome.sent.append(row.id)
+        elif _is_final(error):
+            outcome.refused[row.id] = str(error)
+        else:
+            outcome.failure = error
+
+    def _connected(self, *, are_old: bool) -> Producer:
+        producer = self._producers.get(are_old)
+        if producer is None:
+            within_s = _WITHIN_S if are_old else None
+            options = {"group": "reput-outbox", "ack": self._ack, **self._options}
+            producer = Producer(deduplicate=True, deduplicate_within_s=within_s, **options).__enter__()
+            self._producers[are_old] = producer
+        return producer
+
+    def _prepare(self, topic: str) -> None:
+        if self._ensure_topic is not None and topic not in self._topics:
+            self._ensure_topic(topic)
+            self._topics.add(topic)
+
+
+def _age_ms(rows: Sequence[OutboxRow]) -> int:
+    return time.time_ns() // 1_000_000 - min(row.created_ms for row in rows)
+
+
+def _is_final(error: ReputError) -> bool:
+    """Whether it is because of the message or its topic that it was refused, so that it would be refused again."""
+    if isinstance(error, InvalidMessage | MessageRefused):
+        return True
+    return isinstance(error, BrokerError) and error.error in _FINAL

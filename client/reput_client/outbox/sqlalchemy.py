@@ -1,0 +1,189 @@
+"""The outbox of programs that use SQLAlchemy 2 (docs/outbox.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    Insert,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.engine import Connection
+
+from reput_client.outbox.row import OutboxRow, OutboxStore, Outcome, columns_of, first_of
+from reput_client.outbox.sqlite_lock import FIND_FILE, SqliteLock
+from reput_protocol.record.message import Message
+
+_ROW_LOCKS: Final = frozenset({"postgresql", "mysql", "mariadb"})
+"""Databases that pass over rows that another transaction has locked."""
+_BODY_MAX: Final = 16 << 20
+
+
+class SqlAlchemyOutbox:
+    """A table of messages to be sent.
+
+    Args:
+        metadata: of the program's tables, so that its migrations create this one too.
+        name: of the table.
+
+    Attributes:
+        table: its definition.
+    """
+
+    def __init__(self, metadata: MetaData, name: str = "reput_outbox") -> None:
+        self.table = Table(
+            name,
+            metadata,
+            Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            Column("topic", String(255), nullable=False),
+            Column("body", LargeBinary(_BODY_MAX), nullable=False),
+            Column("options", Text, nullable=False),
+            Column("unique_id", String(255), nullable=False),
+            Column("created_ms", BigInteger, nullable=False),
+            Column("error", Text, nullable=False),
+            sqlite_autoincrement=True,
+        )
+
+    def insert(
+        self, message: Message, *, queue_id: int | None = None, ordering_key: str | None = None
+    ) -> Insert:
+        """Return the statement that inserts a message, to be executed in the program's transaction.
+
+        Connections and sessions execute it, synchronous and asynchronous ones.
+
+        Args:
+            queue_id, ordering_key: as of `Producer.send`.
+
+        Raises:
+            InvalidMessage: the message has a value and no body.
+        """
+        return insert(self.table).values(columns_of(message, queue_id=queue_id, ordering_key=ordering_key))
+
+    def at(self, engine: Engine) -> OutboxStore:
+        """Return the table in a database, for a `Relay`.
+
+        Raises:
+            TypeError: the engine is asynchronous.
+            ValueError: this database has no row locks that a relay could use. PostgreSQL, MySQL 8, MariaDB 10.6 and
+                SQLite have what is needed.
+        """
+        if not isinstance(engine, Engine):
+            raise TypeError(
+                f"a relay runs in a thread; give it an engine of create_engine, not {type(engine).__name__}"
+            )
+        if engine.dialect.name == "sqlite":
+            return _SqliteStore(engine, self.table)
+        if engine.dialect.name not in _ROW_LOCKS:
+            raise ValueError(
+                f"a relay cannot lock rows of {engine.dialect.name}; the databases are {', '.join(sorted(_ROW_LOCKS))} "
+                "and sqlite"
+            )
+        # In the default mode of MySQL, REPEATABLE READ, the gaps between rows are locked too, and programs wait.
+        return _Store(engine.execution_options(isolation_level="READ COMMITTED"), self.table)
+
+
+class _Store(OutboxStore):
+    """Rows are locked by the transaction that sends and deletes them."""
+
+    def __init__(self, engine: Engine, table: Table) -> None:
+        self._engine = engine
+        self._table = table
+
+    def relay(self, rows_max: int, send: Callable[[Sequence[OutboxRow]], Outcome]) -> Outcome:
+        """See `OutboxStore`."""
+        with self._engine.begin() as connection:
+            rows = self._rows(connection, rows_max)
+            if not rows:
+                return Outcome()
+            outcome = send(rows)
+            self._settle(connection, rows, outcome)
+        return outcome
+
+    def _rows(self, connection: Connection, rows_max: int) -> list[OutboxRow]:
+        columns = self._table.c
+        first = select(columns.id, func.length(columns.body)).where(columns.error == "")
+        first = first.order_by(columns.id).limit(rows_max).with_for_update(skip_locked=True)
+        ids = first_of((row_id, size) for row_id, size in connection.execute(first))
+        if not ids:
+            return []
+        wanted = select(
+            columns.id,
+            columns.topic,
+            columns.body,
+            columns.options,
+            columns.unique_id,
+            columns.created_ms,
+        )
+        found = connection.execute(wanted.where(columns.id.in_(ids)).order_by(columns.id))
+        return [OutboxRow(*row) for row in found]
+
+    def _settle(self, connection: Connection, rows: Sequence[OutboxRow], outcome: Outcome) -> None:
+        columns, unique_ids = self._table.c, {row.id: row.unique_id for row in rows}
+        if outcome.sent:
+            sent = [unique_ids[row_id] for row_id in outcome.sent]
+            connection.execute(
+                delete(self._table).where(columns.id.in_(outcome.sent), columns.unique_id.in_(sent))
+            )
+        for reason, ids in outcome.refused_by_reason().items():
+            refused = [unique_ids[row_id] for row_id in ids]
+            wanted = (columns.id.in_(ids), columns.unique_id.in_(refused))
+            connection.execute(update(self._table).where(*wanted).values(error=reason))
+
+    def retry(self) -> int:
+        """See `OutboxStore`."""
+        with self._engine.begin() as connection:
+            cleared = connection.execute(
+                update(self._table).where(self._table.c.error != "").values(error="")
+            )
+            return cleared.rowcount
+
+    def close(self) -> None:
+        """See `OutboxStore`."""
+
+
+class _SqliteStore(_Store):
+    """One relay has all rows, and no transaction is open while it sends: that would stop the program's own."""
+
+    def __init__(self, engine: Engine, table: Table) -> None:
+        super().__init__(engine, table)
+        self._lock: SqliteLock | None = None
+
+    def relay(self, rows_max: int, send: Callable[[Sequence[OutboxRow]], Outcome]) -> Outcome:
+        """See `OutboxStore`."""
+        if not self._acquire():
+            return Outcome()
+        with self._engine.connect() as connection:
+            rows = self._rows(connection, rows_max)
+        if not rows:
+            return Outcome()
+        outcome = send(rows)
+        with self._engine.begin() as connection:
+            self._settle(connection, rows, outcome)
+        return outcome
+
+    def _acquire(self) -> bool:
+        if self._lock is None:
+            with self._engine.connect() as connection:
+                path = connection.scalar(text(FIND_FILE))
+            self._lock = SqliteLock(path or "", self._table.name)
+        return self._lock.acquire()
+
+    def close(self) -> None:
+        """See `OutboxStore`."""
+        if self._lock is not None:
+            self._lock.release()

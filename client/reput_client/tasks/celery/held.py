@@ -1,0 +1,195 @@
+"""What a channel has received and not settled, and the consumers that it is delivered to."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kombu.transport import virtual
+from kombu.utils import uuid
+
+from reput_client.tasks.celery.envelope import Payload
+from reput_client.tasks.celery.receiving import Delivery, Receiver
+
+if TYPE_CHECKING:
+    from reput_client.tasks.celery.channel import Channel
+
+_UNLIMITED: Final = 64
+"""How many messages of a channel without a prefetch limit wait to be delivered."""
+_RETURN_S: Final = 5.0
+
+
+class Held(virtual.QoS):
+    """The received messages of a channel by delivery tag. Any thread may settle one.
+
+    Attributes:
+        given_back_at: when a message was last given back, on the monotonic clock.
+    """
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        self.channel = channel
+        self.prefetch_count = prefetch_count or 0
+        self._held: dict[str, Delivery] = {}
+        self._lock = threading.Lock()
+        self.given_back_at = -math.inf
+        self._waiting: dict[str, Consumer | None] = {}  # of these, the ones that are not delivered yet
+
+    def room(self) -> int:
+        """Return how many messages more the channel may receive."""
+        if not self.can_consume():
+            return 0
+        if not self.prefetch_count:
+            return max(0, _UNLIMITED - len(self._waiting))
+        return max(0, self.prefetch_count - len(self._held))
+
+    def can_consume(self) -> bool:
+        """Whether the prefetch limit permits another message."""
+        return not self.prefetch_count or len(self._held) < self.prefetch_count
+
+    def can_consume_max_estimate(self) -> int | None:
+        """Return how many messages the prefetch limit permits, or None without one."""
+        return max(0, self.prefetch_count - len(self._held)) if self.prefetch_count else None
+
+    def hold(self, delivery: Delivery, consumer: Consumer | None) -> str | None:
+        """Keep a received message that waits to be delivered; return its delivery tag.
+
+        None if it is over the prefetch limit: each queue's thread has asked for itself whether there is room.
+        """
+        tag: str = uuid()
+        with self._lock:
+            if consumer is not None and consumer.is_shared and not self.can_consume():
+                return None
+            self._held[tag] = delivery
+            self._waiting[tag] = consumer
+        return tag
+
+    def begin(self, tag: str) -> bool:
+        """Note that a message is delivered; return False if it was given back meanwhile."""
+        self._waiting.pop(tag, None)
+        return tag in self._held
+
+    def give_back_waiting(self, consumer: Consumer) -> None:
+        """Give back what was not delivered to a consumer."""
+        self._return([tag for tag, waits_for in [*self._waiting.items()] if waits_for is consumer])
+
+    def _return(self, tags: Iterable[str]) -> None:
+        """Give back messages that were not tried, as far as this is known; not for long if the broker is away."""
+        until = time.monotonic() + _RETURN_S
+        for tag in tags:
+            delivery = self._take(tag)
+            if delivery is None:
+                continue
+            if time.monotonic() < until:
+                delivery.give_back(counts=False)
+            else:
+                delivery.abandon()
+
+    def has_any_of(self, receiver: Receiver) -> bool:
+        """Whether anything that a receiver has received is not settled."""
+        return any(delivery.receiver is receiver for delivery in [*self._held.values()])
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Do nothing: a message is held since it was received."""
+
+    def get(self, delivery_tag: str) -> Any:
+        """Return the received message."""
+        return self._held[delivery_tag].message
+
+    def ack(self, delivery_tag: str) -> None:
+        """Note that the queue is done with a message. The broker knows soon, but not before this returns."""
+        delivery = self._take(delivery_tag)
+        if delivery is not None:
+            delivery.done()
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Give a message back to its queue, or make it a dead letter."""
+        delivery = self._take(delivery_tag)
+        if delivery is None:
+            return
+        if requeue:
+            self.given_back_at = time.monotonic()
+            delivery.give_back(counts=True)
+        else:
+            delivery.reject()
+
+    def _take(self, tag: str) -> Delivery | None:
+        self._waiting.pop(tag, None)
+        return self._held.pop(tag, None)
+
+    def restore_unacked(self) -> list[Any]:
+        """Give back all that is not settled."""
+        self._return([*self._held])
+        return []
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Do nothing: the end of a channel gives back what is not settled."""
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the broker does it."""
+
+
+class Consumer:
+    """A consumer of a queue in one channel.
+
+    Attributes:
+        receiver: receives for it.
+        queue: the name of its queue.
+        is_shared: whether others may have what is too much for it.
+    """
+
+    receiver: Receiver
+
+    def __init__(
+        self, channel: Channel, queue: str, callback: Callable[[Any], None], *, no_ack: bool
+    ) -> None:
+        self._channel = channel
+        self._held = channel.qos
+        self.queue = queue
+        self._callback = callback
+        self._no_ack = no_ack
+        self.is_shared = False
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+
+    def received(self, deliveries: list[Delivery]) -> None:
+        """In a thread of the receiver: let the connection's thread deliver messages."""
+        calls: list[Callable[[], None]] = []
+        for delivery in deliveries:
+            with self._lock:
+                tag = None
+                payload = None if self._is_cancelled else self._channel.admit(delivery, self.queue)
+                if payload is not None:
+                    tag = self._held.hold(delivery, self)
+                is_surplus = self._is_cancelled or (payload is not None and tag is None)
+            if is_surplus:
+                delivery.give_back(counts=False)
+            elif tag is not None and payload is not None:
+                calls.append(partial(self._deliver, tag, payload))
+        if calls:
+            self._channel.inbox.add(calls)
+
+    def failed(self, error: Exception) -> None:
+        """In a thread of the receiver: let the connection's thread know that no more is received."""
+
+        def tell() -> None:
+            raise ConnectionError(f"queue {self.queue} is not received any more: {error}") from error
+
+        self._channel.inbox.add([tell])
+
+    def _deliver(self, tag: str, payload: Payload) -> None:
+        if not self._held.begin(tag):
+            return
+        if self._no_ack:
+            self._held.ack(tag)
+        self._callback(self._channel.delivered(payload, tag))
+
+    def cancel(self) -> None:
+        """Receive no more. What was delivered can still be settled; the rest is given back."""
+        with self._lock:
+            self._is_cancelled = True
+        self.receiver.stop()
+        self._held.give_back_waiting(self)

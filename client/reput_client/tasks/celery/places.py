@@ -1,0 +1,96 @@
+"""Where Kombu's queues and exchanges are in a broker, and which messages of an exchange a queue gets.
+
+- A queue is a topic, and a group of the same name that pops it.
+- An exchange is a topic with one queue. What is sent to a direct exchange with its own name as routing key, as Celery
+  and `SimpleQueue` do, is in the topic of the queue of that name instead.
+- Each queue that is bound to an exchange reads the exchange's topic too: a shared queue as its group, from the binding
+  on; a transient one (`exclusive`, or `auto_delete` with `expires`, without priorities) by itself. So a message is
+  stored once, however many queues it goes to, and a program that was killed leaves nothing behind.
+- What is sent straight to a transient queue, such as a reply, is in one topic for all of them, with the queue's name as
+  tag.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from reput_client.tasks.topic_names import checked, quoted
+
+_EXCHANGE: Final = "exchange%"
+TRANSIENT: Final = f"{_EXCHANGE}%"
+"""The topic of what is sent straight to transient queues."""
+_NO_KEY: Final = "%"
+"""The tag for an empty routing key; no other key is quoted so."""
+
+
+def queue_topic(queue: str) -> str:
+    """Return the topic of a queue, and its group: the name, with %XX for what names of topics cannot have.
+
+    Raises:
+        ValueError: it would be too long.
+    """
+    return checked(quoted(queue), f"queue {queue!r}")
+
+
+def exchange_topic(exchange: str) -> str:
+    """Return the topic of an exchange; raises like `queue_topic`."""
+    return checked(_EXCHANGE + quoted(exchange), f"exchange {exchange!r}")
+
+
+def is_of_exchange(topic: str) -> bool:
+    """Whether a topic is an exchange's, with one queue, and not a queue's, with a queue for each priority."""
+    return topic.startswith(_EXCHANGE)
+
+
+def topic_of(exchange: str, kind: str, routing_key: str) -> str:
+    """Return the topic of what is sent to an exchange with a routing key; raises like `queue_topic`."""
+    if kind == "direct" and exchange == routing_key:
+        return queue_topic(exchange)
+    return exchange_topic(exchange)
+
+
+def tag_of(name: str) -> str:
+    """Return the tag for a routing key, or for the name of a transient queue."""
+    return quoted(name) or _NO_KEY
+
+
+class Binding(NamedTuple):
+    """A queue gets the messages of an exchange that have a routing key, or one that fits."""
+
+    exchange: str
+    kind: str
+    routing_key: str
+
+    @property
+    def topic(self) -> str:
+        """The topic of the messages that the binding is about."""
+        return topic_of(self.exchange, self.kind, self.routing_key)
+
+    def fits(self, routing_key: str) -> bool:
+        """Whether the queue gets a message of the exchange."""
+        match self.kind:
+            case "direct":
+                return routing_key == self.routing_key
+            case "topic":
+                return _pattern(self.routing_key).fullmatch(f".{routing_key}") is not None
+            case _:
+                return True
+
+
+@lru_cache(maxsize=1024)
+def _pattern(routing_key: str) -> re.Pattern[str]:
+    """Return the words of a binding of a topic exchange as a pattern: `*` is one word, `#` any number of them."""
+    parts = {"*": r"\.[^.]*", "#": r"(?:\.[^.]*)*"}
+    return re.compile("".join(parts.get(word) or r"\." + re.escape(word) for word in routing_key.split(".")))
+
+
+def topics_of(bindings: Iterable[Binding]) -> dict[str, str]:
+    """Return the topics of bindings of a queue, with the tags that are wanted."""
+    tags: dict[str, set[str]] = {}
+    for each in bindings:
+        is_by_tag = each.kind == "direct" and each.exchange != each.routing_key
+        tags.setdefault(each.topic, set()).add(tag_of(each.routing_key) if is_by_tag else "*")
+    return {topic: "*" if "*" in wanted else "||".join(sorted(wanted)) for topic, wanted in tags.items()}

@@ -1,0 +1,295 @@
+"""The backend: what programs enqueue, and the states that they look up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from django.apps import apps
+from django.core import checks
+from django.db import connections
+from django.utils import timezone
+
+from reput_client.produce.queue_selector import AnyBroker
+from reput_client.tasks.django.configuration import Configuration, configuration_of
+from reput_client.tasks.django.interface import (
+    BaseTaskBackend,
+    InvalidTaskBackend,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
+from reput_client.tasks.django.stored_task import decode, due, encode, rank_of
+from reput_client.tasks.process_clients import PerProcess, ProcessClients
+from reput_client.tasks.stored_results import result_that_counts
+from reput_protocol.errors import ErrorCode, MessageRefused, TopicNotFound
+from reput_protocol.record.message import Message
+
+_APP: Final = "reput_client.tasks.django"
+_PRIORITIES: Final = 10
+_clients: Final[PerProcess[ProcessClients]] = PerProcess()
+
+
+class ReputBackend(BaseTaskBackend):
+    """Tasks as messages of topics, one for each queue; docs/django.md has the options.
+
+    `enqueue` returns when the task is stored as safely as the option `ack` says, or, with an outbox, when its row is
+    inserted. It raises what `Producer.send` raises, or the database.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._params = params
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """What the settings say.
+
+        Raises:
+            InvalidTaskBackend: they are not valid.
+        """
+        try:
+            return configuration_of(self.options, self.queues)
+        except (TypeError, ValueError) as error:
+            raise InvalidTaskBackend(f"TASKS[{self.alias!r}]: {error}") from error
+
+    @property
+    def clients(self) -> ProcessClients:
+        """The clients of this process."""
+        configuration = self.configuration
+        return _clients.get(
+            (self.alias, repr(self.options)),
+            lambda: ProcessClients(
+                configuration.client_options,
+                group=configuration.name,
+                ack=configuration.ack,
+                deduplicate=True,
+            ),
+        )
+
+    def close(self) -> None:
+        """Disconnect what backends of this process have; the next use connects again."""
+        _clients.close()
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Return what is wrong with the settings, for `manage.py check`."""
+        try:
+            configuration = self.configuration
+        except InvalidTaskBackend as error:
+            return [checks.Error(str(error), id="reput.E001")]
+        found: list[checks.CheckMessage] = []
+        where = f"TASKS[{self.alias!r}]"
+        has_app = apps.is_installed(_APP)
+        if not has_app:
+            found.append(
+                checks.Warning(
+                    f"{where} has no command for a worker.",
+                    hint=f'Add "{_APP}" to INSTALLED_APPS.',
+                    id="reput.W001",
+                )
+            )
+        if configuration.outbox is not None:
+            if not has_app:
+                found.append(
+                    checks.Error(
+                        f"{where} has an outbox, whose table is not installed.",
+                        hint=f'Add "{_APP}" to INSTALLED_APPS, and run manage.py migrate.',
+                        id="reput.E002",
+                    )
+                )
+            found += _check_database(configuration.outbox, where)
+        return found
+
+    # -- enqueue -----------------------------------------------------------------------------------------------
+
+    def enqueue(self, task: Task, args: Any, kwargs: Any) -> TaskResult:
+        """Send a task, or insert it into the outbox."""
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id=uuid4().hex,
+            status=TaskResultStatus.READY,
+            enqueued_at=timezone.now(),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=args,
+            kwargs=kwargs,
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        if self.configuration.outbox is None:
+            self._send(*self._message(result, encode(result), None, datetime.now(UTC)))
+        else:
+            from reput_client.tasks.django.models import Outbox
+
+            message, queue_id = self._message(result, encode(result), result.id, datetime.now(UTC))
+            Outbox.add(message, queue_id=queue_id, backend=self.alias)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _message(
+        self,
+        result: TaskResult,
+        body: bytes,
+        unique_id: str | None,
+        since: datetime,
+        properties: Mapping[str, str] | None = None,
+    ) -> tuple[Message, int | None]:
+        """Return the message of a task, and its queue if it waits: such a message has no priority of its own.
+
+        Args:
+            unique_id: by which the broker recognises it if another process sends it again.
+            since: when it begins to wait; it waits for `wait_max_s` at most.
+        """
+        task = result.task
+        priority = priority_of(task.priority)
+        run_after = due(task)
+        more: dict[str, Any] = {"priority": priority}
+        queue_id = None
+        if run_after is not None and run_after > since:
+            until = since + timedelta(seconds=self.configuration.wait_max_s)
+            if until < run_after:
+                properties = {**(properties or {}), WAITED_UNTIL: until.isoformat()}
+            more, queue_id = {"deliver_at": min(run_after, until)}, AnyBroker(priority)
+        topic = self.configuration.topic_of(task.queue_name)
+        message = Message(topic, body, keys=[result.id], properties=properties, unique_id=unique_id, **more)
+        return message, queue_id
+
+    def send_again(self, result: TaskResult, body: bytes, hop: int, waited_until: datetime) -> None:
+        """Let a task wait once more: it is due later than a message may wait at a time.
+
+        The message depends on the arguments only, not on the clock, so the broker stores it once if a worker is
+        killed before it has acknowledged the previous one, and another worker does this again.
+
+        Args:
+            hop: how often it waits again then.
+            waited_until: the end of the wait before.
+        """
+        message, queue_id = self._message(result, body, f"{result.id}-{hop}", waited_until, {HOP: str(hop)})
+        if queue_id is not None:
+            queue_id = int(queue_id)  # of the first broker: another one would not recognise it
+        try:
+            self._send(message, queue_id)
+        except MessageRefused as error:
+            if error.error is not ErrorCode.DUPLICATE:
+                raise
+            # It is stored, with other properties of a trace.
+
+    def _send(self, message: Message, queue_id: int | None) -> None:
+        self.clients.send(message, queues=_PRIORITIES, message_type="PRIORITY", queue_id=queue_id)
+
+    def ensure_topic(self, topic: str) -> None:
+        """Create the topic of a queue unless it exists; do nothing for other topics."""
+        if topic.startswith(self.configuration.tasks_prefix):
+            self.clients.ensure_topic(topic, queues=_PRIORITIES, message_type="PRIORITY")
+
+    def ensure_topic_again(self, topic: str) -> None:
+        """As `ensure_topic`, but ask the broker, even if this process has seen the topic before."""
+        self.clients.forget_topic(topic)
+        self.ensure_topic(topic)
+
+    # -- states ------------------------------------------------------------------------------------------------
+
+    def save(self, result_id: str, body: bytes, **options: Any) -> None:
+        """Store a state of a task; on return it is as safe as the option `ack` says."""
+        message = Message(self.configuration.results_topic, body, keys=[result_id])
+        self.clients.send(message, **options)
+
+    def saved(self, result_id: str) -> bytes | None:
+        """Return the state that counts, or None if none was stored: the task is not begun, or the log is too short."""
+        try:
+            found = self.clients.admin.find_messages(self.configuration.results_topic, result_id)
+        except TopicNotFound:
+            return None
+        return result_that_counts(found.messages, rank_of)
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Return a task with its state.
+
+        Raises:
+            TaskResultDoesNotExist: no task has this id, or the broker has deleted it from its log.
+            UnknownTask: this process does not have the task's function.
+        """
+        body = self.saved(result_id) if _is_id(result_id) else None
+        if body is None:
+            body = next(self._waiting(result_id), None) if _is_id(result_id) else None
+        if body is None:
+            raise TaskResultDoesNotExist(result_id)
+        return decode(body, self.alias)
+
+    def _waiting(self, result_id: str) -> Iterator[bytes]:
+        """Yield the body of a task that no worker has begun with, from each place where it may be."""
+        configuration, admin = self.configuration, self.clients.admin
+        if configuration.outbox is not None:
+            from reput_client.tasks.django.models import Outbox
+
+            rows = Outbox.objects.using(configuration.outbox).filter(unique_id=result_id)
+            yield from map(bytes, rows.values_list("body", flat=True))
+        if self.queues:
+            topics = [configuration.topic_of(queue) for queue in sorted(self.queues)]
+        else:
+            topics = [each for each in admin.list_topics() if each.startswith(configuration.tasks_prefix)]
+        for topic in topics:
+            with suppress(TopicNotFound):
+                yield from self._sent(topic, result_id)
+                # The broker looks through all messages that wait.
+                for each in admin.list_delayed(topic=topic, key=result_id, max_messages=1):
+                    yield admin.view_message(each.offset_message_id).body
+                yield from self._sent(topic, result_id)  # it has come meanwhile
+
+    def _sent(self, topic: str, result_id: str) -> Iterator[bytes]:
+        found = self.clients.admin.find_messages(topic, result_id, max_messages=1)
+        yield from (message.body for message in found.messages)
+
+
+HOP: Final = "DJANGO_TASK_WAITED"
+"""The property with how often a task has waited as long as a message may."""
+WAITED_UNTIL: Final = "DJANGO_TASK_WAITED_UNTIL"
+"""The property with the end of a wait, in UTC, if the task is due later."""
+
+
+def priority_of(priority: int) -> int:
+    """Return the broker's priority, 0 to 9, for Django's, -100 to 100: 0 is 4, and each 20 more or less is one."""
+    return min(max(-(-priority // 20) + 4, 0), _PRIORITIES - 1)
+
+
+def _is_id(text: object) -> bool:
+    try:
+        return isinstance(text, str) and UUID(text).hex == text
+    except ValueError:
+        return False
+
+
+def _check_database(alias: str, where: str) -> list[checks.CheckMessage]:
+    if alias not in connections:
+        known = ", ".join(connections)
+        return [
+            checks.Error(
+                f"{where}: the outbox is in the database {alias!r}; there are {known}.", id="reput.E003"
+            )
+        ]
+    connection = connections[alias]
+    # Oracle stores the empty text of the column `error` as NULL.
+    can_lock = connection.features.has_select_for_update_skip_locked and connection.vendor != "oracle"
+    if connection.vendor != "sqlite" and not can_lock:
+        return [
+            checks.Error(
+                f"{where}: the database {alias!r} cannot have an outbox.",
+                hint="Use PostgreSQL, MySQL 8, MariaDB 10.6 or SQLite for the outbox.",
+                id="reput.E004",
+            )
+        ]
+    return []

@@ -1,0 +1,131 @@
+"""The clients that all threads of a process share, and that a forked child opens for itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, TypeVar
+
+from reput_client.blocking import Admin, Producer
+from reput_protocol.codes import Ack
+from reput_protocol.errors import TopicNotFound
+from reput_protocol.record.message import Message
+
+T = TypeVar("T", bound="ProcessClients")
+
+
+class ProcessClients:
+    """They are connected on first use. Any thread may use them.
+
+    Args:
+        options: of the clients, with their address.
+        group: the producer's group.
+        ack: the producer's level.
+        deduplicate: as of `Producer`.
+    """
+
+    def __init__(
+        self, options: Mapping[str, Any], *, group: str, ack: Ack, deduplicate: bool | None = None
+    ) -> None:
+        self._options = options
+        self._group = group
+        self._ack = ack
+        self._deduplicate = deduplicate
+        self._lock = threading.Lock()
+        self._admin: Admin | None = None
+        self._producer: Producer | None = None
+        self._topics: set[str] = set()
+
+    @property
+    def admin(self) -> Admin:
+        """Looks messages up, and creates topics."""
+        with self._lock:
+            if self._admin is None:
+                self._admin = Admin(**self._options).__enter__()
+            return self._admin
+
+    @property
+    def producer(self) -> Producer:
+        """Sends tasks and results."""
+        with self._lock:
+            if self._producer is None:
+                producer = Producer(
+                    ack=self._ack,
+                    group=self._group,
+                    deduplicate=self._deduplicate,
+                    create_topics=False,
+                    **self._options,
+                )
+                self._producer = producer.__enter__()
+            return self._producer
+
+    def ensure_topic(self, topic: str, *, queues: int = 1, message_type: str | None = None) -> None:
+        """Create a topic unless it exists; one that did is not asked for again.
+
+        Raises:
+            PermissionDenied: it does not exist, and the user may not create it.
+        """
+        if topic not in self._topics:
+            self.admin.ensure_topic(topic, queues=queues, message_type=message_type)
+            self._topics.add(topic)
+
+    def forget_topic(self, topic: str) -> None:
+        """Ask for a topic again, because it was deleted."""
+        self._topics.discard(topic)
+
+    def send(
+        self, message: Message, *, queues: int = 1, message_type: str | None = None, **terms: Any
+    ) -> None:
+        """Send a message to a topic that is created if it does not exist, also if it was deleted meanwhile.
+
+        Args:
+            queues, message_type: as of `ensure_topic`.
+            terms: the arguments of `Producer.send`.
+
+        Raises:
+            ReputError: as of `Producer.send` and `ensure_topic`.
+        """
+        self.ensure_topic(message.topic, queues=queues, message_type=message_type)
+        try:
+            self.producer.send(message, **terms)
+        except TopicNotFound:
+            self.forget_topic(message.topic)
+            self.ensure_topic(message.topic, queues=queues, message_type=message_type)
+            self.producer.send(message, **terms)
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._lock:
+            if self._admin is not None:
+                self._admin.close()
+            if self._producer is not None:
+                self._producer.close()
+
+
+class PerProcess(Generic[T]):
+    """The clients of this process by key; a forked child begins with none."""
+
+    def __init__(self) -> None:
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[Hashable, T] = {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the clients of a key, which `make` makes if there are none."""
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = make()
+            return self._clients[key]
+
+    def close(self) -> None:
+        """Disconnect all of them; the next use connects again."""
+        with self._lock:
+            clients = [*self._clients.values()]
+            self._clients.clear()
+        for each in clients:
+            each.close()
