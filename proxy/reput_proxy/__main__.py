@@ -1,4 +1,8 @@
-"""A proxy that its broker has started: `python -m reput_proxy`, with a `ProxyTask` on stdin. See `proxy_process`."""
+"""A proxy that its broker has started: `python -m reput_proxy`, with a `ProxyTask` on stdin.
+
+`reput_protocol.proxy_process` has the lines that both write, `reput_broker.compose.proxy_process` is the broker's side.
+`reput proxy` is not this: it calls `server.run_proxy`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,19 +25,21 @@ from reput_protocol.proxy_process import (
     DRAIN,
     FIGURES_S,
     ProxyFigures,
-    ProxyLog,
     ProxyReady,
-    ProxyReport,
     ProxyTask,
 )
 from reput_proxy.http import code_name
 from reput_proxy.log import write_log
 from reput_proxy.proxy import Proxy
+from reput_proxy.reports import EndedSpans, tell, tell_log, until_room
 from reput_proxy.server import ProxyOptions, serving
+from reput_proxy.spans import Spans
 from reput_proxy.upstream import BrokerOptions
 from reput_proxy.users import UsersUnreadable
 
 _REACH_S: Final = 3.0
+_LAST_SPANS_S: Final = 1.0
+"""How long the end waits for the broker to read the last spans."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def _tls(task: ProxyTask) -> TLS | None:
     return TLS(ca=task.server_ca or None, cert=cert, key=key, server_name=task.server_name or None)
 
 
-def _options(task: ProxyTask) -> ProxyOptions:
+def _options(task: ProxyTask, spans: Spans | None) -> ProxyOptions:
     def path(name: str) -> Path | None:
         return Path(name) if name else None
 
@@ -76,25 +82,14 @@ def _options(task: ProxyTask) -> ProxyOptions:
         brokers=BrokerOptions(task.server, _tls(task), task.ack),
         host=task.host,
         port=task.port,
+        advertise=task.advertise,
         tls_cert=path(task.tls_cert),
         tls_key=path(task.tls_key),
         tls_client_ca=path(task.tls_client_ca),
         users=None if task.users is None else Path(task.users),
         configured_users=task.configured_users,
+        spans=spans,
     )
-
-
-def _tell(report: ProxyReport) -> None:
-    """Write a line to the broker. A broker that is gone ends the process, by its stdin."""
-    try:
-        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-        sys.stdout.buffer.flush()
-    except OSError:
-        os._exit(ExitCode.FAILED)
-
-
-def _log(level: str, event: str, facts: dict[str, Any]) -> None:
-    _tell(ProxyLog(level, event, facts))
 
 
 class _Reach:
@@ -136,14 +131,22 @@ async def _serve(task: ProxyTask) -> None:
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     listening = asyncio.ensure_future(_obey(orders, draining))
-    async with serving(_options(task), drain_s=task.drain_s) as running:
+    ended = EndedSpans()
+    spans = None if task.sample_ratio is None else Spans(ended.add, task.sample_ratio)
+    async with serving(_options(task, spans), drain_s=task.drain_s) as running:
         reach = _Reach(running.proxy)
         running.proxy.spawn(reach.watch())
-        _tell(ProxyReady(running.address))
+        tell(ProxyReady(running.address))
         while not draining.is_set():
-            _tell(_figures(running.proxy, reach))
             with suppress(TimeoutError):
-                await asyncio.wait_for(draining.wait(), FIGURES_S)
+                async with asyncio.timeout(FIGURES_S):
+                    await until_room()
+                    tell(_figures(running.proxy, reach))
+                    await ended.tell()
+                    await draining.wait()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_SPANS_S):
+            await ended.tell()
     listening.cancel()
 
 
@@ -157,14 +160,14 @@ async def _obey(orders: asyncio.StreamReader, draining: asyncio.Event) -> None:
 
 def main() -> int:
     """Serve as the line on stdin says, and return the exit code."""
-    write_log(_log)
+    write_log(tell_log)
     # Byte by byte: what follows the line is for the event loop.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as orders:
         task = msgspec.json.decode(orders.readline(), type=ProxyTask)
     try:
         asyncio.run(_serve(task))
     except (OSError, ValueError, UsersUnreadable) as error:
-        _log("error", "proxy_failed", {"error": str(error)})
+        tell_log("error", "proxy_failed", {"error": str(error)})
         return ExitCode.FAILED
     return ExitCode.DONE
 

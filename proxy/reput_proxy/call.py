@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from reput_proxy.clients import ClientKey
 from reput_proxy.proxy import Proxy
 from reput_proxy.rejections import Code, Rejected
 from reput_proxy.upstream import Upstream
@@ -17,11 +18,11 @@ class Call:
 
     Attributes:
         proxy: what all requests share.
-        upstream: the clients of its user.
+        upstream: the connections to the brokers of its user.
         user: the user's name; empty without access control.
         client_id: as the client names itself; empty if it does not.
         remaining_s: how long the client waits for the answer.
-        trace: the trace context of the call (W3C: traceparent, tracestate), which its messages get.
+        trace: the trace context of the call or of its span (W3C: traceparent, tracestate), which its messages get.
     """
 
     proxy: Proxy
@@ -32,8 +33,8 @@ class Call:
     trace: Mapping[str, str]
 
     @property
-    def client(self) -> tuple[str, str]:
-        """What the client's messages and streams are kept under: another user may choose the same id."""
+    def client_key(self) -> ClientKey:
+        """What the client's messages and streams are kept under."""
         return self.user, self.client_id
 
     def check_client_id(self) -> None:

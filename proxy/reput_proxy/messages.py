@@ -6,7 +6,7 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -20,9 +20,12 @@ from reput_protocol.names import check_send_topic
 from reput_protocol.properties import check_key, check_tag, check_text
 from reput_protocol.property_rules import rule_of
 from reput_protocol.record.message import Message
+from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.receipt_handle import receipt_handle
 from reput_proxy.rejections import Code, Rejected
+
+M = TypeVar("M", bound=ReceivedMessage[Any])
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 _PROPERTIES_MAX: Final = 128
@@ -250,14 +253,14 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
     return pb.Message(topic=topic, user_properties=users, system_properties=system, body=body)
 
 
-def to_clients(messages: Iterable[ReceivedMessage[Any]], topic: pb.Resource) -> list[pb.Message]:
-    """Return those messages that are not damaged."""
+def to_clients(messages: Iterable[M], topic: pb.Resource) -> list[tuple[M, pb.Message]]:
+    """Return those messages that are not damaged, each with what a client gets of it; log the others."""
     found = []
     for message in messages:
         try:
-            found.append(to_client(message, topic))
-        except DamagedMessage:
-            continue  # the client has logged it, and the group receives it again
+            found.append((message, to_client(message, topic)))
+        except DamagedMessage as error:
+            log.warning("message_damaged", error=str(error))
     return found
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from reput_client import Credentials
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.clients import AWAY_S, ClientTable
+from reput_proxy.clients import ClientKey, ClientTable
 from reput_proxy.rejections import Code, Rejected
 from reput_proxy.renewals import Renewals
+from reput_proxy.spans import Spans
 from reput_proxy.upstream import BrokerOptions, Upstream
 from reput_proxy.users import Users
 
@@ -45,6 +46,7 @@ class Proxy:
         users: the users whose signatures are checked; None: requests need no signature.
         credentials: the user for all requests, where `users` is None.
         receives_max: receives and pulls that may wait at a time.
+        spans: makes spans of calls; None: there are none.
     """
 
     def __init__(
@@ -56,9 +58,11 @@ class Proxy:
         credentials: Credentials | None = None,
         receives_max: int = _RECEIVES_MAX,
         renewals: Renewals | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self.advertised = advertised
         self.users = users
+        self.spans = spans
         self.clients = ClientTable()
         self.renewals = renewals or Renewals(self.clients.is_there)
         self.counters = Counters()
@@ -68,6 +72,7 @@ class Proxy:
         self._options = options
         self._credentials = credentials
         self._upstreams: dict[str, Upstream] = {}
+        self._expected_back: set[ClientKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -75,7 +80,7 @@ class Proxy:
         self.spawn(self.renewals.run())
 
     def upstream(self, user: str, secret: str | None) -> Upstream:
-        """Return the clients of a user; new ones if its secret has changed."""
+        """Return the connections to the brokers of a user; new ones if its secret has changed."""
         known = self._upstreams.get(user)
         credentials = self._credentials if secret is None else Credentials(user, secret)
         if known is not None and known.credentials == credentials:
@@ -101,15 +106,17 @@ class Proxy:
         finally:
             self.receives -= 1
 
-    def client_is_away(self, client: tuple[str, str], after_s: float = AWAY_S) -> None:
-        """Give back what a push consumer has, unless it is back in time; with 0 s, in any case."""
-        if self.renewals.has(client):
-            self.spawn(self._give_back_later(client, after_s))
+    def give_back_unless_back(self, client: ClientKey) -> None:
+        """Give back what a push consumer has, whose stream has ended, unless it is heard or opens one soon."""
+        if self.renewals.has(client) and client not in self._expected_back:
+            self._expected_back.add(client)
+            self.spawn(self._give_back_unless_back(client))
 
-    async def _give_back_later(self, client: tuple[str, str], after_s: float) -> None:
-        await asyncio.sleep(after_s)
-        if not (after_s and self.clients.is_there(client)):
-            await self.renewals.client_left(client)
+    async def _give_back_unless_back(self, client: ClientKey) -> None:
+        await asyncio.sleep(self.clients.away_s)
+        self._expected_back.discard(client)
+        if not self.clients.is_there(client):
+            await self.renewals.give_back_all(client)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work`, which must not raise, until the proxy ends."""

@@ -68,7 +68,7 @@ async def pull(call: Call, request: pb.PullMessageRequest) -> AsyncIterator[pb.P
         yield pb.PullMessageResponse(
             status=ok() if found else status(Code.MESSAGE_NOT_FOUND, "no new message")
         )
-        for message in found:
+        for _, message in found:
             yield pb.PullMessageResponse(message=message)
         call.proxy.counters.received += len(found)
     yield pb.PullMessageResponse(next_offset=result.next_begin_offset)

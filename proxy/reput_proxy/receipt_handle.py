@@ -15,11 +15,7 @@ from reput_proxy.rejections import Code, Rejected
 
 
 class Delivery:
-    """A message that a client has, by its handle; see `reput_client.pop.settling.Delivered`.
-
-    Attributes:
-        is_renewed: whether its invisible time was extended here until the client has settled it.
-    """
+    """A message that a client has, by its handle; see `reput_client.pop.settling.Delivered`."""
 
     __slots__ = (
         "_handle",
@@ -28,7 +24,6 @@ class Delivery:
         "group",
         "is_acknowledged",
         "is_given_back",
-        "is_renewed",
         "physical_offset",
         "topic",
     )
@@ -40,7 +35,6 @@ class Delivery:
         self.physical_offset = physical_offset
         self.is_acknowledged = False
         self.is_given_back = False
-        self.is_renewed = False
         self._handle = handle
         self._invisible_until = math.inf  # the broker decides
 

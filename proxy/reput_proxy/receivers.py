@@ -7,6 +7,7 @@ so that a waiting client costs a task and no request.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -20,7 +21,8 @@ from reput_protocol.errors import ReputError
 
 _AFTER_LAST_MESSAGE: Final = 1
 """Where a group without offsets begins, as with RocketMQ's proxy: `init_mode` of pops."""
-_RECEIVERS_MAX: Final = 10_000
+_IDLE_MAX: Final = 1_000
+"""Receivers that are kept although no client waits for their messages; each has some 4 KiB."""
 
 
 class Wanted(NamedTuple):
@@ -38,8 +40,9 @@ class Receivers:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._poppings: OrderedDict[Wanted, Popping] = OrderedDict()
-        self._waiting: dict[Popping, int] = {}
+        self._poppings: dict[Wanted, Popping] = {}
+        self._waiting: dict[Wanted, int] = {}
+        self._idle: OrderedDict[Wanted, None] = OrderedDict()  # in the order in which they became idle
 
     async def receive(
         self, wanted: Wanted, max_messages: int, invisible_s: float, wait_s: float
@@ -53,9 +56,10 @@ class Receivers:
         popping = self._popping(wanted)
         wait = Wait()
         until = self._session.runtime.now() + wait_s
-        self._waiting[popping] = self._waiting.get(popping, 0) + 1
+        self._waiting[wanted] = self._waiting.get(wanted, 0) + 1
+        self._idle.pop(wanted, None)
         popped = asyncio.ensure_future(popping.receive(PoppedMessage, max_messages, invisible_s, until, wait))
-        popped.add_done_callback(lambda _: self._has_ended(popping))
+        popped.add_done_callback(lambda _: self._has_ended(wanted))
         try:
             return await asyncio.shield(popped)
         except asyncio.CancelledError:
@@ -76,26 +80,23 @@ class Receivers:
                 wait_for_topic=True,
                 deserializer=None,
                 init_mode=_AFTER_LAST_MESSAGE,
+                missing_level=logging.DEBUG,  # any client can name topics
             )
             popping.orderly = is_orderly
             self._poppings[wanted] = popping
-            self._forget_idle()
-        self._poppings.move_to_end(wanted)
         return popping
 
-    def _has_ended(self, popping: Popping) -> None:
-        self._waiting[popping] -= 1
-        if not self._waiting[popping]:
-            del self._waiting[popping]
-
-    def _forget_idle(self) -> None:
-        """Keep the number of receivers bounded: forget the ones that were used least recently."""
-        if len(self._poppings) > _RECEIVERS_MAX:
-            for wanted, popping in self._poppings.items():
-                if popping not in self._waiting:
-                    popping.forget()
-                    del self._poppings[wanted]
-                    return
+    def _has_ended(self, wanted: Wanted) -> None:
+        """Note the end of a wait, and forget the receivers that have been idle for longest, if there are too many."""
+        self._waiting[wanted] -= 1
+        if self._waiting[wanted]:
+            return
+        del self._waiting[wanted]
+        if wanted in self._poppings:  # not closed meanwhile
+            self._idle[wanted] = None
+        while len(self._idle) > _IDLE_MAX:
+            oldest, _ = self._idle.popitem(last=False)
+            self._poppings.pop(oldest).forget()
 
     def _give_back_of(self, popped: asyncio.Future[list[PoppedMessage]]) -> None:
         if not popped.cancelled() and popped.exception() is None and popped.result():
@@ -105,7 +106,7 @@ class Receivers:
         """Make messages that no client has got visible again; never raises."""
         for message in messages:
             with suppress(ReputError):
-                await message.nack()
+                await message.nack(counts=False)
 
     def end_waiting(self) -> None:
         """End all waits; the clients receive no messages."""
@@ -118,3 +119,4 @@ class Receivers:
         for popping in self._poppings.values():
             popping.forget()
         self._poppings.clear()
+        self._idle.clear()

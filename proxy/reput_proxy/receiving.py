@@ -32,7 +32,7 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
     invisible_ms = ms_of(request.invisible_duration)
     if request.auto_renew:
         call.check_client_id()
-        call.proxy.clients.heard(call.client)
+        call.proxy.clients.heard(call.client_key)
         invisible_ms = call.proxy.renewals.invisible_ms
     elif not INVISIBLE_MIN_MS <= invisible_ms <= INVISIBLE_MAX_MS:
         raise Rejected(
@@ -48,19 +48,20 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
         messages = await receivers.receive(wanted, max_messages, invisible_ms / 1000, _wait_s(call, request))
     sent = 0
     try:
-        if request.auto_renew:
-            call.proxy.renewals.add(call.client, call.upstream.settling(group), messages)
         converted = to_clients(messages, request.message_queue.topic)
+        messages = [message for message, _ in converted]
+        if request.auto_renew:
+            call.proxy.renewals.add(call.client_key, call.upstream.settling(group), messages)
         yield pb.ReceiveMessageResponse(
             status=ok() if converted else status(Code.MESSAGE_NOT_FOUND, "no new message")
         )
-        for message in converted:
+        for _, message in converted:
             yield pb.ReceiveMessageResponse(message=message)
             sent += 1
         call.proxy.counters.received += sent
     except BaseException:
         # The client has gone; it may have got those that were written.
-        call.proxy.renewals.forget(call.client, messages[sent:])
+        call.proxy.renewals.forget(call.client_key, messages[sent:])
         await asyncio.shield(receivers.give_back(messages[sent:]))
         raise
     yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp_of(call.now_ms()))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -19,6 +19,7 @@ from reput_client.pop.popped import PoppedMessage
 from reput_client.pop.settling import Settling
 from reput_protocol.errors import ReputError
 from reput_proxy import log
+from reput_proxy.clients import ClientKey
 from reput_proxy.receipt_handle import Delivery
 
 INVISIBLE_S: Final = 60.0
@@ -34,8 +35,6 @@ _AFTER_CLIENT_S: Final = 1.0
 """After so long the messages of a client that leaves are redelivered."""
 
 
-ClientKey: TypeAlias = tuple[str, str]
-"""User and client id."""
 HeldKey: TypeAlias = tuple[ClientKey, str]
 """With the handle that the client got."""
 
@@ -119,33 +118,38 @@ class Renewals:
             handle = Delivery("", "", message._handle, message.physical_offset).receipt_handle
             self._pop((client, handle))
 
-    async def take(self, client: ClientKey, group: str, topic: str, handle: str) -> Delivery:
-        """Return the message of a handle, which the client settles now; it is not renewed any more.
+    @contextmanager
+    def taking(
+        self, client: ClientKey, group: str, topic: str
+    ) -> Iterator[Callable[[str], Awaitable[Delivery]]]:
+        """Give the block a function that returns the message of a handle, which the client settles in the block.
 
-        Raises:
-            Rejected: it is not a handle.
+        A message that is not settled when the block ends is renewed again, so that the client can try again. The
+        function raises `Rejected` if it is not a handle.
         """
-        key = client, handle
-        held = self._held.get(key)
-        if held is None or (held.delivery.group, held.delivery.topic) != (group, topic):
-            return Delivery.parse(group, topic, handle)
-        self._pop(key)
-        async with held.lock:  # a renewal that is under way changes the handle
-            held.delivery.is_renewed = True
-            return held.delivery
+        taken: list[_Held] = []
 
-    def put_back(self, client: ClientKey, settling: Settling, handle: str, delivery: Delivery) -> None:
-        """Renew a message again that was renewed and could not be settled, so that the client can try again."""
-        if not delivery.is_renewed:
-            return
-        now = asyncio.get_running_loop().time()
-        key = (client, handle)
-        self._put(_Held(key, delivery, settling, now, now, now + self._invisible_s))
-        self._held.move_to_end(key, last=False)
-        self._wake.set()
+        async def take(handle: str) -> Delivery:
+            held = self._held.get((client, handle))
+            if held is None or (held.delivery.group, held.delivery.topic) != (group, topic):
+                return Delivery.parse(group, topic, handle)
+            self._pop(held.key)
+            taken.append(held)
+            async with held.lock:  # a renewal that is under way changes the handle
+                return held.delivery
 
-    async def client_left(self, client: ClientKey) -> None:
-        """Give back what a client has, so that other members get it soon."""
+        try:
+            yield take
+        finally:
+            for held in taken:
+                if not (held.delivery.is_acknowledged or held.delivery.is_given_back):
+                    held.due_at = asyncio.get_running_loop().time()
+                    self._put(held)
+                    self._held.move_to_end(held.key, last=False)
+                    self._wake.set()
+
+    async def give_back_all(self, client: ClientKey) -> None:
+        """Give back what a client has, which is gone, so that other members get it soon."""
         left = [*self._of_client.get(client, {}).values()]
         for held in left:
             self._pop(held.key)

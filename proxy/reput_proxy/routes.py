@@ -22,6 +22,8 @@ _TYPES: Final[dict[str, tuple[pb.MessageType, ...]]] = {
     "TRANSACTION": (pb.TRANSACTION,),
     "PRIORITY": (pb.PRIORITY,),
 }
+_LATER_TYPES: Final = frozenset({pb.PRIORITY})
+"""Types that RocketMQ's clients know only from 5.4 on."""
 _ANY_QUEUE: Final = -1
 
 
@@ -38,7 +40,7 @@ async def query_route(call: Call, request: pb.QueryRouteRequest) -> pb.QueryRout
     endpoints = _endpoints(call, request.endpoints)
     session = call.upstream.session
     route = await session.publish_route(topic, session.deadline(call.timeout_s))
-    accepted = await accepted_types(call, topic)
+    accepted = await _listed_types(call, topic)
     readable, writable = set(route.readable), set(route.writable)
     queues = [
         pb.MessageQueue(
@@ -79,6 +81,15 @@ async def query_assignment(call: Call, request: pb.QueryAssignmentRequest) -> pb
         for name in names
     ]
     return pb.QueryAssignmentResponse(status=ok(), assignments=assignments)
+
+
+async def _listed_types(call: Call, topic: str) -> Sequence[pb.MessageType]:
+    """Return the types in the route of a topic: a client for Java fails if it does not know one of them.
+
+    So a topic that takes all messages lists those that every client knows, as with RocketMQ's proxy.
+    """
+    accepted = await accepted_types(call, topic)
+    return [kind for kind in accepted if kind not in _LATER_TYPES] or accepted
 
 
 def _readable_brokers(route: Route) -> list[str]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reput_client.errors import PartlySent
-from reput_client.produce.puts import check_ack, result_of, single_receipt
+from reput_client.produce.contents import contents_of
 from reput_client.produce.queue_selector import ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import RecallHandle, RecallMessageHeader, RecallMessageResult
-from reput_protocol.commands.send import SendMessageResult
 from reput_protocol.errors import ErrorCode, MessageRefused, ReputError
 from reput_protocol.names import check_send_topic
-from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
-from reput_protocol.wire.channel import Call as Answered
+from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
@@ -94,32 +92,16 @@ async def _send_batch(call: Call, key: str | None, messages: Sequence[Message]) 
 
 async def _send_alone(call: Call, message: Message, key: str | None) -> pb.SendResultEntry:
     """Send a message with a delay or a priority; the broker's answer has what a delayed one is recalled by."""
-    producer, ack = call.upstream.producer, call.upstream.options.ack
-    message = ordered(message, key)
-    text = encode_properties_text(message, None)
-    place = producer._place(message.topic, key, call.timeout_s)
-
-    async def put(queue: MessageQueue) -> Answered:
-        template = producer._putter.single_template(queue, len(message.body), text, ack, flag=message.flag)
-        answered = await producer._putter.put(
-            queue, template, message.body, place.deadline, (message.unique_id,), patient=place.is_only_broker
-        )
-        result_of(answered)  # raises what another broker may take
-        return answered
-
+    producer = call.upstream.producer
+    [contents] = contents_of([ordered(message, key)], producer._limits(1))
     try:
-        answered = await place.until_taken(put)
+        block = await producer._deliver(contents, producer._terms_of_sends(None, call.timeout_s), key)
     except MessageRefused as error:
         if error.error is not ErrorCode.MALFORMED or not message.is_delayed:
             raise
         # All else that could be wrong with it was checked before.
         raise Rejected(Code.ILLEGAL_DELIVERY_TIME, str(error)) from None
-    receipt = single_receipt(message.topic, result_of(answered), message.unique_id)
-    check_ack(answered, ack, [receipt])
-    handle = ""
-    if "recallHandle" in answered.answer.ext:
-        handle = SendMessageResult.from_ext(answered.answer.ext).recall_handle or ""
-    return result_entry(receipt, handle)
+    return result_entry(block.outcome(0), block.recall_handle)
 
 
 async def recall(call: Call, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:

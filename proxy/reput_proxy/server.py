@@ -1,15 +1,17 @@
-"""A proxy that runs: its ports, signals, and how it ends."""
+"""A proxy that runs: its ports and certificates, signals, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import grpc
 import grpc.aio
 
 from reput_client import Credentials
@@ -18,7 +20,7 @@ from reput_proxy.http import serve_http
 from reput_proxy.proxy import Proxy
 from reput_proxy.routes import endpoints_of
 from reput_proxy.service import Service
-from reput_proxy.tls import tls_credentials
+from reput_proxy.spans import Spans
 from reput_proxy.upstream import BrokerOptions
 from reput_proxy.users import Users, UsersUnreadable
 
@@ -27,6 +29,7 @@ CALLS_MAX: Final = 30_000
 """Calls at a time, streams included; further ones are rejected with RESOURCE_EXHAUSTED."""
 DRAIN_S: Final = 10.0
 _WATCH_S: Final = 1.0
+_Stamps: TypeAlias = list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,7 @@ class ProxyOptions:
         users: file with the users whose signatures are checked; None: requests need no signature.
         configured_users: secrets by user, of users that are not in that file.
         credentials: the user of all requests to brokers, if there is no such file.
+        spans: makes spans of calls; None: there are none.
     """
 
     brokers: BrokerOptions
@@ -57,6 +61,7 @@ class ProxyOptions:
     users: Path | None = None
     configured_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: Credentials | None = field(default=None, repr=False)
+    spans: Spans | None = None
 
 
 class RunningProxy:
@@ -84,7 +89,13 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
     if options.advertise is not None:
         advertised = endpoints_of(*_host_and_port(options.advertise))
     users = None if options.users is None else Users(options.users, options.configured_users)
-    proxy = Proxy(options.brokers, advertised=advertised, users=users, credentials=options.credentials)
+    proxy = Proxy(
+        options.brokers,
+        advertised=advertised,
+        users=users,
+        credentials=options.credentials,
+        spans=options.spans,
+    )
     server = grpc.aio.server(
         options=(
             ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
@@ -137,6 +148,58 @@ def _listen(server: Any, options: ProxyOptions) -> int:
     if not port:
         raise OSError(f"cannot listen on {place}")
     return int(port)
+
+
+def tls_credentials(cert: Path, key: Path | None, client_ca: Path | None) -> Any:
+    """Return what a gRPC server encrypts with, in the files' state at the time of each connection.
+
+    Args:
+        cert, key: PEM files; None: the key is in `cert`.
+        client_ca: the authorities of clients' certificates; None: clients show none.
+
+    Raises:
+        OSError, ValueError: a file cannot be used.
+    """
+    files = [path for path in (cert, key, client_ca) if path is not None]
+    seen = _stamps(files)
+    reload = log.WarningOnChange("tls_reload_failed", hint="the certificate in use stays")
+
+    def changed() -> Any:
+        """Return the new configuration, None if the files are as before; runs in a thread of gRPC."""
+        nonlocal seen
+        try:
+            now = _stamps(files)
+            if now == seen:
+                reload.succeeded()
+                return None
+            found = _configuration(cert, key, client_ca)
+        except (OSError, ValueError) as error:
+            reload.failed(error)  # each connection tries again
+            return None
+        seen = now
+        reload.succeeded()
+        log.info("tls_reloaded")
+        return found
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(cert, key, client_ca), changed, require_client_authentication=client_ca is not None
+    )
+
+
+def _stamps(files: list[Path]) -> _Stamps:
+    return [(found.st_ino, found.st_size, found.st_mtime_ns) for found in (path.stat() for path in files)]
+
+
+def _configuration(cert: Path, key: Path | None, client_ca: Path | None) -> Any:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key, password="")  # gRPC would not say what is wrong
+    except ssl.SSLError as error:
+        raise ValueError(f"{cert} and its key cannot be used: {error.reason}") from error
+    pair = (key or cert).read_bytes(), cert.read_bytes()
+    return grpc.ssl_server_certificate_configuration(
+        [pair], root_certificates=None if client_ca is None else client_ca.read_bytes()
+    )
 
 
 async def _watch(users: Users) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -12,16 +11,15 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from reput_proxy import acknowledging, pulling, receiving, routes, sending, telemetry
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy import pulling, receiving, routes, sending, settling, telemetry
 from reput_proxy.call import Call
 from reput_proxy.proxy import Proxy
 from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, ok, status_of
+from reput_proxy.spans import CallSpan, trace_of
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 METHODS: Final = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
-_TRACE_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_TRACE_STATE_MAX: Final = 512
 _WAIT_S: Final = 30.0
 """How long a request without a deadline may take."""
 
@@ -39,9 +37,9 @@ _UNARY: Final[dict[str, Callable[[Call, Any], Awaitable[Any]]]] = {
     "SendMessage": sending.send,
     "RecallMessage": sending.recall,
     "EndTransaction": _end_transaction,
-    "AckMessage": settling.ack,
-    "ChangeInvisibleDuration": settling.change_invisible_duration,
-    "ForwardMessageToDeadLetterQueue": settling.forward_to_dead_letters,
+    "AckMessage": acknowledging.ack,
+    "ChangeInvisibleDuration": acknowledging.change_invisible_duration,
+    "ForwardMessageToDeadLetterQueue": acknowledging.forward_to_dead_letters,
     "UpdateOffset": pulling.update_offset,
     "GetOffset": pulling.get_offset,
     "QueryOffset": pulling.query_offset,
@@ -69,20 +67,24 @@ class Service:
         methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._telemetry, *_codecs("Telemetry"))
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    def _call(self, context: Any) -> Call:
-        """Return who asks.
+    def _user(self, metadata: Mapping[str, str]) -> tuple[str, str | None]:
+        """Return who asks, and the secret.
 
         Raises:
             Rejected: the request is not signed as it must be.
         """
-        metadata = {
-            name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)
-        }
-        user, secret = "", None
-        if self._proxy.users is not None:
-            user, secret = self._proxy.users.check(
-                metadata.get("authorization"), metadata.get("x-mq-date-time")
-            )
+        if self._proxy.users is None:
+            return "", None
+        return self._proxy.users.check(metadata.get("authorization"), metadata.get("x-mq-date-time"))
+
+    def _call(
+        self,
+        context: Any,
+        metadata: Mapping[str, str],
+        signed: tuple[str, str | None],
+        span: CallSpan | None = None,
+    ) -> Call:
+        user, secret = signed
         remaining_s = context.time_remaining()
         return Call(
             self._proxy,
@@ -90,19 +92,33 @@ class Service:
             user,
             metadata.get("x-mq-client-id", ""),
             _WAIT_S if remaining_s is None or not math.isfinite(remaining_s) else remaining_s,
-            trace_of(metadata) if "traceparent" in metadata else {},
+            trace_of(metadata) if span is None else span.trace,
         )
+
+    def _span(self, method: str, request: Any, metadata: Mapping[str, str]) -> CallSpan | None:
+        """Begin the span of a call that is signed: others make no spans."""
+        spans = self._proxy.spans
+        return None if spans is None else spans.begin(f"{SERVICE}/{method}", request, trace_of(metadata))
 
     def _unary(self, name: str, handler: Callable[[Call, Any], Awaitable[Any]]) -> Any:
         response_type = GetMessageClass(METHODS[name].output_type)
 
         async def answer(request: Any, context: Any) -> Any:
+            metadata = _metadata(context)
+            span, code = None, None
             try:
-                response = await handler(self._call(context), decoded(request))
-            except Exception as error:
-                response = response_type(status=status_of(error))
-            self._proxy.counters.count(name, response.status.code)
-            return response
+                try:
+                    signed = self._user(metadata)
+                    span = self._span(name, request, metadata)
+                    response = await handler(self._call(context, metadata, signed, span), decoded(request))
+                except Exception as error:
+                    response = response_type(status=status_of(error))
+                code = response.status.code
+                self._proxy.counters.count(name, code)
+                return response
+            finally:
+                if span is not None:
+                    span.end(request, code)
 
         return answer
 
@@ -110,23 +126,33 @@ class Service:
         response_type = GetMessageClass(METHODS[name].output_type)
 
         async def answer(request: Any, context: Any) -> None:
-            code = 0
+            metadata = _metadata(context)
+            span, code, is_over = None, 0, False
             try:
-                async with aclosing(handler(self._call(context), decoded(request))) as responses:  # type: ignore[type-var]
-                    async for response in responses:
-                        code = code or response.status.code
-                        await context.write(response)
-            except Exception as error:
-                failed = status_of(error)
-                code = failed.code
-                await context.write(response_type(status=failed))
-            self._proxy.counters.count(name, code)
+                try:
+                    signed = self._user(metadata)
+                    span = self._span(name, request, metadata)
+                    call = self._call(context, metadata, signed, span)
+                    async with aclosing(handler(call, decoded(request))) as responses:  # type: ignore[type-var]
+                        async for response in responses:
+                            code = code or response.status.code
+                            await context.write(response)
+                except Exception as error:
+                    failed = status_of(error)
+                    code = failed.code
+                    await context.write(response_type(status=failed))
+                is_over = True
+                self._proxy.counters.count(name, code)
+            finally:
+                if span is not None:
+                    span.end(request, code if is_over else None)
 
         return answer
 
     async def _telemetry(self, requests: Any, context: Any) -> None:
         try:
-            call = self._call(context)
+            metadata = _metadata(context)
+            call = self._call(context, metadata, self._user(metadata))
             async with aclosing(telemetry.telemetry(call, requests)) as commands:  # type: ignore[type-var]
                 async for command in commands:
                     await context.write(command)
@@ -141,15 +167,8 @@ class Service:
         self._proxy.counters.count("Telemetry", Code.OK)
 
 
-def trace_of(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the trace context in the metadata of a call; empty if it is not valid."""
-    if not _TRACE_PARENT.fullmatch(metadata["traceparent"]):
-        return {}
-    found = {"traceparent": metadata["traceparent"]}
-    state = metadata.get("tracestate", "")
-    if state and len(state) <= _TRACE_STATE_MAX and state.isascii() and state.isprintable():
-        found["tracestate"] = state
-    return found
+def _metadata(context: Any) -> dict[str, str]:
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 def _codecs(name: str) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
-from reput_proxy.clients import Client
+from reput_proxy.clients import Stream
 from reput_proxy.messages import BODY_BYTES_MAX, check_name, duration_of
 from reput_proxy.receiving import WAIT_MAX_S
 from reput_proxy.rejections import Code, Rejected, decoded, ok
@@ -31,33 +31,33 @@ async def telemetry(
     """Serve a Telemetry stream until the client, or the proxy, ends it."""
     call.check_client_id()
     clients = call.proxy.clients
-    client = Client(call.client_id, call.user)
-    clients.add(client)
-    reader = asyncio.ensure_future(_read(call, client, requests))
+    stream = Stream(call.client_key)
+    clients.add(stream)
+    reader = asyncio.ensure_future(_read(call, stream, requests))
     try:
-        while (command := await client.outbox.get()) is not None:
+        while (command := await stream.outbox.get()) is not None:
             yield command
         if reader.done():
             reader.result()  # raises what the client has done wrong
     finally:
         reader.cancel()
-        clients.remove(client)
-        if client.is_push_consumer and not clients.is_there(client.key) and not call.proxy.draining:
-            call.proxy.client_is_away(client.key)
+        clients.remove(stream)
+        if stream.is_push_consumer and not call.proxy.draining:
+            call.proxy.give_back_unless_back(stream.client)
 
 
-async def _read(call: Call, client: Client, requests: AsyncIterator[pb.TelemetryCommand]) -> None:
+async def _read(call: Call, stream: Stream, requests: AsyncIterator[pb.TelemetryCommand]) -> None:
     """Handle what a client writes; its answers to commands other than settings are ignored."""
     try:
         async for command in requests:
             if decoded(command).WhichOneof("command") == "settings":
-                settings = await _settings(call, client, command.settings)
-                await client.outbox.put(pb.TelemetryCommand(status=ok(), settings=settings))
+                settings = await _settings(call, stream, command.settings)
+                await stream.outbox.put(pb.TelemetryCommand(status=ok(), settings=settings))
     finally:
-        client.post(None)
+        stream.post(None)
 
 
-async def _settings(call: Call, client: Client, given: pb.Settings) -> pb.Settings:
+async def _settings(call: Call, stream: Stream, given: pb.Settings) -> pb.Settings:
     """Return a client's settings with what the proxy decides."""
     settings = pb.Settings()
     settings.CopyFrom(given)
@@ -67,7 +67,7 @@ async def _settings(call: Call, client: Client, given: pb.Settings) -> pb.Settin
             topics = tuple(dict.fromkeys(topic.name for topic in given.publishing.topics))[:_TOPICS_MAX]
             for topic in topics:
                 check_name(check_topic, topic, Code.ILLEGAL_TOPIC)
-            call.proxy.clients.produces_to(client, topics)
+            call.proxy.clients.produces_to(stream, topics)
             # Not awaited: with a broker that is away it would take seconds for each topic.
             call.proxy.spawn(call.upstream.transactions.producer_connected(topics))
             settings.backoff_policy.CopyFrom(
@@ -83,7 +83,7 @@ async def _settings(call: Call, client: Client, given: pb.Settings) -> pb.Settin
         case "subscription":
             group = given.subscription.group.name
             check_name(check_client_group, group, Code.ILLEGAL_CONSUMER_GROUP)
-            client.is_push_consumer = given.client_type == pb.PUSH_CONSUMER
+            stream.is_push_consumer = given.client_type == pb.PUSH_CONSUMER
             config = await call.upstream.groups.get(group) or SubscriptionGroupConfig(group)
             settings.subscription.fifo = config.consume_message_orderly
             settings.subscription.receive_batch_size = _RECEIVE_BATCH
@@ -122,7 +122,7 @@ def retry_policy(config: SubscriptionGroupConfig, *, only_exponential: bool = Fa
 
 async def heartbeat(call: Call, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
     """Answer Heartbeat. The stream says whether a client is there; any proxy answers, so that clients may change it."""
-    call.proxy.clients.heard(call.client)
+    call.proxy.clients.heard(call.client_key)
     if request.HasField("group"):
         check_name(check_client_group, request.group.name, Code.ILLEGAL_CONSUMER_GROUP)
     return pb.HeartbeatResponse(status=ok())
@@ -132,6 +132,6 @@ async def terminated(
     call: Call, request: pb.NotifyClientTerminationRequest
 ) -> pb.NotifyClientTerminationResponse:
     """Answer NotifyClientTermination: what a push consumer still has is given back, at the latest after a moment."""
-    call.proxy.clients.left(call.client)
-    call.proxy.client_is_away(call.client, after_s=0.0)
+    call.proxy.clients.left(call.client_key)
+    call.proxy.spawn(call.proxy.renewals.give_back_all(call.client_key))
     return pb.NotifyClientTerminationResponse(status=ok())

@@ -109,7 +109,7 @@ class Transactions:
         producer = self._producer(message.topic)
         assert message.unique_id is not None, "the client gives it"
         receipt, half = await producer._send_half(
-            message, message.unique_id, check_after_s or None, None, ordering_key, timeout_s
+            message, check_after_s or None, None, ordering_key, timeout_s
         )
         return pb.SendResultEntry(
             status=ok(),

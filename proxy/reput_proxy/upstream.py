@@ -1,4 +1,4 @@
-"""The clients by which the proxy acts at the brokers for one user."""
+"""The connections to the brokers of one user."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BrokerOptions:
 
 
 class Upstream:
-    """One user's clients. They share their connections; transactions have some of their own.
+    """The connections to the brokers of one user, and what uses them; transactions have some of their own.
 
     Args:
         options: how the brokers are reached.

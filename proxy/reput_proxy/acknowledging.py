@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from reput_client.consume.send_back import DEAD_LETTER
-from reput_client.errors import InvalidHandle
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import SendBackHeader
-from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
@@ -27,20 +27,16 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
         raise Rejected(Code.BAD_REQUEST, "the request names no message")
     statuses: list[pb.Status] = [ok()] * len(request.entries)
     deliveries: dict[int, Delivery] = {}
-    for index, entry in enumerate(request.entries):
-        try:
-            deliveries[index] = await _take(call, group, topic, entry.receipt_handle)
-        except Rejected as error:
-            statuses[index] = status_of(error)
-    indices = [*deliveries]
-    settling = call.upstream.settling(group)
-    errors = await settling.ack([*deliveries.values()])
+    async with _taking(call, group, topic) as take:
+        for index, entry in enumerate(request.entries):
+            try:
+                deliveries[index] = await take(entry.receipt_handle)
+            except Rejected as error:
+                statuses[index] = status_of(error)
+        indices = [*deliveries]
+        errors = await call.upstream.settling(group).ack([*deliveries.values()])
     for number, failure in errors.items():
-        index = indices[number]
-        statuses[index] = status_of(failure)
-        if not isinstance(failure, InvalidHandle):
-            handle = request.entries[index].receipt_handle
-            call.proxy.renewals.put_back(call.client, settling, handle, deliveries[index])
+        statuses[indices[number]] = status_of(failure)
     call.proxy.counters.acknowledged += len(deliveries) - len(errors)
     return pb.AckMessageResponse(
         status=status_of_all(statuses),
@@ -53,20 +49,26 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
     )
 
 
-async def _take(call: Call, group: str, topic: str, handle: str) -> Delivery:
-    """Return the message of a handle, whose broker's address is known then by the topic's route.
+@asynccontextmanager
+async def _taking(call: Call, group: str, topic: str) -> AsyncIterator[Callable[[str], Awaitable[Delivery]]]:
+    """Take messages as `Renewals.taking` does; the topic's route has the addresses of their brokers.
 
-    Raises:
-        Rejected: it is not a handle, or its broker does not have the topic.
+    The function raises `Rejected` if it is not a handle, or its broker does not have the topic.
     """
     session = call.upstream.session
     route = await session.route(topic, session.deadline(call.timeout_s))
-    delivery = await call.proxy.renewals.take(call.client, group, topic, handle)
-    if delivery.broker_name not in route.brokers:
-        raise Rejected(
-            Code.INVALID_RECEIPT_HANDLE, f"topic {topic!r} is not at broker {delivery.broker_name[:80]!r}"
-        )
-    return delivery
+    with call.proxy.renewals.taking(call.client_key, group, topic) as taken:
+
+        async def take(handle: str) -> Delivery:
+            delivery = await taken(handle)
+            if delivery.broker_name not in route.brokers:
+                raise Rejected(
+                    Code.INVALID_RECEIPT_HANDLE,
+                    f"topic {topic!r} is not at broker {delivery.broker_name[:80]!r}",
+                )
+            return delivery
+
+        yield take
 
 
 async def change_invisible_duration(
@@ -81,14 +83,9 @@ async def change_invisible_duration(
             Code.ILLEGAL_INVISIBLE_TIME,
             f"the invisible time is from 0 to {INVISIBLE_MAX_MS} ms, not {invisible_ms}",
         )
-    delivery = await _take(call, group, topic, request.receipt_handle)
-    settling = call.upstream.settling(group)
-    try:
-        await settling.change(delivery, invisible_ms / 1000)
-    except ReputError as error:
-        if not isinstance(error, InvalidHandle):
-            call.proxy.renewals.put_back(call.client, settling, request.receipt_handle, delivery)
-        raise
+    async with _taking(call, group, topic) as take:
+        delivery = await take(request.receipt_handle)
+        await call.upstream.settling(group).nack(delivery, invisible_ms / 1000)
     return pb.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=delivery.receipt_handle)
 
 
@@ -98,17 +95,13 @@ async def forward_to_dead_letters(
     """Answer ForwardMessageToDeadLetterQueue: the group gets the message no more."""
     group, topic = request.group.name, request.topic.name
     check_group_and_topic(group, topic)
-    delivery = await _take(call, group, topic, request.receipt_handle)
-    if delivery.physical_offset < 0:
-        raise Rejected(Code.INVALID_RECEIPT_HANDLE, "the handle does not say where its message is stored")
-    settling = call.upstream.settling(group)
-    try:
+    async with _taking(call, group, topic) as take:
+        delivery = await take(request.receipt_handle)
+        if delivery.physical_offset < 0:
+            raise Rejected(Code.INVALID_RECEIPT_HANDLE, "the handle does not say where its message is stored")
         await _send_back(call, delivery, request.message_id)
         # Last: what goes before may fail, and the message would be lost.
-        errors = await settling.ack([delivery])
-    except ReputError:
-        call.proxy.renewals.put_back(call.client, settling, request.receipt_handle, delivery)
-        raise
+        errors = await call.upstream.settling(group).ack([delivery])
     for error in errors.values():
         return pb.ForwardMessageToDeadLetterQueueResponse(status=status_of(error))
     return pb.ForwardMessageToDeadLetterQueueResponse(status=status(Code.OK))
