@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +9,7 @@ import click
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
+from reput_cli.preview import dry_run_option, show
 from reput_cli.user import check_known, note_differences
 from reput_cli.user_store import UserStore, user_store_options
 from reput_protocol.exit_codes import ExitCode
@@ -72,6 +72,7 @@ def list_rules(settings: Settings, store: UserStore, name: str | None) -> int:
 @click.argument("rights")
 @click.argument("resources", nargs=-1, required=True)
 @_from_option
+@dry_run_option
 @user_store_options
 def allow(
     settings: Settings,
@@ -80,12 +81,15 @@ def allow(
     rights: str,
     resources: tuple[str, ...],
     sources: tuple[str, ...],
+    dry_run: bool,
 ) -> int:
     """Permit NAME the RIGHTS, joined by commas, on each of the RESOURCES.
 
     NAME is a user, or @ and a group of rules, which is created. reput acl allow alice read,write 'topic:orders*'
     """
-    return _put(settings, store, name, _rules_of(rights, resources, sources, is_denial=False))
+    return _put(
+        settings, store, name, _rules_of(rights, resources, sources, is_denial=False), dry_run=dry_run
+    )
 
 
 @command.command()
@@ -93,6 +97,7 @@ def allow(
 @click.argument("rights")
 @click.argument("resources", nargs=-1, required=True)
 @_from_option
+@dry_run_option
 @user_store_options
 def deny(
     settings: Settings,
@@ -101,28 +106,30 @@ def deny(
     rights: str,
     resources: tuple[str, ...],
     sources: tuple[str, ...],
+    dry_run: bool,
 ) -> int:
     """Deny NAME the RIGHTS, joined by commas, on each of the RESOURCES."""
-    return _put(settings, store, name, _rules_of(rights, resources, sources, is_denial=True))
+    return _put(settings, store, name, _rules_of(rights, resources, sources, is_denial=True), dry_run=dry_run)
 
 
 @command.command()
 @click.argument("name")
 @click.argument("resources", nargs=-1)
+@dry_run_option
 @user_store_options
-def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str, ...]) -> int:
+def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str, ...], dry_run: bool) -> int:
     """Remove the rules of NAME about the RESOURCES; without RESOURCES, all its rules. An empty group is deleted."""
+    from reput_client.users import preview_remove_rules
+
     about = {rule.resource for rule in _rules_of("describe", resources, (), is_denial=False)}
     table = store.table()
     _check_subject(table, name)
-    rules = table.rules_of(name) or ()
-    # Where brokers differ, one may have a rule that the first does not have.
-    if about.isdisjoint(rule.resource for rule in rules) and rules and about and name not in table.differing:
-        raise CommandFailed(
-            f"{name} has no rule about {' '.join(resources)}",
-            remedy=f"reput acl list {name}",
-            code=ExitCode.NOT_FOUND,
-        )
+    preview = preview_remove_rules(table, name, about)
+    if preview.obstacle is not None:
+        raise CommandFailed(preview.obstacle, remedy=preview.remedy, code=ExitCode.NOT_FOUND)
+    if dry_run:
+        show(settings, preview)
+        return ExitCode.DONE
     store.remove_rules(name, about)
     Printer(settings).note(f"removed rules of {name}")
     return ExitCode.DONE
@@ -140,34 +147,18 @@ def _rules_of(
         raise CommandFailed(str(error), reason="nothing was changed", code=ExitCode.USAGE) from error
 
 
-def _put(settings: Settings, store: UserStore, name: str, rules: list[Rule]) -> int:
+def _put(settings: Settings, store: UserStore, name: str, rules: list[Rule], *, dry_run: bool) -> int:
+    from reput_client.users import preview_rules
+
+    table = store.table()
     if not name.startswith(_GROUP):
-        check_known(store.table(), name)
-    store.put_rules(name, {rule.resource for rule in rules}, lambda before: _added(before, rules))
+        check_known(table, name)
+    if dry_run:
+        show(settings, preview_rules(table, name, rules))
+        return ExitCode.DONE
+    store.add_rules(name, rules)
     Printer(settings).note(f"changed rules of {name}")
     return ExitCode.DONE
-
-
-def _added(rules: tuple[Rule, ...], more: list[Rule]) -> tuple[Rule, ...]:
-    """Return rules with more.
-
-    Those about the same resource and sources are joined, and the new decision about a right counts.
-    """
-    found = list(rules)
-    for rule in more:
-        joined = rule
-        for old in [old for old in found if (old.resource, old.sources) == (rule.resource, rule.sources)]:
-            position = found.index(old)
-            left = old.rights - rule.rights
-            if old.is_denial == rule.is_denial:
-                joined = replace(joined, rights=joined.rights | old.rights)
-                del found[position]
-            elif left:
-                found[position] = replace(old, rights=left)
-            else:
-                del found[position]
-        found.append(joined)
-    return tuple(found)
 
 
 def _check_subject(table: UserTable, name: str) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from reput_cli.bench_clients import (
     run_consumer,
     run_producer,
     run_subscriber,
+    share_progress,
     summarize,
     write_csv,
 )
@@ -32,6 +34,7 @@ from reput_protocol.printable import counted
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Work = tuple[Callable[[BenchPlan, int], ClientResult], BenchPlan, int]
 _DEFAULT_TOPIC = "reput-bench"
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 @click.group()
@@ -109,8 +112,9 @@ def _produce_options(function: _Command) -> _Command:
 def produce(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any) -> int:
     """Send messages: one by one, pipelined (--inflight), in blocks (--batch), or as bodies (--many)."""
     plan = _plan(settings, clients, **knobs)
-    with Printer(settings).running("producing"):
-        results = _gather([(run_producer, plan, client) for client in range(clients)])
+    progress = _counter()
+    with Printer(settings).running("producing", _share(progress, plan, clients)):
+        results = _gather([(run_producer, plan, client) for client in range(clients)], progress)
     _report(settings, csv_path, "produce", results, plan, clients)
     return ExitCode.DONE
 
@@ -123,8 +127,9 @@ def consume(settings: Settings, clients: int, csv_path: Path | None, verify: boo
     plan = replace(_plan(settings, 1, **knobs), verify=verify)
     parts = [plan.queues[client::clients] for client in range(min(clients, len(plan.queues)))]
     plans = [replace(plan, queues=part, messages=plan.messages // len(parts)) for part in parts]
-    with Printer(settings).running("consuming"):
-        results = _gather([(run_consumer, part, client) for client, part in enumerate(plans)])
+    progress = _counter()
+    with Printer(settings).running("consuming", _share(progress, plan, 1)):
+        results = _gather([(run_consumer, part, client) for client, part in enumerate(plans)], progress)
     _report(settings, csv_path, "consume", results, plan, len(parts))
     read, errors = sum(result.messages for result in results), sum(result.errors for result in results)
     if errors:
@@ -144,7 +149,11 @@ def pubsub(settings: Settings, clients: int, csv_path: Path | None, **knobs: Any
     plan = _plan(settings, clients, **knobs)
     subscribers = [(run_subscriber, plan, number) for number in range(len(plan.queues))]
     producers = [(run_producer, plan, number) for number in range(clients)]
-    with Printer(settings).running("producing and consuming"), _pool(len(subscribers) + clients) as pool:
+    progress = _counter()
+    with (
+        Printer(settings).running("producing and consuming", _share(progress, plan, clients)),
+        _pool(len(subscribers) + clients, progress) as pool,
+    ):
         waiting = _submit(pool, subscribers)
         time.sleep(1.0)  # until the subscribers wait at the end of the queues
         sending = _submit(pool, producers)
@@ -163,8 +172,7 @@ def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int,
     except ValueError as error:
         raise CommandFailed(str(error), code=ExitCode.USAGE) from error
     with settings.admin() as admin:
-        if topic not in admin.list_topics():
-            admin.create_topic(topic, queues=4)
+        admin.ensure_topic(topic, queues=4)
         queues = admin.topic_config(topic).read_queue_nums
     knobs = {"in_flight": knobs.pop("inflight", 1), "duration_s": knobs.pop("duration", None), **knobs}
     return BenchPlan(
@@ -178,11 +186,30 @@ def _plan(settings: Settings, clients: int, *, topic: str, msgs: int, size: int,
     )
 
 
-def _gather(works: Sequence[_Work]) -> list[ClientResult]:
+def _counter() -> Synchronized[int]:
+    """Return a count that client processes can share."""
+    counter: Synchronized[int] = _SPAWN.Value("q", 0)
+    return counter
+
+
+def _share(progress: Synchronized[int], plan: BenchPlan, clients: int) -> Callable[[], float]:
+    """Return what tells which part of the messages, the warm-up included, or of the time is done."""
+    started_at = time.monotonic()
+    total = (plan.messages + plan.warmup) * clients
+
+    def share() -> float:
+        of_time = 0.0 if plan.duration_s is None else (time.monotonic() - started_at) / plan.duration_s
+        return max(progress.value / total, of_time)
+
+    return share
+
+
+def _gather(works: Sequence[_Work], progress: Synchronized[int]) -> list[ClientResult]:
     if len(works) == 1:
         work, plan, client = works[0]
+        share_progress(progress)
         return [work(plan, client)]
-    with _pool(len(works)) as pool:
+    with _pool(len(works), progress) as pool:
         return _results(_submit(pool, works))
 
 
@@ -194,8 +221,8 @@ def _results(futures: list[Future[ClientResult]]) -> list[ClientResult]:
     return [future.result() for future in futures]
 
 
-def _pool(size: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(size, mp_context=multiprocessing.get_context("spawn"))
+def _pool(size: int, progress: Synchronized[int]) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(size, mp_context=_SPAWN, initializer=share_progress, initargs=(progress,))
 
 
 def _report(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,20 @@ from reput_protocol.errors import ReputError
 
 _TAG = "bench"
 _CHUNK_MESSAGES = 4_096
+_progress: Synchronized[int] | None = None
+"""Messages that the clients of this process have handled, and those of the processes that share it."""
+
+
+def share_progress(progress: Synchronized[int]) -> None:
+    """Count what this process does in `progress`; the initializer of client processes."""
+    global _progress
+    _progress = progress
+
+
+def _note(messages: int) -> None:
+    if _progress is not None:
+        with _progress.get_lock():
+            _progress.value += messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,7 @@ def _send(
             raise
         result.messages += len(part)
         result.message_bytes += len(part) * plan.size
+        _note(len(part))
         if not pipelined:
             result.latencies_s.append(time.perf_counter() - due_at)
 
@@ -126,6 +142,7 @@ def run_consumer(plan: BenchPlan, client: int) -> ClientResult:
                     result.errors += 1
             result.messages += len(messages)
             result.message_bytes += size
+            _note(len(messages))
         result.duration_s = time.perf_counter() - started_at
     return result
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reput_cli.options import Settings, broker_option, shared_options
-from reput_cli.output import Printer
+from reput_cli.output import Printer, duration_text, rfc3339, write_line
+from reput_cli.preview import dry_run_option, show
 from reput_protocol.commands.election import Promotion
-from reput_protocol.commands.operation import Intake
+from reput_protocol.commands.operation import INTAKE_WORDS, Intake
 from reput_protocol.errors import NotMaster, ReputError, RequestNotSupported
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.printable import printable_json
+from reput_protocol.printable import counted, printable_json
+from reput_protocol.quantities import size_text
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin
@@ -33,7 +35,7 @@ def command() -> None:
 @click.option("--broker", "name", metavar="NAME", help="Only this broker's master.")
 @shared_options
 def status(settings: Settings, name: str | None) -> int:
-    """Print a broker's state and figures, and the checks that fail.
+    """Print a broker's state and the checks that fail; -O plain and JSON have every figure.
 
     In JSON all values have their type; sizes (_b) are in bytes, ages (_s) in seconds, times in seconds since 1970.
     If the cluster has several brokers, these are the figures of all their masters, one after the other. RocketMQ's
@@ -49,7 +51,10 @@ def status(settings: Settings, name: str | None) -> int:
             except ReputError as error:
                 failure = failure or error
                 continue
-            _print_status(printer, {"broker": each, **found} if len(names) > 1 else found)
+            if printer.is_table and "checks" in found:
+                _print_summary(found)
+            else:
+                _print_status(printer, {"broker": each, **found} if len(names) > 1 else found)
     if failure is not None:
         raise failure
     return ExitCode.DONE
@@ -73,42 +78,81 @@ def _print_status(printer: Printer, found: dict[str, Any]) -> None:
             printer.note(f"check {name} fails: {check['detail']}")
 
 
+def _print_summary(found: Mapping[str, Any]) -> None:
+    """Print what a person wants to know first."""
+    store, disk = found["store"], found["disk"] or {}
+    delayed, transactions = found.get("delayed") or {}, found.get("transactions") or {}
+    now_ms, started_ms = found["clock_ms"], int(found["started_at"] * 1000)
+    ready = "ready" if found["ready"] else "NOT READY"
+    behind = store["flush_behind_b"]
+    lines = {
+        "version": f"{found['version']}, kernel {found['kernel']}",
+        "up": f"{duration_text((now_ms - started_ms) / 1000)}, since {rfc3339(started_ms)}",
+        "role": f"{found['role']}, broker id {found['broker_id']}, epoch {found['epoch']}, cluster {found['cluster']}",
+        "console": None if found["http"] is None else f"http://{found['http']}/console/",
+        "data": found["data_dir"],
+        "log": f"{size_text(store['end_offset_b'] - store['start_offset_b'])}, "
+        f"{'all on disk' if not behind else size_text(behind) + ' not on disk yet'}, flush {found['flush']}",
+        "disk": f"{size_text(disk['free_b'])} free, {disk['used_ratio']:.0%} used, level {disk['level']}"
+        if "free_b" in disk
+        else None,
+        "topics": f"{counted(store['topics'], 'topic')} with {counted(store['queues'], 'queue')}",
+        "groups": f"{counted(store['groups'], 'group')}, {store['groups_online']} online",
+        "clients": f"{counted(store['connections'], 'connection')}, {counted(found['held_pulls'], 'waiting pull')}",
+        "delayed": f"{counted(delayed['waiting'], 'message')}" if delayed.get("waiting") else None,
+        "open": counted(transactions["open"], "transaction") if transactions.get("open") else None,
+        "copies": f"{found['copies_in_sync']} of {found['copies_wanted']} in sync, "
+        f"{counted(len(found['slaves']), 'slave')}",
+        "read-only": store["read_only_reason"],
+    }
+    write_line(f"{found['broker_name']}  {found['address']}  {found['state']}, {ready}")
+    for label, text in lines.items():
+        if text is not None:
+            write_line(f"  {label:<9}  {text}")
+    failing = {name: check for name, check in found["checks"].items() if not check["ok"]}
+    if not failing:
+        write_line(f"  {'checks':<9}  all {len(found['checks'])} pass")
+    for name, check in failing.items():
+        since = rfc3339(int(check["since"] * 1000))
+        write_line(f"  {'checks':<9}  {name} FAILS since {since}: {check['detail']}")
+
+
 @command.command()
 @click.option("--off", is_flag=True, help="End it: take messages again, and be ready.")
+@dry_run_option
 @broker_option
 @shared_options
-def drain(settings: Settings, off: bool, name: str | None) -> int:
+def drain(settings: Settings, off: bool, dry_run: bool, name: str | None) -> int:
     """Refuse new messages and report that the broker is not ready, so that load balancers send no more clients.
 
     Returns when every message taken before is on disk. Consumers continue; delayed messages, retries and transactions
     are still delivered. The broker keeps running and stays the master of its group (reput broker promote hands over);
     a restart ends the drain.
     """
-    return _set_intake(settings, name, Intake.OPEN if off else Intake.DRAINING)
+    return _set_intake(settings, name, Intake.OPEN if off else Intake.DRAINING, dry_run=dry_run)
 
 
 @command.command()
 @click.option("--off", is_flag=True, help="End it: take messages again.")
+@dry_run_option
 @broker_option
 @shared_options
-def readonly(settings: Settings, off: bool, name: str | None) -> int:
+def readonly(settings: Settings, off: bool, dry_run: bool, name: str | None) -> int:
     """Refuse new messages, and stay ready for consumers.
 
     Returns when every message taken before is on disk. A restart ends it.
     """
-    return _set_intake(settings, name, Intake.OPEN if off else Intake.READONLY)
+    return _set_intake(settings, name, Intake.OPEN if off else Intake.READONLY, dry_run=dry_run)
 
 
-def _set_intake(settings: Settings, name: str | None, intake: Intake) -> int:
+def _set_intake(settings: Settings, name: str | None, intake: Intake, *, dry_run: bool) -> int:
     with settings.admin() as admin:
+        if dry_run:
+            show(settings, admin.preview_intake(intake, broker_name=name))
+            return ExitCode.DONE
         before = admin.set_intake(intake, broker_name=name)
     again = "already " if before is intake else ""
-    words = {
-        Intake.OPEN: "takes messages",
-        Intake.READONLY: "is read-only",
-        Intake.DRAINING: "is drained: it takes no messages and is not ready",
-    }
-    Printer(settings).note(f"the broker {again}{words[intake]}")
+    Printer(settings).note(f"the broker {again}{INTAKE_WORDS[intake]}")
     return ExitCode.DONE
 
 
@@ -130,13 +174,18 @@ def flush(settings: Settings, name: str | None) -> int:
     is_flag=True,
     help="Promote a member that is not in sync; messages that it lacks are lost.",
 )
+@dry_run_option
 @shared_options
-def promote(settings: Settings, broker_id: int, force: bool) -> int:
+def promote(settings: Settings, broker_id: int, force: bool, dry_run: bool) -> int:
     """Make the member BROKER_ID the master of its group.
 
     Any member may be asked. The master refuses new messages, waits until the member has all of the log, and hands over;
     no message is lost. Without a master, --force makes the member that is asked the master.
     """
+    if dry_run:
+        with settings.admin() as admin:
+            show(settings, admin.preview_promote(broker_id, force=force))
+        return ExitCode.DONE
     if force and not settings.yes:
         click.confirm(
             f"Messages that broker {broker_id} does not have are lost. Continue?", abort=True, err=True

@@ -6,12 +6,13 @@ import click
 
 from reput_cli.options import Settings, broker_option, shared_options
 from reput_cli.output import Printer, duration_text
+from reput_cli.preview import dry_run_option, show
 from reput_protocol.exit_codes import ExitCode
 
 
 @click.group()
 def command() -> None:
-    """List the clients of a broker."""
+    """List the clients of a broker, and disconnect one."""
 
 
 @command.command(name="list")
@@ -65,4 +66,23 @@ def list_clients(settings: Settings, role: str | None, name: str | None) -> int:
             for client in sorted(clients, key=lambda one: (one.role, one.client_id or "", one.address))
         ],
     )
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("address")
+@dry_run_option
+@broker_option
+@shared_options
+def disconnect(settings: Settings, address: str, dry_run: bool, name: str | None) -> int:
+    """Close the connection of the client at ADDRESS, as `reput client list` has it.
+
+    The client connects again by itself. To keep it out, take its rights, or stop its program.
+    """
+    with settings.admin() as admin:
+        if dry_run:
+            show(settings, admin.preview_disconnect_client(address, broker_name=name))
+            return ExitCode.DONE
+        admin.disconnect_client(address, broker_name=name)
+    Printer(settings).note(f"connection of {address} closed")
     return ExitCode.DONE

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import anyio
 import click
@@ -16,10 +16,10 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from reput_cli import rendering
 from reput_cli.completion import GROUP, TOPIC
-from reput_cli.decoding import Decode, DecodeType
+from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import say, write_message
-from reput_cli.positions import Position, RangeType
+from reput_cli.positions import RangeType
 from reput_client import Consumer, PullConsumer
 from reput_client.blocking import Admin
 from reput_client.consume.pull import MessageSelector
@@ -30,7 +30,9 @@ from reput_client.errors import (
     RequestTimeout,
     StoreUnavailable,
 )
+from reput_client.positions import Position
 from reput_client.received import ReceivedMessage
+from reput_client.serialize.decoders import Decode, body_decoder, registry_credentials
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import GroupNotFound, PermissionDenied, ReputError, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
@@ -61,6 +63,19 @@ class TagsType(click.ParamType[str]):
         if not all(part.strip() for part in text.split("||")):
             self.fail(f"{text!r} has an empty tag; write tags joined by ||, such as 'a || b'", param, ctx)
         return text
+
+
+class DecodeType(click.ParamType[Decode]):
+    """The form of bodies, as `body_decoder` takes it."""
+
+    name = "form"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Decode:
+        """Return the function from a body to a value for JSON."""
+        try:
+            return body_decoder(str(value), credentials=registry_credentials())
+        except (ModuleNotFoundError, OSError, ValueError) as error:
+            return self.fail(f"{value!r}: {error}", param, ctx)
 
 
 @click.command()
@@ -95,11 +110,16 @@ class TagsType(click.ParamType[str]):
     "--decode",
     type=DecodeType(),
     metavar="FORM",
-    help="Print bodies as JSON: json, avro:FILE of a schema, protobuf:FILE:MESSAGE with a file of protoc "
+    help="Print bodies as JSON: json, msgpack, avro:FILE of a schema, protobuf:FILE:MESSAGE with a file of protoc "
     "--descriptor_set_out, or registry:URL of a schema registry. A body that is not of this form is printed as it "
     "is, with the reason.",
 )
 @click.option("--no-wait", is_flag=True, help="Fail if TOPIC does not exist, instead of waiting for it.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Join GROUP even if its members read TOPIC with another filter; messages are lost.",
+)
 @shared_options
 def command(
     settings: Settings,
@@ -113,6 +133,7 @@ def command(
     sql: str | None,
     decode: Decode | None,
     no_wait: bool,
+    force: bool,
 ) -> int:
     """Print the messages of TOPIC and wait for more.
 
@@ -141,7 +162,7 @@ def command(
         ]
         end = Position(word="latest") if to_end and end is None else end
         if group is not None:
-            _warn_of_other_filter(admin, group, topic, MessageSelector.of(tag, sql))
+            _check_filter(admin, group, topic, MessageSelector.of(tag, sql), force=force)
         spans = {}
         for queue in queues:
             place = (topic, queue.queue_id, queue.broker_name)
@@ -157,8 +178,8 @@ def command(
     return ExitCode.DAMAGE if follower.has_met_damage else ExitCode.DONE
 
 
-def _warn_of_other_filter(admin: Admin, group: str, topic: str, wanted: MessageSelector) -> None:
-    """Say so if the members of a group have another filter: each of its messages would be read with either."""
+def _check_filter(admin: Admin, group: str, topic: str, wanted: MessageSelector, *, force: bool) -> None:
+    """Refuse another filter than that of the group's members: each of its messages would be read with either."""
     try:
         subscriptions = admin.describe_group(group, topic).subscriptions
     except (GroupNotFound, PermissionDenied):
@@ -168,10 +189,18 @@ def _warn_of_other_filter(admin: Admin, group: str, topic: str, wanted: MessageS
         if theirs.topic == topic and not (
             same_kind and _parts(theirs.sub_string) == _parts(wanted.expression)
         ):
-            say(
+            what = (
                 f"the members of group {group} read {topic} with the filter {theirs.sub_string!r}, this one with "
-                f"{wanted.expression!r}: messages that only one filter matches are lost to the group; give each filter "
-                "a group of its own"
+                f"{wanted.expression!r}"
+            )
+            loss = "messages that only one filter matches are lost to the group"
+            if force:
+                say(f"{what}: {loss}")
+                return
+            raise CommandFailed(
+                what,
+                reason=f"{loss}; nothing was read",
+                remedy="a group of its own: --group NAME, or the filter of the others; --force joins nevertheless",
             )
 
 

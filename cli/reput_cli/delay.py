@@ -9,7 +9,8 @@ import click
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer
+from reput_cli.output import Printer, rfc3339
+from reput_cli.preview import show
 from reput_protocol.commands.delay import CancelOutcome, DelayedMessage
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
@@ -52,7 +53,7 @@ def cancel(settings: Settings, topic: str, key: str, dry_run: bool) -> int:
     printer = Printer(settings)
     with settings.admin() as admin:
         if dry_run:
-            _print(printer, admin.list_delayed(topic=topic, key=key))
+            show(settings, admin.preview_cancel_delayed(topic, key))
             return ExitCode.DONE
         try:
             results = admin.cancel_delayed(topic, key)
@@ -82,7 +83,7 @@ def _print(printer: Printer, messages: list[DelayedMessage]) -> None:
         _COLUMNS,
         [
             (
-                message.deliver_at.isoformat(timespec="milliseconds"),
+                rfc3339(message.deliver_timestamp),
                 round((message.deliver_timestamp - now_ms) / 1000, 3),
                 message.topic,
                 message.queue_id,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.serve import checked_config
+from reput_cli.serve import checked_config, say_what_next
 
 if TYPE_CHECKING:
     from reput_broker import Broker
@@ -47,6 +47,5 @@ def command(port: int, http_port: int | None) -> int:
 def _say_ready(broker: Broker) -> None:
     from reput_broker.observe.log import write_line
 
-    server = "" if broker.address.endswith(":10911") else f" --server {broker.address}"
     write_line(f"a throw-away broker on {broker.address}; its messages are gone when it ends (Ctrl-C)")
-    write_line(f"  reput produce hello 'first message'{server}      reput consume hello{server}")
+    say_what_next(broker)

@@ -1,4 +1,7 @@
-"""Turn an exception into an exit code and at most three lines: what failed, why, and what to do (-vv: a traceback)."""
+"""Turn an exception into an exit code and at most three lines: what failed, why, and what to do.
+
+A traceback follows with -vv, and after an unexpected error of a command that has no option -v.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -19,8 +23,19 @@ if TYPE_CHECKING:
     from reput_protocol.errors import BrokerError
 
 
+@dataclass
+class Verbosity:
+    """How often the command line has -v; None: its command has no such option."""
+
+    level: int | None = None
+
+
 class CommandFailed(Exception):
-    """A failure as the user sees it, with its exit code."""
+    """A failure as the user sees it, with its exit code.
+
+    Attributes:
+        is_expected: whether it is a failure that the command knows; another one is a defect.
+    """
 
     def __init__(
         self,
@@ -29,20 +44,26 @@ class CommandFailed(Exception):
         reason: str | None = None,
         remedy: str | None = None,
         code: ExitCode = ExitCode.FAILED,
+        is_expected: bool = True,
     ) -> None:
         super().__init__(what)
+        self.is_expected = is_expected
         self.what, self.reason, self.remedy, self.code = what, reason, remedy, code
 
 
-def report_failure(error: BaseException) -> int:
-    """Print `error` on stderr and return its exit code."""
+def report_failure(error: BaseException, verbosity: int | None = None) -> int:
+    """Print `error` on stderr and return its exit code.
+
+    Args:
+        verbosity: see `Verbosity`.
+    """
     if isinstance(error, BaseExceptionGroup):
         from reput_protocol.errors import leaves
 
         # Of tasks that failed together, report the first.
         found = leaves(error)
         pipes = [leaf for leaf in found if isinstance(leaf, BrokenPipeError)]
-        return report_failure((pipes or found)[0])
+        return report_failure((pipes or found)[0], verbosity)
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, click.Abort):
@@ -52,8 +73,11 @@ def report_failure(error: BaseException) -> int:
             return ExitCode.USAGE
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    if isinstance(error, click.ClickException):
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show(sys.stderr)
+        return ExitCode.USAGE
+    if isinstance(error, click.ClickException):
+        _print_refusal(error)
         return ExitCode.USAGE
     if isinstance(error, BrokenPipeError):
         _close_stdout()
@@ -64,11 +88,24 @@ def report_failure(error: BaseException) -> int:
         lines = [line.removeprefix("  ") for line in printable_lines(failure.reason).splitlines()]
         # Aligned: the second line of a syntax error points into the first.
         print("  reason: " + "\n          ".join(lines), file=sys.stderr)
-    if failure.remedy:
-        print(f"  try:    {printable(failure.remedy)}", file=sys.stderr)
-    if "-vv" in sys.argv:
+    remedy = failure.remedy
+    if not failure.is_expected and verbosity is not None and verbosity < 2:
+        remedy = "the same command with -vv shows where"
+    if remedy:
+        print(f"  try:    {printable(remedy)}", file=sys.stderr)
+    has_traceback = verbosity >= 2 if verbosity is not None else not failure.is_expected
+    if has_traceback:
         print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     return failure.code
+
+
+def _print_refusal(error: click.ClickException) -> None:
+    """Print why a line is refused, the line that was probably meant, and where the help is."""
+    print(f"error: {printable_lines(error.format_message())}", file=sys.stderr)
+    for name, label in (("remedy", "try:    "), ("example", "example: "), ("help", "help:   ")):
+        text = getattr(error, name, None)
+        if text:
+            print(f"  {label}{printable(text)}", file=sys.stderr)
 
 
 def _close_stdout() -> None:
@@ -186,4 +223,4 @@ def worded(error: BaseException) -> CommandFailed:
         return CommandFailed(str(error))
     if isinstance(error, OSError):
         return CommandFailed(str(error))
-    return CommandFailed(f"{type(error).__name__}: {error}", remedy="the same command with -vv shows where")
+    return CommandFailed(f"{type(error).__name__}: {error}", is_expected=False)

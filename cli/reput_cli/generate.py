@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from reput_cli.examples import epilog
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, output_options
 from reput_cli.output import Printer
@@ -43,7 +44,7 @@ class _Files(click.Group):
             return None
         file, text = _FILES[cmd_name]
 
-        @click.command(cmd_name, help=text)
+        @click.command(cmd_name, help=text, epilog=epilog(f"generate {cmd_name}"))
         def show() -> int:
             return _print((_CONF / file).read_text(encoding="utf-8"))
 
@@ -55,7 +56,7 @@ def command() -> None:
     """Print a file to standard output, such as: reput generate alerts > rules.yml."""
 
 
-@click.command()
+@click.command(epilog=epilog("generate completion"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """Print the completion script of SHELL, which also completes names of topics and groups.
@@ -75,7 +76,7 @@ def completion(shell: str) -> int:
     return _print(kind(root, {}, "reput", "_REPUT_COMPLETE").source())
 
 
-@click.command()
+@click.command(epilog=epilog("generate compose"))
 @click.option(
     "--to",
     "directory",

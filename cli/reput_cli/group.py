@@ -14,12 +14,12 @@ from reput_cli.failures import CommandFailed
 from reput_cli.group_offsets import clone, reset, skip
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, duration_text, write_line
-from reput_client.blocking import Admin
-from reput_protocol.commands.group import SubscriptionGroupConfig
-from reput_protocol.commands.group_description import GroupDescription, GroupSummary
-from reput_protocol.errors import GroupNotFound, TopicNotFound
+from reput_cli.preview import dry_run_option, may_proceed, show
+from reput_protocol.commands.group import DEAD_LETTER, SubscriptionGroupConfig
+from reput_protocol.commands.group_description import GroupDescription, GroupHealth, GroupSummary
+from reput_protocol.errors import GroupNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.names import dlq_topic, is_system_group, retry_topic
+from reput_protocol.names import is_system_group
 from reput_protocol.printable import counted, printable
 
 
@@ -37,26 +37,56 @@ command.add_command(clone)
 @click.option("-a", "--all", "show_all", is_flag=True, help="System groups too.")
 @shared_options
 def list_groups(settings: Settings, show_all: bool) -> int:
-    """List the groups with their number of members and their lag; `empty` if messages wait and no member runs."""
+    """List the groups with their state, their number of members and their lag.
+
+    The broker decides the state: ok, behind, stuck, empty (messages wait, and no member runs), conflicting (members
+    subscribe to different things). `reput doctor group` says what to do.
+    """
     with settings.admin() as admin:
         groups = [one for one in admin.list_groups() if show_all or not is_system_group(one.group)]
     printer = Printer(settings)
-    age = "lag_age" if printer.is_table else "lag_age_s"
-    printer.rows(
-        ["group", "state", "members", "topics", "lag", age],
-        [
-            (
-                group.group,
-                _state(group),
-                group.members,
-                group.topics if printer.is_json else len(group.topics),
-                group.lag,
-                _lag_age(printer, group.lag, group.lag_age_millis),
-            )
-            for group in groups
-        ],
-    )
+    if printer.is_table:
+        columns = ["group", "state", "since", "members", "topics", "lag", "lag_age"]
+    else:
+        columns = [
+            "group",
+            "state",
+            "members",
+            "topics",
+            "lag",
+            "lag_age_s",
+            "since_ms",
+            "member",
+            "queue",
+            "reason",
+        ]
+    printer.rows(columns, [_listed(printer, group) for group in groups])
+    if printer.is_table:
+        for group in groups:
+            if group.health.reason:  # that of one that is ok says, for example, that it is disabled
+                printer.note(f"{group.group} is {health_text(group.health)}")
     return ExitCode.DONE
+
+
+def _listed(printer: Printer, group: GroupSummary) -> tuple[object, ...]:
+    health = group.health
+    topics = group.topics if printer.is_json else len(group.topics)
+    lag_age = _lag_age(printer, group.lag, group.lag_age_millis)
+    if printer.is_table:
+        since = _ago(health.since_millis)
+        return group.group, str(health.state), since, group.members, topics, group.lag, lag_age
+    since_ms, queue = (
+        _known(health.since_millis),
+        f"{health.topic}-{health.queue_id}" if health.topic else None,
+    )
+    where = health.client_id or None, queue, health.reason or None
+    return group.group, str(health.state), group.members, topics, group.lag, lag_age, since_ms, *where
+
+
+def health_text(health: GroupHealth) -> str:
+    """Return a state with the time since when it lasts and its reason, for people."""
+    since = "" if health.since_millis < 0 else f" for {duration_text(_age_s(health.since_millis))}"
+    return f"{health.state}{since}" + (f": {health.reason}" if health.reason else "")
 
 
 @command.command()
@@ -72,6 +102,8 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
         found = admin.describe_group(group, topic)
     printer = Printer(settings)
     printer.note(_headline(found))
+    for problem in found.problems:
+        printer.note(health_text(problem))
     human = printer.is_table
     age, last = ("lag_age", "last_commit") if human else ("lag_age_s", "last_commit_ms")
     columns = ["queue", "start", "end", "committed", "lag", age, "inflight", last]
@@ -143,18 +175,19 @@ def members(settings: Settings, group: str) -> int:
 @click.option(
     "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
 )
+@dry_run_option
 @shared_options
-def create(settings: Settings, group: str, retry_max: int | None) -> int:
+def create(settings: Settings, group: str, retry_max: int | None, dry_run: bool) -> int:
     """Create GROUP unless it exists. Needed only if the broker does not create groups itself."""
+    config = SubscriptionGroupConfig(group)
+    config = config if retry_max is None else replace(config, retry_max_times=retry_max)
     with settings.admin() as admin:
-        try:
-            admin.group_config(group)
-        except GroupNotFound:
-            config = SubscriptionGroupConfig(group)
-            admin.put_group(config if retry_max is None else replace(config, retry_max_times=retry_max))
-            Printer(settings).note(f"group {group} created")
+        preview = admin.preview_create_group(config)
+        if dry_run or not preview.is_change:
+            show(settings, preview)
             return ExitCode.DONE
-    Printer(settings).note(f"group {group} already exists")
+        admin.put_group(config)
+    Printer(settings).note(f"group {group} created")
     return ExitCode.DONE
 
 
@@ -167,22 +200,33 @@ def create(settings: Settings, group: str, retry_max: int | None) -> int:
 @click.option(
     "--broadcast/--no-broadcast", default=None, help="Whether the group may consume by broadcasting."
 )
+@click.option(
+    "--expired",
+    type=click.Choice(["drop", DEAD_LETTER]),
+    help="What happens to messages whose time to live is over.",
+)
+@dry_run_option
 @shared_options
 def alter(
-    settings: Settings, group: str, retry_max: int | None, consume: bool | None, broadcast: bool | None
+    settings: Settings,
+    group: str,
+    retry_max: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    expired: str | None,
+    dry_run: bool,
 ) -> int:
     """Change the settings of GROUP. They apply at once, also to members that are online."""
-    if retry_max is None and consume is None and broadcast is None:
+    if retry_max is None and consume is None and broadcast is None and expired is None:
         raise CommandFailed("nothing to change", remedy="--disable, or --retry-max N", code=ExitCode.USAGE)
     with settings.admin() as admin:
-        config = admin.group_config(group)
-        changed = replace(
-            config,
-            retry_max_times=config.retry_max_times if retry_max is None else retry_max,
-            consume_enable=config.consume_enable if consume is None else consume,
-            consume_broadcast_enable=config.consume_broadcast_enable if broadcast is None else broadcast,
+        preview, changed = admin.changed_group(
+            group, retry_max=retry_max, consume=consume, broadcast=broadcast, expired=expired
         )
-        if changed != config:
+        if dry_run:
+            show(settings, preview)
+            return ExitCode.DONE
+        if preview.is_change:
             admin.put_group(changed)
     Printer(settings).note(
         f"group {group}: {'enabled' if changed.consume_enable else 'disabled'}, "
@@ -211,64 +255,31 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
 
     Its dead letters stay, in the topic %DLQ%GROUP.
     """
-    printer = Printer(settings)
     with settings.admin() as admin:
         try:
-            found = admin.describe_group(group)
+            preview = admin.preview_delete_group(group, clean_offsets=not keep_offsets)
         except GroupNotFound as error:
             raise CommandFailed(
                 f"group {group} does not exist; nothing was deleted",
                 remedy="reput group list",
                 code=ExitCode.NOT_FOUND,
             ) from error
-        waiting = _messages_in(admin, retry_topic(group))
-        printer.note(
-            f"{_headline(found)}; progress in {counted(len(found.summary.topics), 'topic')} "
-            f"{'stays' if keep_offsets else 'is deleted'}"
-            + (f"; retry topic with {counted(waiting, 'message')} is deleted" if waiting is not None else "")
-        )
-        if _messages_in(admin, dlq_topic(group)) is not None:
-            printer.note(f"dead letters stay: reput topic delete {dlq_topic(group)}")
-        if dry_run:
+        ask = "type its name to delete it"
+        failed = f"group {group} was not deleted"
+        if not may_proceed(settings, preview, failed, dry_run=dry_run, force=force, name=group, question=ask):
             return ExitCode.DONE
-        if found.members and not force:
-            raise CommandFailed(
-                f"group {group} was not deleted",
-                reason=f"{counted(found.summary.members, 'member')} online",
-                remedy="stop them, or --force",
-            )
-        if not settings.yes and click.prompt("type its name to delete it", err=True) != group:
-            raise CommandFailed(f"group {group} was not deleted", reason="the name was not typed")
-        admin.delete_group(group, clean_offsets=not keep_offsets)
-        if waiting is not None:
-            admin.delete_topic(retry_topic(group))
-    printer.note(f"group {group} deleted")
+        admin.delete_group_whole(group, clean_offsets=not keep_offsets)
+    Printer(settings).note(f"group {group} deleted")
     return ExitCode.DONE
-
-
-def _messages_in(admin: Admin, topic: str) -> int | None:
-    try:
-        stats = admin.topic_stats(topic)
-    except TopicNotFound:
-        return None
-    return sum(queue.max_offset - queue.min_offset for queue in stats.offset_table.values())
 
 
 def _headline(found: GroupDescription) -> str:
     summary = found.summary
     how = f", {found.message_model.value.lower()}" if found.members else ""
     online = counted(summary.members, "member") + " online" + how
-    return f"group {summary.group}: {_state(summary)}, {online}, lag {summary.lag}"
-
-
-def _state(group: GroupSummary) -> str:
-    if group.has_conflict:
-        return "conflict"  # the subscriptions of its members differ
-    if not group.exists:
-        return "undefined"  # it has offsets or members, but no settings
-    if not group.consume_enable:
-        return "disabled"
-    return "empty" if group.lag and not group.members else "ok"  # messages wait for a member
+    well = summary.health.reason
+    note = f" ({well})" if well and not found.problems else ""
+    return f"group {summary.group}: {summary.health.state}{note}, {online}, lag {summary.lag}"
 
 
 def _age(printer: Printer, millis: int) -> str | float:
@@ -281,7 +292,11 @@ def _lag_age(printer: Printer, lag: int, millis: int) -> str | float | None:
 
 
 def _ago(timestamp_ms: int) -> str | None:
-    return None if timestamp_ms < 0 else f"{duration_text(max(0.0, time.time() - timestamp_ms / 1000))} ago"
+    return None if timestamp_ms < 0 else f"{duration_text(_age_s(timestamp_ms))} ago"
+
+
+def _age_s(timestamp_ms: int) -> float:
+    return max(0.0, time.time() - timestamp_ms / 1000)
 
 
 def _known(value: int) -> int | None:

@@ -10,15 +10,13 @@ from reput_cli.completion import GROUP, TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
-from reput_cli.positions import Position, RangeType
+from reput_cli.preview import may_proceed
 from reput_client.blocking import Admin
-from reput_protocol.commands.group_description import GroupDescription
-from reput_protocol.errors import GroupNotFound
+from reput_client.positions import Position
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 from reput_protocol.record.message import MessageQueue
 
-_EARLIEST_MS = 0
 _LATEST_MS = -1
 
 
@@ -31,7 +29,7 @@ class PositionType(click.ParamType[Position]):
         """Return the position; other text is refused with the valid forms."""
         if isinstance(value, Position):
             return value
-        position = RangeType.parse(str(value))
+        position = Position.parse(str(value))
         if position is None:
             raise click.BadParameter(
                 f"{str(value)!r} is not a position: write earliest, latest, an offset, -N for the last N of each "
@@ -61,6 +59,7 @@ def _shown_first(command: Any) -> Any:
     help="earliest, latest, an offset, -N (the last N of each queue), @TIME or @-15m.",
 )
 @click.option("--shift", type=int, metavar="N", help="N messages forward, or back if N is negative.")
+@click.option("--message", metavar="ID", help="To the message with this offset message id, in its queue.")
 @click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
 @_shown_first
 @shared_options
@@ -70,6 +69,7 @@ def reset(
     topic: str,
     position: Position | None,
     shift: int | None,
+    message: str | None,
     queue_id: int | None,
     dry_run: bool,
     force: bool,
@@ -78,13 +78,13 @@ def reset(
 
     Write negative numbers as --to=-10 and --shift=-10.
     """
-    if (position is None) == (shift is None):
+    if [position, shift, message].count(None) != 2:
         raise CommandFailed(
             "the new position is missing or given twice",
-            remedy="one of --to POSITION and --shift N",
+            remedy="one of --to POSITION, --shift N and --message ID",
             code=ExitCode.USAGE,
         )
-    where = {"shift": shift} if position is None else _where(position)
+    where = {"shift": shift, "message": message} if position is None else position.of_reset()
     with settings.admin() as admin:
         plan = admin.plan_reset(group, topic, queue_id=queue_id, **where)
         return _apply(settings, admin, group, plan, "reset", dry_run=dry_run, force=force)
@@ -145,14 +145,6 @@ def clone(settings: Settings, source: str, target: str, topic: str | None, dry_r
     return ExitCode.DONE
 
 
-def _where(position: Position) -> dict[str, Any]:
-    if position.timestamp_ms is not None:
-        return {"when": position.timestamp_ms}
-    if position.offset is not None:
-        return {"offset": position.offset}
-    return {"when": _EARLIEST_MS if position.word == "earliest" else _LATEST_MS}
-
-
 def _apply(
     settings: Settings,
     admin: Admin,
@@ -181,54 +173,12 @@ def _confirmed(
     force: bool,
 ) -> bool:
     """Show the plan and return whether to apply it; refused while members are online, unless `force` is set."""
-    printer = Printer(settings)
-    found = _description(admin, group)
-    before = (
-        {
-            MessageQueue(queue.topic, queue.broker_name, queue.queue_id): queue.committed_offset
-            for queue in found.queues
-        }
-        if found
-        else {}
+    return may_proceed(
+        settings,
+        admin.preview_set_offsets(group, plan),
+        f"group {group} was not changed",
+        dry_run=dry_run,
+        force=force,
+        name=group,
+        question=f"type the group's name to {verb} it",
     )
-    rows = []
-    for queue, offset in sorted(plan.items()):
-        committed = before.get(queue, -1)
-        known = committed >= 0
-        rows.append(
-            (
-                queue.broker_name,
-                (
-                    queue.topic,
-                    queue.queue_id,
-                    committed if known else None,
-                    offset,
-                    offset - committed if known else None,
-                ),
-            )
-        )
-    printer.rows_by_broker(["topic", "queue", "committed", "new", "move"], rows)
-    if dry_run:
-        printer.note("nothing was set")
-        return False
-    if not any(row[-1] != 0 for _, row in rows):
-        printer.note(
-            f"group {group} is there already" if rows else f"group {group} has no offset to start from"
-        )
-        return False
-    if found and found.members and not force:
-        raise CommandFailed(
-            f"group {group} was not changed",
-            reason=f"{counted(found.summary.members, 'member')} online, which would continue from their own offsets",
-            remedy="stop them, or --force, which makes them jump to the new offsets",
-        )
-    if not settings.yes and click.prompt(f"type the group's name to {verb} it", err=True) != group:
-        raise CommandFailed(f"group {group} was not changed", reason="the name was not typed")
-    return True
-
-
-def _description(admin: Admin, group: str) -> GroupDescription | None:
-    try:
-        return admin.describe_group(group)
-    except GroupNotFound:
-        return None  # the target of a clone, which the clone creates

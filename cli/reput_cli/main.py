@@ -24,11 +24,12 @@ _GC_THRESHOLD = 20_000
 def _run() -> int:
     gc.set_threshold(_GC_THRESHOLD)
     # Imported here so that `main` catches an interrupt.
-    from reput_cli.failures import report_failure
+    from reput_cli.failures import Verbosity, report_failure
     from reput_cli.root import root
 
+    verbosity = Verbosity()
     try:
-        status = root.main(prog_name="reput", standalone_mode=False)
+        status = root.main(prog_name="reput", standalone_mode=False, obj=verbosity)
     except (Exception, KeyboardInterrupt) as error:
-        return report_failure(error)
+        return report_failure(error, verbosity.level)
     return status if isinstance(status, int) else 0

@@ -1,8 +1,9 @@
-"""`reput message ...`: find and print single messages."""
+"""`reput message ...`: find and print single messages, and what became of them."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -18,7 +19,7 @@ from reput_protocol.exit_codes import ExitCode
 
 @click.group()
 def command() -> None:
-    """Find and print single messages."""
+    """Find and print single messages, and what became of them."""
 
 
 @command.command()
@@ -26,18 +27,52 @@ def command() -> None:
 @shared_options
 def get(settings: Settings, message_id: str) -> int:
     """Print the message with this offset message id: 32 or 56 hexadecimal digits, as `reput produce` prints it."""
-    with settings.admin() as admin:
-        try:
-            message = admin.view_message(message_id)
-        except NotFound as error:
-            raise CommandFailed(
-                f"no message has the offset message id {message_id}",
-                reason="there is no message at the log offset that it contains; it may have been deleted",
-                remedy=f"for a message_id, which the producer makes: reput message find TOPIC {message_id}",
-                code=ExitCode.NOT_FOUND,
-            ) from error
+    with settings.admin() as admin, _found(message_id):
+        message = admin.view_message(message_id)
     write_message(rendering.renderer(settings)(message))
     return ExitCode.DONE
+
+
+@command.command()
+@click.argument("message_id")
+@shared_options
+def history(settings: Settings, message_id: str) -> int:
+    """Print what became of the message with this offset message id, in the order of time.
+
+    That is when it was sent and stored, how far each group is with it and which member has it, its retries, dead
+    letters and replays, and what RocketMQ's clients with enableMsgTrace report. A time marked * is by the clock of a
+    client. Nothing is consumed.
+    """
+    with settings.admin() as admin, _found(message_id):
+        found = admin.message_history(message_id)
+    printer = Printer(settings)
+    rows: list[tuple[object, ...]] = []
+    for step in found.steps:
+        at: object = step.at_ms
+        if printer.is_table:
+            at = None if step.at_ms is None else rendering.rfc3339(step.at_ms) + "*" * step.is_client_time
+        rows.append((at, step.kind, step.text, step.group, step.client, step.offset_message_id))
+    when = "time" if printer.is_table else "at_ms"
+    printer.rows([when, "what", "text", "group", "client", "offset_message_id"], rows)
+    if found.trace_parent:
+        printer.note(f"traceparent of the message: {found.trace_parent}")
+    for missing in found.missing:
+        printer.note(f"not known: {missing}")
+    return ExitCode.DONE
+
+
+@contextmanager
+def _found(message_id: str) -> Iterator[None]:
+    """Explain why there is no message with an id."""
+    try:
+        yield
+    except NotFound as error:
+        raise CommandFailed(
+            f"no message has the offset message id {message_id}",
+            reason="there is no message at the log offset that it contains; it may have been deleted",
+            remedy=f"for a message_id, which the producer makes: reput message find TOPIC {message_id}",
+            code=ExitCode.NOT_FOUND,
+        ) from error
 
 
 @command.command()

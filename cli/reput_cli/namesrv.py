@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
     """
     from reput_broker.config.loading import load_config
     from reput_broker.name_server import DEFAULTS, check_options
-    from reput_broker.serve import run_name_server, write_address
+    from reput_broker.serve import Served, run_name_server, write_address
 
     def load() -> BrokerConfig:
         return check_options(load_config(config_path, os.environ, flags, DEFAULTS))
@@ -47,5 +46,9 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
     if check:
         click.echo("the configuration is valid")
         return ExitCode.DONE
-    on_ready = None if address_file is None else partial(write_address, Path(address_file))
+
+    def on_ready(server: Served) -> None:
+        if address_file is not None:
+            write_address(Path(address_file), server.address)
+
     return run_name_server(config, reload=load, on_ready=on_ready)

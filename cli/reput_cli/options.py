@@ -6,12 +6,15 @@ import functools
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from typing_extensions import override
 
 from reput_cli.completion import CONTEXT
 from reput_cli.context_file import DEFAULT_SERVER, TLS_KEYS, chosen_server
+from reput_cli.failures import Verbosity
 from reput_cli.tls import tls_of, tls_options
 from reput_protocol.printable import printable
 from reput_protocol.quantities import parse_duration, parse_size
@@ -73,6 +76,39 @@ DURATION = DurationType()
 SIZE = SizeType()
 
 
+class SharedOption(click.Option):
+    """An option of many commands. Their help has one line for all those of a subject; `reput help SUBJECT` lists them.
+
+    Attributes:
+        subject: `connection` or `output`.
+        line: the line of help, of the first option of a subject; None of the others.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        subject: str = "connection",
+        line: tuple[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(*arguments, **settings)
+        self.subject, self.line = subject, line
+
+    @override
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return self.line
+
+    def own_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the flags and the help text of this option."""
+        return super().get_help_record(ctx)
+
+
+_connection_option = partial(click.option, cls=SharedOption)
+_output_option = partial(click.option, cls=SharedOption, subject="output")
+_CONNECTION_LINE = ("--server, --user, --tls, ...", "Where to connect: reput help connection")
+_OUTPUT_LINE = ("--json, -q, -v, ...", "Form of the output: reput help output")
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The values of the shared options, without the user, who is in the environment (`secret`): clients and child
@@ -83,7 +119,6 @@ class Settings:
     output: str | None
     color: bool
     quiet: bool
-    verbosity: int
     yes: bool
     tls: TLS | None = None
     """How to encrypt; None: not at all."""
@@ -108,50 +143,54 @@ def output_options(command: _Command) -> _Command:
 
     @_about_output
     @functools.wraps(command)
-    def with_settings(output: str | None, no_color: bool, quiet: bool, verbose: int, **arguments: Any) -> Any:
-        settings = Settings("", 0.0, output, _has_color(no_color), quiet, verbose, yes=False)
+    def with_settings(
+        output: str | None, wants_json: bool, no_color: bool, quiet: bool, **arguments: Any
+    ) -> Any:
+        settings = Settings("", 0.0, _form(output, wants_json), _has_color(no_color), quiet, yes=False)
         return command(settings=settings, **arguments)
 
     return with_settings  # type: ignore[return-value]
 
 
-def shared_options(command: _Command, offline: Collection[str] = ()) -> _Command:
+def shared_options(command: _Command, offline: Collection[str] = (), *, json_flag: bool = True) -> _Command:
     """Add the shared options to a command that connects to a broker; it receives them as `settings`.
 
     Args:
         offline: arguments of the command; with one of them it connects to no broker, and takes no option about that.
+        json_flag: whether `--json` is `-O json`; not if the command has another option of that name.
     """
 
-    @click.option(
+    @_connection_option(
         "--server",
         "servers",
+        line=_CONNECTION_LINE,
         multiple=True,
         type=ServerType(),
         metavar="HOST[:PORT]",
         help="Address of a broker; the port defaults to 10911. Repeatable.  "
         f"[default: REPUT_SERVER, the context in use, or {DEFAULT_SERVER}]",
     )
-    @click.option(
+    @_connection_option(
         "--context",
         type=CONTEXT,
         metavar="NAME",
         help="Connect with the settings of this context: reput context list.",
     )
-    @click.option(
+    @_connection_option(
         "--user",
         metavar="NAME",
         help="Sign the requests as this user.  [default: REPUT_USER, or that of the context]",
     )
-    @click.option(
+    @_connection_option(
         "--secret-file",
         metavar="FILE",
         help="File with the secret of the user.  [default: REPUT_SECRET_FILE, REPUT_SECRET, that of the context, or "
         "a prompt]",
     )
-    @click.option("--timeout", type=DURATION, help="Longest wait for an answer.  [default: 5s]")
-    @tls_options
-    @_about_output
-    @click.option("--yes", is_flag=True, help="Do not ask before dangerous actions.")
+    @_connection_option("--timeout", type=DURATION, help="Longest wait for an answer.  [default: 5s]")
+    @partial(tls_options, option=_connection_option)
+    @partial(_about_output, json_flag=json_flag)
+    @_output_option("-y", "--yes", is_flag=True, help="Do not ask before dangerous actions.")
     @functools.wraps(command)
     def with_settings(
         servers: tuple[str, ...],
@@ -162,15 +201,16 @@ def shared_options(command: _Command, offline: Collection[str] = ()) -> _Command
         output: str | None,
         no_color: bool,
         quiet: bool,
-        verbose: int,
         yes: bool,
+        wants_json: bool = False,
         **arguments: Any,
     ) -> Any:
+        form = _form(output, wants_json)
         if any(arguments[name] is not None for name in offline):
             of_tls = [arguments.pop(key) for key in TLS_KEYS]
             if any((servers, context, user, secret_file, timeout, *of_tls)):
                 raise click.UsageError("a file is edited without a broker: leave out --server and its like")
-            settings = Settings("", 0.0, output, _has_color(no_color), quiet, verbose, yes)
+            settings = Settings("", 0.0, form, _has_color(no_color), quiet, yes)
             return command(settings=settings, **arguments)
         server, values = chosen_server(servers, context, os.environ)
         of_context = values.get("timeout")
@@ -187,10 +227,9 @@ def shared_options(command: _Command, offline: Collection[str] = ()) -> _Command
         settings = Settings(
             server=server,
             timeout_s=default_s if timeout is None else timeout,
-            output=output,
+            output=form,
             color=_has_color(no_color),
             quiet=quiet,
-            verbosity=verbose,
             yes=yes,
             tls=tls,
         )
@@ -199,18 +238,45 @@ def shared_options(command: _Command, offline: Collection[str] = ()) -> _Command
     return with_settings  # type: ignore[return-value]
 
 
-def _about_output(command: _Command) -> _Command:
-    options = [
-        click.option(
-            "-O", "--output", type=click.Choice(["table", "json", "jsonl", "plain"]), help="Output format."
+def _about_output(command: _Command, *, json_flag: bool = True) -> _Command:
+    options: list[Callable[[_Command], _Command]] = [
+        _output_option(
+            "-O",
+            "--output",
+            type=click.Choice(["table", "json", "jsonl", "plain"]),
+            line=_OUTPUT_LINE,
+            help="Form of the output.  [default: table on a terminal, plain on a pipe]",
         ),
-        click.option("--no-color", is_flag=True, help="No colours."),
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
-        click.option("-v", "--verbose", count=True, help="-vv prints the traceback of an error."),
+        *(
+            [_output_option("--json", "wants_json", is_flag=True, help="The same as -O json.")]
+            if json_flag
+            else []
+        ),
+        _output_option("--no-color", is_flag=True, help="No colours."),
+        _output_option("-q", "--quiet", is_flag=True, help="No progress and no notes."),
+        _output_option(
+            "-v",
+            "--verbose",
+            count=True,
+            callback=_note_verbosity,
+            expose_value=False,
+            help="-vv prints the traceback of an error.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _form(output: str | None, wants_json: bool) -> str | None:
+    """Return the form of --output and --json."""
+    if wants_json and output not in (None, "json"):
+        raise click.UsageError(f"--json and --output {output} were both given; leave out one")
+    return "json" if wants_json else output
+
+
+def _note_verbosity(context: click.Context, _parameter: click.Parameter, level: int) -> None:
+    context.ensure_object(Verbosity).level = level
 
 
 def _has_color(no_color: bool) -> bool:
@@ -228,3 +294,14 @@ def warn_of_unknown_variables() -> None:
     for name, near in unknown_variables(os.environ, option_variables()).items():
         hint = f" Did you mean {near}?" if near else ""
         click.echo(f"warning: the environment variable {printable(name)} is unknown.{hint}", err=True)
+
+
+@functools.cache
+def every_shared_option() -> tuple[SharedOption, ...]:
+    """Return the options that `shared_options` adds, in their order."""
+
+    @click.command()
+    @shared_options
+    def connects(**_values: Any) -> None: ...
+
+    return tuple(option for option in connects.params if isinstance(option, SharedOption))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 from reput_cli.options import Settings
@@ -19,6 +20,11 @@ from reput_protocol.quantities import size_text
 
 _SHOW_S = 0.2
 """Seconds between two updates of a count."""
+_BAR_S = 0.25
+"""Seconds between two updates of a bar."""
+_BAR_CELLS = 20
+_LONG_ROWS = 200
+"""Rows from which on a table that needs no folding is printed as it is."""
 _NEVER_FOLDED = 20
 """Columns up to this width are not folded; numbers and ages fit."""
 
@@ -108,18 +114,24 @@ class Printer:
                 sys.stderr.flush()
 
     @contextmanager
-    def running(self, what: str) -> Iterator[None]:
-        """Show `what` and the seconds since the start on stderr, if that is a terminal."""
+    def running(self, what: str, share: Callable[[], float] | None = None) -> Iterator[None]:
+        """Show `what` and the seconds since the start on stderr, if that is a terminal.
+
+        Args:
+            share: returns which part of the work is done, 0 to 1; it is shown as a bar and in percent. Called in
+                another thread.
+        """
         if self._settings.quiet or not sys.stderr.isatty():
             yield
             return
         ended = threading.Event()
 
         def show() -> None:
-            seconds = 0
-            while not ended.wait(1.0):
-                seconds += 1
-                sys.stderr.write(f"\r\x1b[K{what}, {duration_text(seconds)}")
+            started_at = time.monotonic()
+            while not ended.wait(_BAR_S if share is not None else 1.0):
+                took = duration_text(int(time.monotonic() - started_at))
+                done = "" if share is None else f" {_bar(share())}"
+                sys.stderr.write(f"\r\x1b[K{what}{done}, {took}")
                 sys.stderr.flush()
 
         thread = threading.Thread(target=show, daemon=True)
@@ -139,10 +151,25 @@ class Printer:
 
     def _table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         from rich import box
+        from rich.cells import cell_len
         from rich.console import Console
         from rich.table import Table
 
         cells = [[_plain(value) for value in row] for row in rows]
+        # Brackets in a name are not markup.
+        console = Console(no_color=not self._settings.color, highlight=False, markup=False, emoji=False)
+        if len(cells) > _LONG_ROWS:
+            # Rich takes a millisecond for a row of seven cells.
+            widths = [
+                max(map(cell_len, column))
+                for column in zip([name.upper() for name in columns], *cells, strict=True)
+            ]
+            if sum(widths) + 2 * len(widths) <= console.width:
+                write_line(_aligned([name.upper() for name in columns], widths))
+                write_line("\u2500" * (sum(widths) + 2 * len(widths) - 2))
+                sys.stdout.write("".join([_aligned(row, widths) + "\n" for row in cells]))
+                sys.stdout.flush()
+                return
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for number, column in enumerate(columns):
             widest = max((len(row[number]) for row in cells), default=0)
@@ -150,8 +177,13 @@ class Printer:
             table.add_column(column.upper(), overflow="fold", no_wrap=widest <= _NEVER_FOLDED)
         for row in cells:
             table.add_row(*row)
-        # Brackets in a name are not markup.
-        Console(no_color=not self._settings.color, highlight=False, markup=False, emoji=False).print(table)
+        console.print(table)
+
+
+def _bar(share: float) -> str:
+    share = min(1.0, max(0.0, share))
+    full = int(share * _BAR_CELLS)
+    return f"[{'#' * full}{'.' * (_BAR_CELLS - full)}] {share:4.0%}"
 
 
 def write_line(text: str) -> None:
@@ -170,6 +202,12 @@ def say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def rfc3339(timestamp_ms: int) -> str:
+    """Return a time in ms since 1970 as RFC 3339 in UTC: the form of all times that are printed as text."""
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def duration_text(seconds: float) -> str:
     """Return a duration as text: `0s`, `12.3s`, `3m12s`, `5h03m`, `2d04h`."""
     if seconds < 60:
@@ -184,12 +222,31 @@ def duration_text(seconds: float) -> str:
 
 def _human(key: str, value: Any) -> str:
     """Return a value for people: the suffix of its key is its unit."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if key.endswith("_s") and not key.endswith("_per_s"):
-            return duration_text(value)
-        if key.endswith("_b") and "offset" not in key:
-            return size_text(int(value))
-    return _plain(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return _plain(value)
+    if key.endswith("_per_s"):
+        unit = "MB/s" if key.startswith("mb_") else "msg/s"
+        return f"{_number(value)} {unit}"
+    for suffix, unit in (("_us", "us"), ("_gib", "GiB")):
+        if key.endswith(suffix):
+            return f"{_number(value)} {unit}"
+    if key.endswith("_s"):
+        return duration_text(value)
+    if key.endswith(("_b", "_bytes")) and "offset" not in key:
+        return size_text(int(value))
+    return _number(value) if key == "messages" else _plain(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}"
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    from rich.cells import cell_len
+
+    return "  ".join(
+        [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+    ).rstrip()
 
 
 def _plain(value: Any) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import click
+
+from reput_cli.examples import epilog
 
 
 class _Jobs(click.Group):
@@ -24,6 +24,7 @@ class _Jobs(click.Group):
         @click.command(
             cmd_name,
             help=JOBS[cmd_name],
+            epilog=epilog(f"pipeline {cmd_name}"),
             context_settings={"ignore_unknown_options": True, "help_option_names": []},
             add_help_option=False,
         )
@@ -34,16 +35,6 @@ class _Jobs(click.Group):
             return run_job(cmd_name, arguments)
 
         return start
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the job; an unknown name is refused with the nearest known one."""
-        jobs = self.list_commands(ctx)
-        near = [] if args[0] in jobs else get_close_matches(args[0], jobs, n=1)
-        if near:
-            ctx.fail(f"No such job {args[0]!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Jobs)

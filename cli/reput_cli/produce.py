@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from reput_protocol.record.message_fields import body_of
 _READ_BYTES = 1 << 16
 _BLOCK_BYTES = 16 << 10
 """A block must fit into one log file, which may be small."""
-_SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority")
+_SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority", "ttl_s")
 
 
 @click.command()
@@ -63,14 +64,16 @@ _SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority")
 @click.option(
     "--priority", type=click.IntRange(0), help="Popped before lower ones in a topic of the type PRIORITY."
 )
+@click.option("--ttl", type=DURATION, help="Not delivered any more after this time: 30s, 5m, 2h.")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Send this file as one message.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Each line is an object: body, body_base64, tag, keys, properties.",
+    help="Each line of the input is an object: body, body_base64, tag, keys, properties. For JSON on "
+    "the output: -O json.",
 )
-@shared_options
+@partial(shared_options, json_flag=False)
 def command(
     settings: Settings,
     topic: str,
@@ -86,6 +89,7 @@ def command(
     delay_level: int | None,
     at: int | None,
     priority: int | None,
+    ttl: float | None,
     path: Path | None,
     as_json: bool,
 ) -> int:
@@ -103,7 +107,7 @@ def command(
             code=ExitCode.USAGE,
         )
     template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": parse_properties(properties)}
-    template |= {"delay_s": delay, "delay_level": delay_level, "priority": priority}
+    template |= {"delay_s": delay, "delay_level": delay_level, "priority": priority, "ttl_s": ttl}
     template["deliver_at"] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
     one = None
     if body is not None or path is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,9 +13,12 @@ from reput_cli.options import Settings, shared_options
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from reput_broker.observe.span_exporter import SpanExporter
     from reput_proxy.server import RunningProxy
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_SPANS_S = 2.0
+"""How long the end waits until the last spans are exported."""
 
 
 @click.command()
@@ -58,6 +62,16 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="Least level that is logged.",
 )
+@click.option(
+    "--tracing-endpoint",
+    metavar="URL",
+    help="Receiver of OTLP over HTTP for the spans of calls; needs the extra otel.  [default: no spans]",
+)
+@click.option(
+    "--tracing-sample-ratio",
+    type=click.FloatRange(0, 1),
+    help="Share of the calls without a trace context that begin a trace.  [default: 0]",
+)
 @click.option("--address-file", help="Write the proxy's address to this file once it is ready.")
 @shared_options
 def command(
@@ -72,6 +86,8 @@ def command(
     ack: str,
     log_format: Literal["auto", "text", "json"],
     log_level: Literal["info", "warning", "error"],
+    tracing_endpoint: str | None,
+    tracing_sample_ratio: float | None,
     address_file: str | None,
 ) -> int:
     """Serve RocketMQ 5's gRPC clients in front of the brokers at --server, until SIGTERM or Ctrl-C.
@@ -82,19 +98,24 @@ def command(
         import grpc  # noqa: F401
     except ImportError:
         raise CommandFailed("the proxy needs the extra grpc: pip install 'reput[grpc]'") from None
-    from reput_broker.compose.proxy_process import write_event
-    from reput_broker.observe.log import configure_logging
+    from reput_broker.compose.proxy_process import finished_span
+    from reput_broker.observe.log import configure_logging, write_event
     from reput_client.credentials import from_environment
     from reput_protocol.codes import AckLevel
     from reput_proxy import log
     from reput_proxy.server import ProxyOptions, run_proxy
+    from reput_proxy.spans import Spans
     from reput_proxy.upstream import BrokerOptions
     from reput_proxy.users import UsersUnreadable
 
     if (listen_tls_cert is None) != (listen_tls_key is None):
         raise click.UsageError("--listen-tls-cert and --listen-tls-key go together")
+    if tracing_sample_ratio is not None and tracing_endpoint is None:
+        raise click.UsageError(
+            "--tracing-sample-ratio without --tracing-endpoint exports nothing; give the endpoint, too"
+        )
     configure_logging(format=log_format, level=log_level)
-    log.write_log(write_event)
+    log.write_log(partial(write_event, "reput_proxy"))
     credentials = None if users is not None else from_environment()
 
     def ready(running: RunningProxy) -> None:
@@ -107,6 +128,10 @@ def command(
         if address_file is not None:
             Path(address_file).write_text(running.address)
 
+    exporter = None if tracing_endpoint is None else _exporter(tracing_endpoint)
+    spans = None
+    if exporter is not None:
+        spans = Spans(lambda span: exporter.add(finished_span(span)), tracing_sample_ratio or 0.0)
     try:
         run_proxy(
             ProxyOptions(
@@ -119,9 +144,28 @@ def command(
                 http_port=http_port,
                 users=users,
                 credentials=credentials,
+                spans=spans,
             ),
             ready,
         )
     except (OSError, ValueError, UsersUnreadable) as error:
         raise CommandFailed(str(error)) from error
+    finally:
+        if exporter is not None:
+            exporter.close(_SPANS_S)
     return ExitCode.DONE
+
+
+def _exporter(endpoint: str) -> SpanExporter:
+    """Return what exports spans, started."""
+    from reput_broker.observe.metrics import broker_version
+    from reput_broker.observe.span_exporter import SpanExporter
+
+    try:
+        exporter = SpanExporter(
+            endpoint, {"service.name": "reput-proxy", "service.version": broker_version()}
+        )
+    except ModuleNotFoundError:
+        raise CommandFailed("--tracing-endpoint needs the extra otel: pip install 'reput[otel]'") from None
+    exporter.start()
+    return exporter

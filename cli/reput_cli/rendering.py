@@ -6,65 +6,39 @@ import base64
 import re
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
+from reput_cli.output import rfc3339 as rfc3339
 from reput_client.errors import NotDeserialized
+from reput_client.message_json import NOT_DECODED, message_members
 from reput_client.received import ReceivedMessage
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable, printable_body, printable_json
-from reput_protocol.record.message_fields import body_field, message_fields
 
 _ESCAPE = re.compile(r"%(?:v\{(?P<encoding>\w+)\}|(?P<letter>.))|\\(?P<control>[nt\\])", re.DOTALL)
-_UNDECODED: Final = object()
 _CONTROLS = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
-def rfc3339(timestamp_ms: int) -> str:
-    """Return a time in ms since 1970 as RFC 3339 in UTC."""
-    return (
-        datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
-
-
 def json_line(message: ReceivedMessage) -> str:
-    """Return a message as one JSON object.
-
-    It has the decoded `value`; else the body as `body` if it is UTF-8, or `body_base64`, and the `error` if it could
-    not be decoded.
-    """
-    fields = message_fields(
-        topic=message.topic,
-        queue_id=message.queue_id,
-        queue_offset=message.queue_offset,
-        offset_message_id=message.offset_message_id,
-        store_timestamp_ms=message.store_timestamp_ms,
-        born_timestamp_ms=message.born_timestamp_ms,
-        properties=message.properties,
-    )
-    value, error = _value(message)
-    if value is not _UNDECODED:
-        return printable_json({**fields, "value": value})
-    return printable_json({**fields, **body_field(message.body), **({"error": error} if error else {})})
+    """Return a message as one JSON object; see `message_members`."""
+    return printable_json(message_members(message, *_value(message)))
 
 
 def _value(message: ReceivedMessage[Any]) -> tuple[Any, str | None]:
-    """Return what --decode made of the body, or `_UNDECODED` and, if it failed, the reason."""
+    """Return what --decode made of the body, or `NOT_DECODED` and, if it failed, the reason."""
     try:
         value = message.value
     except NotDeserialized as error:
-        return _UNDECODED, error.reason
-    return (_UNDECODED if isinstance(value, bytes) else value), None  # without --decode it is the body
+        return NOT_DECODED, error.reason
+    return (NOT_DECODED if isinstance(value, bytes) else value), None  # without --decode it is the body
 
 
 def _text(message: ReceivedMessage[Any], body: Callable[[bytes], str]) -> str:
     """Return the decoded value as JSON, else the body in printable form, with the reason if it was not decoded."""
     value, error = _value(message)
-    if value is not _UNDECODED:
+    if value is not NOT_DECODED:
         return printable_json(value)
     return body(message.body) + (f"  (not decoded: {printable(error)})" if error else "")
 

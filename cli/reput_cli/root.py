@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 
 import click
 from click.shell_completion import CompletionItem
+from typing_extensions import override
 
 # Name -> (module with a `command`, one line of help)
 _COMMANDS = {
@@ -17,14 +17,17 @@ _COMMANDS = {
     "produce": ("reput_cli.produce", "Send messages to a topic."),
     "request": ("reput_cli.request", "Send a request and print the reply to it."),
     "consume": ("reput_cli.consume", "Read messages of a topic."),
+    "top": ("reput_cli.top", "Watch topics, groups and clients: a table that is updated."),
     "topic": ("reput_cli.topic", "List, describe, create, alter and delete topics."),
     "group": ("reput_cli.group", "List, describe, create, alter and delete groups; set their offsets."),
     "message": ("reput_cli.message", "Find and print single messages."),
     "dlq": ("reput_cli.dlq", "List, show, replay and purge dead letters."),
     "delay": ("reput_cli.delay", "List and cancel delayed messages."),
+    "transaction": ("reput_cli.transaction", "List open transactions; commit one, or roll it back."),
+    "schedule": ("reput_cli.schedule", "Create, list, pause, run and delete schedules, which send at times."),
     "cluster": ("reput_cli.cluster", "Show the brokers of a cluster."),
     "broker": ("reput_cli.broker", "Show a broker's state; drain it, make it read-only, sync its log."),
-    "client": ("reput_cli.client", "List the clients of a broker."),
+    "client": ("reput_cli.client", "List the clients of a broker, and disconnect one."),
     "config": ("reput_cli.config", "Show, check and set options of a broker."),
     "store": ("reput_cli.store", "Verify, dump, repair, rebuild and export a store directory, offline."),
     "doctor": ("reput_cli.doctor", "Look for faults, and say what to do about each."),
@@ -35,12 +38,16 @@ _COMMANDS = {
     "generate": ("reput_cli.generate", "Print dashboard, alert rules, and other files."),
     "pipeline": ("reput_cli.pipeline", "Archive, audit, rebuild, report and more, on Spark."),
     "bench": ("reput_cli.bench", "Measure produce, consume and round trips."),
+    "help": ("reput_cli.help", "Print the help of a command, or of a subject: connection, output."),
+    "version": ("reput_cli.version", "Print the version."),
 }
 
 
-_READ_THE_ENVIRONMENT = ("serve", "namesrv", "dev", "config", "health")
+_READ_THE_ENVIRONMENT = ("serve", "namesrv", "dev", "config", "health", "help", "version")
 """Commands that do not warn of unknown variables: the broker refuses them with all other mistakes of its configuration,
 and has checked the environment in which `health` runs."""
+_WORDS = "reput.words"
+"""Key of the words of the line in `click.Context.meta`."""
 
 
 class _LazyGroup(click.Group):
@@ -50,17 +57,38 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
+        from reput_cli.examples import add_examples
+
         command: click.Command = import_module(_COMMANDS[cmd_name][0]).command
+        add_examples(command, cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; an unknown name is refused with the nearest known one."""
-        near = [] if args[0] in _COMMANDS else get_close_matches(args[0], _COMMANDS, n=1)
-        if near:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from reput_cli.line import UnknownCommand, ordered
+
+        try:
+            words = ctx.meta[_WORDS] = ordered(self, ctx, args)
+        except UnknownCommand as unknown:
+            from reput_cli.mistakes import unknown_command
+
+            raise unknown_command(self, ctx, unknown.path, unknown.rest) from None
+        try:
+            return super().parse_args(ctx, list(words))
+        except click.UsageError as error:
+            from reput_cli.mistakes import explained
+
+            raise explained(self, error, words) from None
+
+    @override
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; a mistake in its arguments is refused with the line that was probably meant."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            from reput_cli.mistakes import explained
+
+            raise explained(self, error, ctx.meta[_WORDS]) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command, without importing any."""
@@ -82,8 +110,13 @@ class _LazyGroup(click.Group):
 def root(context: click.Context) -> None:
     """Reput: a durable, ordered message broker with RocketMQ's store format.
 
-    Start one with `reput dev` or `reput serve`, then `reput produce TOPIC` and `reput consume TOPIC` in other
-    terminals.
+    \b
+    Start a broker:               reput dev
+    In another terminal, send:    reput produce hello 'first message'
+    Read, and wait for more:      reput consume hello
+    Look around:                  reput topic list, reput group list, reput top
+
+    Options such as --server and --json may be anywhere on the line: reput help connection, reput help output.
     """
     if context.invoked_subcommand not in _READ_THE_ENVIRONMENT:
         from reput_cli.options import warn_of_unknown_variables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reput_cli.context_file import DEFAULT_SERVER
 from reput_cli.failures import CommandFailed
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
+    from reput_broker import Broker
     from reput_broker.config.model import BrokerConfig
 
 
@@ -29,9 +32,18 @@ if TYPE_CHECKING:
 @click.option("--http-port", type=int, help="Port of metrics and health.")
 @click.option("--address-file", help="Write the broker's address to this file once it is ready.")
 @click.option(
+    "--brokers",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Run so many, of one cluster and with ports 10 apart, to use as many cores; none copies another.",
+)
+@click.option(
     "--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit."
 )
-def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
+def command(
+    config_path: Path | None, brokers: int, check: bool, address_file: str | None, **flags: Any
+) -> int:
     """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
 
     Flags take precedence over the environment (REPUT_STORE__FLUSH=async), and that over the file.
@@ -40,13 +52,63 @@ def command(config_path: Path | None, check: bool, address_file: str | None, **f
 
     load = partial(load_config, config_path, os.environ, flags)
     config = checked_config(load, opens_files=check)
+    if brokers != 1:
+        return _serve_brokers(config, brokers, config_path, check, address_file)
     if check:
         click.echo("the configuration is valid")
         return ExitCode.DONE
     from reput_broker.serve import run_broker, write_address
 
-    on_ready = None if address_file is None else partial(write_address, Path(address_file))
+    def on_ready(server: Broker) -> None:
+        if address_file is not None:
+            write_address(Path(address_file), server.address)
+        if sys.stderr is not None and sys.stderr.isatty():  # elsewhere programs read the log
+            say_what_next(server)
+
     return run_broker(config, reload=load, on_ready=on_ready)
+
+
+def _serve_brokers(
+    config: BrokerConfig, count: int, config_path: Path | None, check: bool, address_file: str | None
+) -> int:
+    from reput_broker.config.errors import ConfigError
+    from reput_broker.serve import write_address
+    from reput_broker.side_by_side import parts_of, run_side_by_side
+
+    try:
+        parts = parts_of(config, count)
+    except ConfigError as error:
+        raise CommandFailed(str(error), code=ExitCode.USAGE) from error
+    if check:
+        click.echo("the configuration is valid for " + ", ".join(f"{p.name} at {p.address}" for p in parts))
+        return ExitCode.DONE
+    command = [sys.executable, "-m", "reput_cli", "serve", "--host", config.host]
+    if config_path is not None:
+        command += ["--config", str(config_path)]
+
+    def write_addresses() -> None:
+        if address_file is not None:
+            write_address(Path(address_file), ",".join(part.address for part in parts))
+
+    return run_side_by_side(config, parts, command, write_addresses)
+
+
+def say_what_next(broker: Broker) -> None:
+    """Print the URL of the console, and the commands to try next, between the lines of the broker's log."""
+    from reput_broker.observe.log import write_line
+
+    config = broker.config
+    if broker.http_address is not None and config.console.enabled:
+        scheme = "http" if config.tls.effective_http_mode == "off" else "https"
+        address = broker.http_address.replace("0.0.0.0", "127.0.0.1")
+        write_line(f"  console: {scheme}://{address}/console/")
+    options = "" if broker.address == DEFAULT_SERVER else f" --server {broker.address}"
+    if config.tls.mode != "off":
+        options += " --tls-ca FILE"
+    if config.access.enabled:
+        options += " --user NAME"
+    write_line(f"  try:     reput produce hello 'first message'{options}")
+    write_line(f"           reput consume hello{options}")
 
 
 def checked_config(load: Callable[[], BrokerConfig], *, opens_files: bool = False) -> BrokerConfig:

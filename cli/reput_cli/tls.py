@@ -15,21 +15,25 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def tls_options(command: _Command) -> _Command:
-    """Add the options; the command receives them as arguments with the names of `context_file.TLS_KEYS`."""
+def tls_options(
+    command: _Command, option: Callable[..., Callable[[_Command], _Command]] = click.option
+) -> _Command:
+    """Add the options; the command receives them as arguments with the names of `context_file.TLS_KEYS`.
+
+    Args:
+        option: makes the decorator of one.
+    """
     options = [
-        click.option("--tls", is_flag=True, help="Connect with TLS; implied by the other options of TLS."),
-        click.option(
-            "--tls-ca", metavar="FILE", help="Authorities to trust, in PEM.  [default: the system's]"
-        ),
-        click.option("--tls-cert", metavar="FILE", help="Certificate to show to the broker, in PEM."),
-        click.option("--tls-key", metavar="FILE", help="Its key, if it is not in the same file."),
-        click.option(
+        option("--tls", is_flag=True, help="Connect with TLS; implied by the other options of TLS."),
+        option("--tls-ca", metavar="FILE", help="Authorities to trust, in PEM.  [default: the system's]"),
+        option("--tls-cert", metavar="FILE", help="Certificate to show to the broker, in PEM."),
+        option("--tls-key", metavar="FILE", help="Its key, if it is not in the same file."),
+        option(
             "--tls-server-name", metavar="NAME", help="Name in the broker's certificate, if not its address."
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
+    for add in reversed(options):
+        command = add(command)
     return command
 
 

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
 import click
 
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
+from reput_cli.preview import dry_run_option, may_proceed, refuse, show
 from reput_client.blocking import Admin
 from reput_client.errors import BrokersFailed
-from reput_protocol.commands.topic import TopicConfig
-from reput_protocol.errors import PermissionDenied, ReputError, TopicNotFound
+from reput_protocol.commands.topic import (
+    MESSAGE_TYPES,
+    PERMISSION_NAMES,
+    PERMISSIONS,
+    TopicSummary,
+)
+from reput_protocol.errors import PermissionDenied, ReputError, RequestNotSupported, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.names import is_system_topic
+from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from reput_protocol.printable import counted
-
-_PERMISSIONS = {"rw": 6, "r": 4, "w": 2, "none": 0}
-_PERMISSION_NAMES = {number & 6: name for name, number in _PERMISSIONS.items()}
-
+from reput_protocol.quantities import size_text
 
 _type_option = click.option(
     "--type",
     "message_type",
-    type=click.Choice(["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"], case_sensitive=False),
+    type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
     help="What messages it is for: pops of PRIORITY begin with the highest priority; gRPC proxies check all of them.",
 )
 
@@ -33,42 +41,143 @@ def command() -> None:
     """List, describe, create, alter and delete topics."""
 
 
+_SORTS: Final[dict[str, Callable[[TopicSummary], tuple[Any, ...]]]] = {
+    "name": lambda one: (one.topic,),
+    "messages": lambda one: (-one.messages, one.topic),
+    "size": lambda one: (-one.size_bytes, one.topic),
+    "in": lambda one: (-one.put_tps, one.topic),
+    "out": lambda one: (-one.get_tps, one.topic),
+}
+
+
 @command.command(name="list")
-@click.option("-a", "--all", "show_all", is_flag=True, help="System topics too.")
+@click.argument("pattern", required=False)
+@click.option("-a", "--all", "show_all", is_flag=True, help="System, retry and dead-letter topics too.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_SORTS)),
+    default="name",
+    show_default=True,
+    help="Largest first, but names.",
+)
 @shared_options
-def list_topics(settings: Settings, show_all: bool) -> int:
-    """List the topics with their numbers of queues."""
+def list_topics(settings: Settings, pattern: str | None, show_all: bool, sort: str) -> int:
+    """List the topics with their queues, messages, rates and size.
+
+    With PATTERN, such as 'order*', those of such names; without * or ?, those whose name contains it.
+    Messages are those that are still kept. The rates are messages per second of the last minute, in and out of the
+    broker. The size is estimated from the last messages of each queue.
+    """
     with settings.admin() as admin:
-        own_names = admin.cluster_info().own_names
-        names = sorted(
-            name for name in admin.list_topics() if show_all or not is_system_topic(name, own_names)
-        )
-        configs: list[tuple[str, TopicConfig]] = []
-        hidden = 0
-        for name in names:
-            try:
-                configs += admin.topic_configs(name).items()
-            except (PermissionDenied, BrokersFailed) as error:
-                if not _is_denied(error):
-                    raise
-                hidden += 1
+        found, hidden = _summaries(admin)
     printer = Printer(settings)
     if hidden:
         printer.note(f"left out: {counted(hidden, 'topic')}, on which the user lacks the right 'describe'")
+    shown = [
+        (broker, one)
+        for broker, one in found
+        if (show_all or one.kind == "normal") and _matches(one.topic, pattern)
+    ]
+    shown.sort(key=lambda each: (_SORTS[sort](each[1]), each[0]))
     printer.rows_by_broker(
-        ["topic", "read_queues", "write_queues", "permission"],
-        [
-            (broker, (c.topic_name, c.read_queue_nums, c.write_queue_nums, _PERMISSION_NAMES[c.perm & 6]))
-            for broker, c in configs
-        ],
-    )
+        (
+            ["topic", "queues", "permission", "messages", "in/s", "out/s", "size"]
+            if printer.is_table
+            else [
+                "topic", "read_queues", "write_queues", "permission", "messages",
+                "messages_in_per_s", "messages_out_per_s", "size_bytes",
+            ]
+        ),
+        [(broker, _row(printer, one)) for broker, one in shown],
+    )  # fmt: skip
     return ExitCode.DONE
+
+
+def _matches(topic: str, pattern: str | None) -> bool:
+    if pattern is None:
+        return True
+    return fnmatchcase(topic, pattern) if set(pattern) & set("*?[") else pattern in topic
+
+
+def _row(printer: Printer, one: TopicSummary) -> tuple[object, ...]:
+    permission = PERMISSION_NAMES[one.perm & 6]
+    rates = (round(one.put_tps, 1), round(one.get_tps, 1))
+    if not printer.is_table:
+        return (
+            one.topic,
+            one.read_queue_nums,
+            one.write_queue_nums,
+            permission,
+            one.messages,
+            *rates,
+            one.size_bytes,
+        )
+    queues = str(one.read_queue_nums)
+    if one.write_queue_nums != one.read_queue_nums:
+        queues += f", {one.write_queue_nums} for writing"
+    return (one.topic, queues, permission, f"{one.messages:,}", *map(str, rates), size_text(one.size_bytes))
+
+
+def _summaries(admin: Admin) -> tuple[list[tuple[str, TopicSummary]], int]:
+    """Return the topics of every broker, and how many the user may not see."""
+    found: list[tuple[str, TopicSummary]] = []
+    hidden: set[str] = set()
+    for broker in sorted(admin.cluster_info().masters):
+        try:
+            found += [(broker, one) for one in admin.topic_summaries(broker_name=broker, permitted=True)]
+            continue
+        except RequestNotSupported:
+            read = _of_rocketmqs_broker
+        except PermissionDenied:
+            read = _single  # which may be permitted
+        for name in admin.list_topics():
+            try:
+                one = read(admin, broker, name)
+            except TopicNotFound:
+                continue
+            except (PermissionDenied, BrokersFailed) as error:
+                if not _is_denied(error):
+                    raise
+                hidden.add(name)
+            else:
+                found += [] if one is None else [(broker, one)]
+    if "REPUT_USER" in os.environ:
+        own_names = admin.cluster_info().own_names
+        hidden |= {name for name in admin.list_topics() if not _is_internal(name, own_names)}
+    return found, len(hidden - {one.topic for _, one in found})
+
+
+def _is_internal(name: str, own_names: Collection[str]) -> bool:
+    return is_system_topic(name, own_names) or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def _is_denied(error: ReputError) -> bool:
     """Whether the user lacks a right at every broker that failed."""
     failures = error.failures.values() if isinstance(error, BrokersFailed) else (error,)
     return all(isinstance(failure, PermissionDenied) for failure in failures)
+
+
+def _single(admin: Admin, broker: str, name: str) -> TopicSummary | None:
+    (one,) = admin.topic_summaries(name, broker_name=broker)
+    return one
+
+
+def _of_rocketmqs_broker(admin: Admin, broker: str, name: str) -> TopicSummary | None:
+    """Return the settings of a topic and its number of messages, all that such a broker tells; None if it has none."""
+    config = admin.topic_configs(name).get(broker)
+    if config is None:
+        return None
+    stats = admin.topic_stats(name).offset_table.items()
+    return TopicSummary(
+        name,
+        "system" if _is_internal(name, admin.cluster_info().own_names) else "normal",
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm,
+        messages=sum(
+            each.max_offset - each.min_offset for queue, each in stats if queue.broker_name == broker
+        ),
+    )
 
 
 @command.command()
@@ -92,7 +201,7 @@ def describe(settings: Settings, topic: str) -> int:
 @command.command()
 @click.argument("topic", type=TOPIC)
 @click.option("--queues", type=click.IntRange(1, 65_535), default=4, show_default=True)
-@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), default="rw", show_default=True)
+@click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True)
 @_type_option
 @click.option(
     "--broker",
@@ -101,6 +210,7 @@ def describe(settings: Settings, topic: str) -> int:
     metavar="NAME",
     help="Only on this broker; repeatable.  [default: all]",
 )
+@dry_run_option
 @shared_options
 def create(
     settings: Settings,
@@ -109,73 +219,56 @@ def create(
     permission: str,
     message_type: str | None,
     brokers: tuple[str, ...],
+    dry_run: bool,
 ) -> int:
     """Create TOPIC on every broker of the cluster; does nothing where it exists with these settings."""
+    wanted: dict[str, Any] = {"queues": queues, "perm": PERMISSIONS[permission], "message_type": message_type}
     with settings.admin() as admin:
-        _refuse_system(admin, topic)
-        wanted = set(brokers or admin.cluster_info().masters)
-        try:
-            there = {name: c for name, c in admin.topic_configs(topic).items() if name in wanted}
-        except TopicNotFound:
-            there = {}
-        other = [
-            (name, config)
-            for name, config in there.items()
-            if (config.read_queue_nums, config.perm & 6) != (queues, _PERMISSIONS[permission])
-            or message_type not in (None, config.message_type)
-        ]
-        if not other:
-            missing = sorted(wanted - set(there))
-            if missing:
-                perm = _PERMISSIONS[permission]
-                admin.create_topic(
-                    topic, queues=queues, perm=perm, message_type=message_type, brokers=missing
-                )
-            each = f" on each of {', '.join(missing)}" if len(missing) > 1 else ""
-            Printer(settings).note(
-                f"topic {topic} created with {counted(queues, 'queue')}{each}"
-                if missing
-                else f"topic {topic} already exists with these settings"
-            )
+        preview = admin.preview_create_topic(topic, brokers=brokers or None, **wanted)
+        refuse(preview)
+        if dry_run or not preview.is_change:
+            show(settings, preview)
             return ExitCode.DONE
-    name, existing = other[0]
-    raise CommandFailed(
-        f"topic {topic} exists with other settings" + (f" on broker {name}" if len(wanted) > 1 else ""),
-        reason=f"{counted(existing.read_queue_nums, 'queue')}, permission {_PERMISSION_NAMES[existing.perm & 6]}, "
-        f"type {existing.message_type or 'not set'}",
-        remedy=f"reput topic alter {topic} --queues {queues} --permission {permission}"
-        + ("" if message_type is None else f" --type {message_type}"),
-    )
+        created = admin.create_topic_where_missing(topic, brokers=brokers or None, **wanted)
+    each = f" on each of {', '.join(created)}" if len(created) > 1 else ""
+    Printer(settings).note(f"topic {topic} created with {counted(queues, 'queue')}{each}")
+    return ExitCode.DONE
 
 
 @command.command()
 @click.argument("topic", type=TOPIC)
 @click.option("--queues", type=click.IntRange(1, 65_535), help="New number of queues.")
-@click.option("--permission", type=click.Choice(list(_PERMISSIONS)), help="New permission.")
+@click.option("--permission", type=click.Choice(list(PERMISSIONS)), help="New permission.")
 @_type_option
+@dry_run_option
 @shared_options
 def alter(
-    settings: Settings, topic: str, queues: int | None, permission: str | None, message_type: str | None
+    settings: Settings,
+    topic: str,
+    queues: int | None,
+    permission: str | None,
+    message_type: str | None,
+    dry_run: bool,
 ) -> int:
     """Change the number of queues, the permission or the type of TOPIC; its messages stay."""
     if queues is None and permission is None and message_type is None:
         raise CommandFailed(
             "nothing to change", remedy="--queues N, --permission rw or --type NORMAL", code=ExitCode.USAGE
         )
+    perm = None if permission is None else PERMISSIONS[permission]
+    changes: dict[str, Any] = {"queues": queues, "perm": perm, "message_type": message_type}
     with settings.admin() as admin:
-        _refuse_system(admin, topic)
-        config = admin.topic_config(topic)
-        perm = config.perm if permission is None else _PERMISSIONS[permission]
-        queues = config.read_queue_nums if queues is None else queues
-        if queues < config.read_queue_nums and not settings.yes:
-            click.confirm(
-                f"queues {queues} to {config.read_queue_nums - 1} of {topic} can then no longer be read. Continue?",
-                abort=True,
-                err=True,
-            )
-        admin.create_topic(topic, queues=queues, perm=perm, message_type=message_type)
+        preview = admin.preview_change_topic(topic, **changes)
+        refuse(preview)
+        if dry_run:
+            show(settings, preview)
+            return ExitCode.DONE
+        if preview.loses is not None and not settings.yes:
+            click.confirm(f"{preview.loses}. Continue?", abort=True, err=True)
+        config = admin.change_topic(topic, **changes)
     Printer(settings).note(
-        f"topic {topic} has {counted(queues, 'queue')}, permission {_PERMISSION_NAMES[perm & 6]}"
+        f"topic {topic} has {counted(config.read_queue_nums, 'queue')}, "
+        f"permission {PERMISSION_NAMES[config.perm & 6]}"
     )
     return ExitCode.DONE
 
@@ -186,25 +279,21 @@ def alter(
 @shared_options
 def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     """Delete TOPIC with its queues and its groups' offsets. Asks for the name unless --yes is given."""
-    printer = Printer(settings)
     with settings.admin() as admin:
-        _refuse_system(admin, topic)
         try:
-            table = admin.topic_stats(topic).offset_table
+            preview = admin.preview_delete_topic(topic)
         except TopicNotFound as error:
             raise CommandFailed(
                 f"topic {topic} does not exist; nothing was deleted",
                 remedy="reput topic list",
                 code=ExitCode.NOT_FOUND,
             ) from error
-        messages = sum(queue.max_offset - queue.min_offset for queue in table.values())
-        printer.note(f"topic {topic}: {counted(len(table), 'queue')} with {counted(messages, 'message')}")
-        if dry_run:
+        ask = "type its name to delete it"
+        failed = f"topic {topic} was not deleted"
+        if not may_proceed(settings, preview, failed, dry_run=dry_run, name=topic, question=ask):
             return ExitCode.DONE
-        if not settings.yes and click.prompt("type its name to delete it", err=True) != topic:
-            raise CommandFailed(f"topic {topic} was not deleted", reason="the name was not typed")
         admin.delete_topic(topic)
-    printer.note(f"topic {topic} deleted")
+    Printer(settings).note(f"topic {topic} deleted")
     return ExitCode.DONE
 
 
@@ -228,13 +317,3 @@ def route(settings: Settings, topic: str) -> int:
     ]
     Printer(settings).rows(["topic", "broker", "address", "read_queues", "write_queues"], rows)
     return ExitCode.DONE
-
-
-def _refuse_system(admin: Admin, topic: str) -> None:
-    """Refuse to create or change a system topic."""
-    if is_system_topic(topic, admin.cluster_info().own_names):
-        raise CommandFailed(
-            f"topic {topic} belongs to the broker",
-            reason="the broker creates it with the settings that it needs",
-            remedy="use a topic of another name: reput topic list",
-        )

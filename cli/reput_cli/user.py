@@ -13,6 +13,7 @@ import click
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
+from reput_cli.preview import dry_run_option, refuse, show
 from reput_cli.secret import new_secret
 from reput_cli.user_store import UserStore, user_store_options
 from reput_protocol.exit_codes import ExitCode
@@ -69,6 +70,7 @@ def list_users(settings: Settings, store: UserStore) -> int:
 )
 @_new_secret_option
 @_generate_option
+@dry_run_option
 @user_store_options
 def create(
     settings: Settings,
@@ -78,17 +80,20 @@ def create(
     groups: tuple[str, ...],
     new_secret_file: str | None,
     generate: str | None,
+    dry_run: bool,
 ) -> int:
     """Create the user NAME. Its secret is asked for, unless it is in a file or generated.
 
     Without --admin it may do nothing before `reput acl allow` permits it.
     """
+    from reput_client.users import preview_create_user
+
     _check_name(name)
-    table = store.table()
-    if name in table.users and name not in table.differing:
-        raise CommandFailed(
-            f"there is a user {name!r} already", remedy=f"reput user alter {name}", code=ExitCode.FAILED
-        )
+    preview = preview_create_user(store.table(), name, is_admin=admin, groups=groups)
+    refuse(preview)
+    if dry_run:
+        show(settings, preview)
+        return ExitCode.DONE
     with _new_secret(name, new_secret_file, generate) as given:
         store.create(name, given or new_secret(name, None), is_admin=admin, groups=groups)
     Printer(settings).note(f"created user {name}")
@@ -105,6 +110,7 @@ def create(
 @click.option("--no-groups", is_flag=True, help="It has no group of rules any more.")
 @_new_secret_option
 @_generate_option
+@dry_run_option
 @user_store_options
 def alter(
     settings: Settings,
@@ -116,27 +122,46 @@ def alter(
     no_groups: bool,
     new_secret_file: str | None,
     generate: str | None,
+    dry_run: bool,
 ) -> int:
     """Alter the user NAME."""
-    check_known(store.table(), name)
-    with _new_secret(name, new_secret_file, generate) as secret:
-        store.alter(
-            name,
-            secret=secret,
-            is_admin=admin,
-            is_enabled=enable,
-            groups=() if no_groups else groups or None,
+    from reput_client.users import preview_alter_user
+
+    table, of_groups = store.table(), () if no_groups else groups or None
+    check_known(table, name)
+    if dry_run:
+        has_new_secret = generate is not None or new_secret_file is not None
+        show(
+            settings,
+            preview_alter_user(
+                table,
+                name,
+                has_new_secret=has_new_secret,
+                is_admin=admin,
+                is_enabled=enable,
+                groups=of_groups,
+            ),
         )
+        return ExitCode.DONE
+    with _new_secret(name, new_secret_file, generate) as secret:
+        store.alter(name, secret=secret, is_admin=admin, is_enabled=enable, groups=of_groups)
     Printer(settings).note(f"altered user {name}")
     return ExitCode.DONE
 
 
 @command.command()
 @click.argument("name")
+@dry_run_option
 @user_store_options
-def delete(settings: Settings, store: UserStore, name: str) -> int:
+def delete(settings: Settings, store: UserStore, name: str, dry_run: bool) -> int:
     """Delete the user NAME, with its rules."""
-    check_known(store.table(), name)
+    from reput_client.users import preview_delete_user
+
+    table = store.table()
+    check_known(table, name)
+    if dry_run:
+        show(settings, preview_delete_user(table, name))
+        return ExitCode.DONE
     store.delete(name)
     Printer(settings).note(f"deleted user {name}")
     return ExitCode.DONE

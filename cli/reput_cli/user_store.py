@@ -50,8 +50,8 @@ class UserStore(Protocol):
     def delete(self, name: str) -> None:
         """Delete a user."""
 
-    def put_rules(self, subject: str, resources: Collection[str], put: RulesChange) -> None:
-        """Set the rules of a subject about resources to those that `put` makes of all its rules."""
+    def add_rules(self, subject: str, rules: Collection[Rule]) -> None:
+        """Give a subject more rules; those about the same resource and sources are joined with them."""
 
     def remove_rules(self, subject: str, resources: Collection[str]) -> None:
         """Remove the rules of a subject about resources, or all if there are none of these."""
@@ -120,10 +120,8 @@ class _Brokers:
     def delete(self, name: str) -> None:
         self._admin.delete_user(name)
 
-    def put_rules(self, subject: str, resources: Collection[str], put: RulesChange) -> None:
-        rules = put(self.table().rules_of(subject) or ())
-        # Also if nothing changes: a broker that was down may not have them.
-        self._admin.put_rules(subject, [rule for rule in rules if rule.resource in resources])
+    def add_rules(self, subject: str, rules: Collection[Rule]) -> None:
+        self._admin.add_rules(subject, rules)
 
     def remove_rules(self, subject: str, resources: Collection[str]) -> None:
         if not resources:
@@ -178,9 +176,10 @@ class _File:
     def delete(self, name: str) -> None:
         self._change(lambda users: users.without_user(name))
 
-    def put_rules(self, subject: str, resources: Collection[str], put: RulesChange) -> None:
-        del resources
-        self._change_rules(subject, put)
+    def add_rules(self, subject: str, rules: Collection[Rule]) -> None:
+        from reput_client.users import with_rules
+
+        self._change_rules(subject, lambda before: with_rules(before, rules))
 
     def remove_rules(self, subject: str, resources: Collection[str]) -> None:
         self._change_rules(

@@ -9,11 +9,13 @@ from typing import TypeAlias
 import click
 
 from reput_cli.failures import CommandFailed
-from reput_cli.positions import Position
-from reput_client.admin_dead_letters import DeadLetter, DeadLetters
+from reput_cli.output import Printer
+from reput_client.admin.dead_letters import DeadLetter, DeadLetters
 from reput_client.blocking import Admin
+from reput_client.positions import Position
 from reput_protocol import properties as names
-from reput_protocol.errors import TopicNotFound
+from reput_protocol.commands.dead_letters import REPLAYED_AT_ONCE_MAX, Replay, Replays
+from reput_protocol.errors import BrokerError, PermissionDenied, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.names import dlq_topic
@@ -48,9 +50,9 @@ def chosen_by(expression: str | None) -> Chosen:
 
 
 def without_origin(expression: str | None) -> str:
-    """Return the expression for the matching dead letters that have no origin topic."""
-    nowhere = f"{names.RETRY_TOPIC} IS NULL AND {names.DLQ_ORIGIN_TOPIC} IS NULL"
-    return nowhere if expression is None else f"({expression}) AND {nowhere}"
+    """Return the expression for the matching dead letters of which a broker need not know where they came from."""
+    nowhere = f"{names.DLQ_REASON} IS NULL OR {names.RETRY_TOPIC} IS NULL"
+    return nowhere if expression is None else f"({expression}) AND ({nowhere})"
 
 
 def letters_of(admin: Admin, group: str) -> DeadLetters:
@@ -79,13 +81,58 @@ def within(admin: Admin, letters: DeadLetters, first: Position, last: Position |
     return DeadLetters(letters.topic, spans)
 
 
+class Replayed:
+    """Which dead letters of a group were replayed, asked of the brokers in parts.
+
+    Attributes:
+        is_known: whether the brokers can tell; if one cannot, the reason is printed once.
+    """
+
+    def __init__(self, admin: Admin, group: str, printer: Printer) -> None:
+        self._admin = admin
+        self._group = group
+        self._printer = printer
+        self._parts: dict[str, tuple[int, int, dict[int, Replay]]] = {}
+        self.is_known = True
+
+    def of(self, letter: DeadLetter) -> Replay | None:
+        """Return the message as which a letter was replayed; None if it was not, or if that is not known."""
+        name, offset = letter.message.broker_name, letter.message.queue_offset
+        begin, end, found = self._parts.get(name, (0, 0, {}))
+        if not begin <= offset < end:
+            answer = self._ask(name, offset, offset + REPLAYED_AT_ONCE_MAX)
+            if answer is None:
+                return None
+            found = {replay.letter_offset: replay for replay in answer.replays}
+            self._parts[name] = offset, max(offset + 1, answer.next_offset), found
+        return found.get(offset)
+
+    def total(self, letters: DeadLetters) -> int | None:
+        """Return how many of all letters were replayed; None if that is not known."""
+        answers = [self._ask(name) for name in letters.spans]
+        return sum(answer.replayed for answer in answers if answer is not None) if self.is_known else None
+
+    def _ask(self, broker_name: str, begin: int = 0, end: int = 0) -> Replays | None:
+        if not self.is_known:
+            return None
+        try:
+            return self._admin.replays(self._group, begin, end, broker_name=broker_name)
+        except PermissionDenied:
+            raise
+        except BrokerError as error:
+            self.is_known = False
+            self._printer.note(f"which dead letters of {self._group} were replayed is not known: {error}")
+            return None
+
+
 def read(admin: Admin, letters: DeadLetters) -> Iterator[DeadLetter]:
     """Yield them, oldest first, without those that expire meanwhile."""
-    queues = [_read_queue(admin, letters.topic, name, *span) for name, span in letters.spans.items()]
+    queues = [read_queue(admin, letters.topic, name, *span) for name, span in letters.spans.items()]
     return merge(*queues, key=lambda letter: letter.message.store_timestamp_ms)
 
 
-def _read_queue(admin: Admin, topic: str, broker_name: str, offset: int, end: int) -> Iterator[DeadLetter]:
+def read_queue(admin: Admin, topic: str, broker_name: str, offset: int, end: int) -> Iterator[DeadLetter]:
+    """Yield those of one broker at `[offset, end)`, without those that expire meanwhile."""
     while offset < end:
         found = admin.fetch_messages(topic, 0, offset, end, broker_name=broker_name, group=_GROUP)
         for message in found.messages:

@@ -12,19 +12,22 @@ import click
 
 from reput_cli import rendering
 from reput_cli.completion import GROUP
-from reput_cli.dlq.letters import Chosen, chosen_by, filter_option, letters_of, read, within
+from reput_cli.dlq.confirm import confirm_group
+from reput_cli.dlq.letters import Chosen, Replayed, chosen_by, filter_option, letters_of, read, within
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, write_message
-from reput_cli.positions import Position, RangeType
+from reput_cli.positions import RangeType
 from reput_cli.rendering import rfc3339
-from reput_client.admin_dead_letters import DeadLetter
+from reput_client.admin.dead_letters import DeadLetter
 from reput_client.blocking import Admin
+from reput_client.positions import Position
+from reput_protocol.commands.dead_letters import Replay
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
 from reput_protocol.printable import counted, printable, printable_json
 
-_COLUMNS = ("group", "messages", "oldest", "newest", "origins", "reasons", "attempts")
+_COLUMNS = ("group", "messages", "replayed", "oldest", "newest", "origins", "reasons", "attempts")
 
 
 @dataclass(slots=True)
@@ -33,6 +36,8 @@ class Summary:
 
     group: str
     messages: int = 0
+    replayed: int | None = None
+    """None if it is not known."""
     oldest_ms: int | None = None
     newest_ms: int | None = None
     origins: Counter[str] = field(default_factory=Counter)
@@ -51,7 +56,7 @@ class Summary:
 
     def row(self, *, as_json: bool) -> tuple[object, ...]:
         """Return a row of the list; the counts are objects in JSON and text elsewhere."""
-        head = (self.group, self.messages, _time(self.oldest_ms), _time(self.newest_ms))
+        head = (self.group, self.messages, self.replayed, _time(self.oldest_ms), _time(self.newest_ms))
         if as_json:
             attempts = {str(number): count for number, count in sorted(self.attempts.items())}
             return (*head, dict(self.origins.most_common()), dict(self.reasons.most_common()), attempts)
@@ -63,14 +68,15 @@ class Summary:
 @filter_option
 @shared_options
 def list_dead_letters(settings: Settings, group: str | None, expression: str | None) -> int:
-    """List the groups with dead letters, or only GROUP: their number, origin topics, reasons and attempts.
+    """List the groups with dead letters, or only GROUP: their number, how many of them were replayed, origin topics,
+    reasons and attempts.
 
     Reads every dead letter.
     """
     printer, chosen = Printer(settings), chosen_by(expression)
     with settings.admin() as admin:
         groups = [group] if group is not None else _groups(admin)
-        summaries = [_summary(admin, name, chosen) for name in groups]
+        summaries = [_summary(admin, name, chosen, Replayed(admin, name, printer)) for name in groups]
     printer.rows(
         _COLUMNS, [summary.row(as_json=printer.is_json) for summary in summaries if summary.messages or group]
     )
@@ -81,11 +87,14 @@ def _groups(admin: Admin) -> list[str]:
     return [topic.removeprefix(DLQ_PREFIX) for topic in admin.list_topics() if topic.startswith(DLQ_PREFIX)]
 
 
-def _summary(admin: Admin, group: str, chosen: Chosen) -> Summary:
+def _summary(admin: Admin, group: str, chosen: Chosen, replayed: Replayed) -> Summary:
     summary = Summary(group)
+    count = 0
     for letter in read(admin, letters_of(admin, group)):
         if chosen(letter):
             summary.add(letter)
+            count += replayed.of(letter) is not None
+    summary.replayed = count if replayed.is_known else None
     return summary
 
 
@@ -124,9 +133,12 @@ def peek(
     text: str | None,
     expression: str | None,
 ) -> int:
-    """Show dead letters of GROUP, oldest first: the message, its origin topic, the reason and the attempts."""
-    render, chosen = _renderer(settings, text), chosen_by(expression)
+    """Show dead letters of GROUP, oldest first: the message, its origin topic, the reason, the attempts, and when and
+    to where it was replayed.
+    """
+    chosen = chosen_by(expression)
     with settings.admin() as admin:
+        render = _renderer(settings, text, Replayed(admin, group, Printer(settings)))
         left = count
         for letter in read(admin, within(admin, letters_of(admin, group), *span)):
             if not chosen(letter):
@@ -138,17 +150,16 @@ def peek(
     return ExitCode.DONE
 
 
-def _renderer(settings: Settings, text: str | None) -> Callable[[DeadLetter], str]:
+def _renderer(settings: Settings, text: str | None, replayed: Replayed) -> Callable[[DeadLetter], str]:
     if text is not None:
         of_message = rendering.compile_format(text)
         return lambda letter: of_message(letter.message)
     form = settings.output or ("table" if sys.stdout.isatty() else "json")
-    if form == "table":
-        return _block
-    return _plain if form == "plain" else _json_line
+    render = _block if form == "table" else _plain if form == "plain" else _json_line
+    return lambda letter: render(letter, replayed.of(letter))
 
 
-def _json_line(letter: DeadLetter) -> str:
+def _json_line(letter: DeadLetter, replay: Replay | None) -> str:
     origin = letter.origin
     fields = {
         "origin_topic": origin.topic,
@@ -156,23 +167,31 @@ def _json_line(letter: DeadLetter) -> str:
         "attempts": letter.attempts,
         "reason": origin.reason,
         "cause": origin.cause,
+        "replayed_at": None if replay is None else rfc3339(replay.replay_timestamp),
+        "replayed_to": None if replay is None else replay.topic,
+        "replayed_message_id": None if replay is None else replay.offset_message_id,
     }
     return printable_json({**json.loads(rendering.json_line(letter.message)), **fields})
 
 
-def _plain(letter: DeadLetter) -> str:
-    head = (letter.message.queue_offset, letter.origin.topic or "-", letter.attempts, letter.origin.reason)
+def _plain(letter: DeadLetter, replay: Replay | None) -> str:
+    sent = ("-", "-") if replay is None else (rfc3339(replay.replay_timestamp), replay.topic)
+    origin = letter.origin
+    head = (letter.message.queue_offset, origin.topic or "-", letter.attempts, origin.reason, *sent)
     # Without queue id and offset: the queue of dead letters is always 0.
     _, _, rest = rendering.plain(letter.message).split("\t", 2)
     return "\t".join([*(printable(str(value)) for value in head), rest])
 
 
-def _block(letter: DeadLetter) -> str:
+def _block(letter: DeadLetter, replay: Replay | None) -> str:
     line = f"  from {letter.origin.topic or 'unknown'}  attempts {letter.attempts}  reason {letter.origin.reason}"
     if letter.origin.cause:
         line += f"  cause {letter.origin.cause}"
+    lines = [printable(line)]
+    if replay is not None:
+        lines.append(printable(f"  replayed {rfc3339(replay.replay_timestamp)} to {replay.topic}"))
     head, _, body = rendering.block(letter.message).partition("\n")
-    return f"{head}\n{printable(line)}\n{body}"
+    return "\n".join([head, *lines, body])
 
 
 @click.command()
@@ -182,23 +201,19 @@ def _block(letter: DeadLetter) -> str:
 def purge(settings: Settings, group: str, dry_run: bool) -> int:
     """Delete all dead letters of GROUP. Asks for the group's name unless --yes is given.
 
-    A log cannot delete single messages, so this deletes the topic %DLQ%GROUP with all dead letters, replayed or not,
-    and with the progress of replays. The group's next dead letter creates the topic again. Nothing is deleted if
-    dead letters have been added since they were counted.
+    A log cannot delete single messages, so this deletes the topic %DLQ%GROUP with all dead letters, replayed or not.
+    The group's next dead letter creates the topic again. Nothing is deleted if dead letters have been added since they
+    were counted.
     """
     printer = Printer(settings)
     with settings.admin() as admin:
         letters = letters_of(admin, group)
-        left = len(letters.after(admin.replay_progress(letters)))
-        printer.note(
-            f"topic {letters.topic}: {counted(len(letters), 'dead letter')}, {left} not replayed yet"
-        )
+        replayed = Replayed(admin, group, printer).total(letters)
+        left = "" if replayed is None else f", {len(letters) - replayed} not replayed yet"
+        printer.note(f"topic {letters.topic}: {counted(len(letters), 'dead letter')}{left}")
         if dry_run:
             return ExitCode.DONE
-        if not settings.yes and click.prompt("type the group's name to delete them", err=True) != group:
-            raise CommandFailed(
-                f"the dead letters of {group} were not deleted", reason="the name was not typed"
-            )
+        confirm_group(settings, group, "delete them", f"the dead letters of {group} were not deleted")
         now = letters_of(admin, group)
         more = len(now.after({name: end for name, (_, end) in letters.spans.items()}))
         if more:

@@ -1,8 +1,7 @@
-"""`reput dlq replay`: send dead letters back to the topics that they came from.
+"""`reput dlq replay`: have the brokers send dead letters back to the topics that they came from.
 
-The client sends each as a new message (`Admin.replay_dead_letter`), and finds what an earlier replay has sent, of
-another selection or before it was killed. The progress is committed under a system group after the broker has flushed a
-batch.
+A broker sends each once and knows which it has sent (`Admin.replay_dead_letters`), so a replay that was interrupted is
+simply started again.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from shlex import quote
 from types import FrameType
 from typing import Any
@@ -21,21 +21,40 @@ from typing import Any
 import click
 
 from reput_cli.completion import GROUP, TOPIC
-from reput_cli.dlq.letters import chosen_by, filter_option, letters_of, read, within, without_origin
+from reput_cli.dlq.confirm import confirm_group
+from reput_cli.dlq.letters import (
+    Replayed,
+    chosen_by,
+    filter_option,
+    letters_of,
+    read_queue,
+    within,
+    without_origin,
+)
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
-from reput_cli.positions import Position, RangeType
-from reput_client.admin_dead_letters import DeadLetter, Replayed, replay_group
+from reput_cli.positions import RangeType
+from reput_client.admin.dead_letters import DeadLetters
 from reput_client.blocking import Admin
+from reput_client.positions import Position
+from reput_protocol.commands.dead_letters import LetterPlace, ReplayedLetter, ReplayOutcome
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import check_send_topic
 from reput_protocol.printable import counted
 
-_BATCH = 32
-_BATCH_S = 0.25
-"""With --rate, seconds of sending per batch, so that progress is committed several times a second."""
+_BATCH = 128
+_BATCH_S = 0.1
+"""With --rate, seconds of sending per batch."""
+_SENT = ReplayOutcome.SENT
+_STAY = {
+    ReplayOutcome.NO_TOPIC: "since topic {} does not exist any more; reput topic create {}, or --to ANOTHER_TOPIC",
+    ReplayOutcome.NO_PERMISSION: "since the user may not send to topic {}: reput acl allow USER write topic:{}",
+    ReplayOutcome.REFUSED: "since topic {} takes no messages: reput topic alter {} --permission rw",
+    ReplayOutcome.DAMAGED: "since their records are damaged: reput store verify",
+}
+"""Why letters stay that another run of the command may send."""
 
 
 @dataclass(slots=True)
@@ -46,11 +65,24 @@ class Outcome:
     """By topic."""
     passed_over: int = 0
     """Not matched by the filter."""
-    sent_before: int = 0
-    """Not sent: an earlier replay has."""
-    without_origin: int = 0
-    """Not sent: no origin topic."""
+    of: Counter[ReplayOutcome] = field(default_factory=Counter)
+    stay: Counter[tuple[ReplayOutcome, str]] = field(default_factory=Counter)
+    """Not sent, of those in `_STAY`, with the topic that they came from."""
+    looked_at: int = 0
     interrupted: bool = False
+
+    def add(self, letter: ReplayedLetter) -> None:
+        """Count the outcome for one letter."""
+        self.of[letter.outcome] += 1
+        if letter.outcome is _SENT:
+            self.sent[letter.topic or ""] += 1
+        elif letter.outcome in _STAY:
+            self.stay[letter.outcome, letter.topic or ""] += 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all letters that were looked at are sent now, or gone."""
+        return not self.stay and not self.of[ReplayOutcome.UNPROVEN]
 
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m|h)")
@@ -96,12 +128,13 @@ class Pace:
 @filter_option
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many.")
 @click.option(
-    "-o", "--from", "span", type=RangeType(), metavar="START[:END]",
-    help="earliest, an offset, -N (of each broker), @TIME, or a range.  [default: where the same replay stopped]",
+    "-o", "--from", "span", type=RangeType(), default="earliest", show_default=True, metavar="START[:END]",
+    help="earliest, an offset, -N (of each broker), @TIME, or a range.",
 )  # fmt: skip
 @click.option(
     "--to", "target", type=TOPIC, help="Send them to this topic, not to the ones that they came from."
 )
+@click.option("--again", is_flag=True, help="Also send those that were replayed before.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 @shared_options
 def replay(
@@ -110,24 +143,25 @@ def replay(
     rate: float | None,
     expression: str | None,
     count: int | None,
-    span: tuple[Position, Position | None] | None,
+    span: tuple[Position, Position | None],
     target: str | None,
+    again: bool,
     dry_run: bool,
 ) -> int:
     """Send the dead letters of GROUP back to the topics that they came from, as new messages.
 
-    Asks for the group's name unless --yes is given. The dead letters stay in their topic. Progress is kept for each
-    filter and target: an interrupted replay continues when the same command is given again. What another replay has
-    sent to the same topic is left out, except with --from. Each copy has the property DLQ_ORIGIN_MESSAGE_ID.
+    Asks for the group's name unless --yes is given. The dead letters stay in their topic. Each is sent once, to
+    whichever topic: those that this command, the console or the Spark job have sent before are left out, except with
+    --again. Each copy has the property DLQ_ORIGIN_MESSAGE_ID.
     """
     if target is not None:
         check_send_topic(target)
-    work = _Replay(settings, group, rate, expression, count, target, dry_run, sends_again=span is not None)
+    work = _Replay(settings, group, rate, expression, count, target, again=again, dry_run=dry_run)
     with settings.admin() as admin:
         outcome = work.run(admin, span)
     if outcome.interrupted:
         raise KeyboardInterrupt
-    return ExitCode.PARTIAL if outcome.without_origin else ExitCode.DONE
+    return ExitCode.DONE if outcome.is_whole else ExitCode.PARTIAL
 
 
 class _Replay:
@@ -139,109 +173,118 @@ class _Replay:
         expression: str | None,
         count: int | None,
         target: str | None,
-        dry_run: bool,
         *,
-        sends_again: bool,
+        again: bool,
+        dry_run: bool,
     ) -> None:
-        self._yes = settings.yes or dry_run
-        self._sends_again = sends_again
+        self._settings = settings
         self._printer = Printer(settings)
         self._group = group
-        self._pace = Pace(rate)
+        self._pace = None if rate is None else Pace(rate)
         self._batch = _BATCH if rate is None else max(1, min(_BATCH, int(rate * _BATCH_S)))
         self._expression = expression
         self._chosen = chosen_by(expression)
         self._left = count
         self._target = target
+        self._again = again
         self._dry_run = dry_run
-        self._progress_group = replay_group(expression, target)
         self.outcome = Outcome()
 
-    def run(self, admin: Admin, span: tuple[Position, Position | None] | None) -> Outcome:
+    def run(self, admin: Admin, span: tuple[Position, Position | None]) -> Outcome:
         """Replay and return the outcome."""
-        letters = letters_of(admin, self._group)
-        if span is not None:
-            letters = within(admin, letters, *span)
-        else:
-            before = len(letters)
-            letters = letters.after(admin.replay_progress(letters, self._progress_group))
-            if len(letters) < before:
-                number = counted(before - len(letters), "dead letter was", "dead letters were")
-                self._printer.note(
-                    f"{number} replayed or skipped before; -o earliest starts at the beginning"
-                )
-        self._ask(len(letters))
-        done: dict[str, int] = {}  # by broker: what is not committed yet
-        seen = 0
-        with _until_interrupted(self.outcome), self._printer.counting("dead letters") as add:
-            try:
-                for letter in read(admin, letters):
-                    if not self._replay(admin, letter):
-                        break
-                    add(1)
-                    done[letter.message.broker_name] = letter.message.queue_offset + 1
-                    letters = letters.after(done)
-                    seen += 1
-                    if seen % self._batch == 0:
-                        self._commit(admin, letters.topic, done)
-                    if self._left == 0 or self.outcome.interrupted:
-                        break
-            finally:
-                self._commit(admin, letters.topic, done)
-        self._report(len(letters))
-        return self.outcome
+        outcome = self.outcome
+        letters = within(admin, letters_of(admin, self._group), *span)
+        self._ask(admin, letters)
+        with _until_interrupted(outcome), self._printer.counting("dead letters") as add:
+            for name, (start, end) in letters.spans.items():
+                places = self._places(admin, letters.topic, name, start, end)
+                while not self._is_over and (some := [*islice(places, self._room)]):
+                    for letter in self._send(admin, name, some):
+                        outcome.add(letter)
+                        add(1)
+        self._report(len(letters) - outcome.looked_at)
+        return outcome
 
-    def _ask(self, number: int) -> None:
+    def _ask(self, admin: Admin, letters: DeadLetters) -> None:
         """Have the user confirm; messages that were sent cannot be taken back."""
-        if not number or self._yes:
+        number = len(letters)
+        if self._settings.yes or self._dry_run:
+            return
+        replayed = 0 if self._again else Replayed(admin, self._group, self._printer).total(letters) or 0
+        if replayed >= number:
             return
         which = " that match" if self._expression else ""
         to = f"topic {self._target}" if self._target else "the topics that they came from"
+        was = f"; {replayed} of the group's were replayed before" if replayed else ""
         self._printer.note(
-            f"up to {counted(number, 'dead letter')} of {self._group}{which} will be sent to {to}"
+            f"up to {counted(number, 'dead letter')} of {self._group}{which} will be sent to {to}{was}"
         )
-        if click.prompt("type the group's name to send them", err=True) != self._group:
-            raise CommandFailed(
-                f"the dead letters of {self._group} were not sent", reason="the name was not typed"
-            )
+        confirm_group(
+            self._settings, self._group, "send them", f"the dead letters of {self._group} were not sent"
+        )
 
-    def _commit(self, admin: Admin, topic: str, done: dict[str, int]) -> None:
-        while done:
-            name, offset = done.popitem()
-            if not self._dry_run:
-                admin.commit_offset(self._progress_group, topic, 0, offset, broker_name=name)
+    @property
+    def _is_over(self) -> bool:
+        return self.outcome.interrupted or self._left == 0
 
-    def _replay(self, admin: Admin, letter: DeadLetter) -> bool:
-        """Send or skip one; return False if Ctrl-C came first."""
-        outcome = self.outcome
-        if not self._chosen(letter):
-            outcome.passed_over += 1
-            return True
+    @property
+    def _room(self) -> int:
+        """How many letters may be sent together now."""
+        return self._batch if self._left is None else min(self._batch, self._left)
+
+    def _places(self, admin: Admin, topic: str, name: str, start: int, end: int) -> Iterator[LetterPlace]:
+        """Yield the places of a broker's letters, of those that the filter chooses."""
+        if self._expression is None:
+            for offset in range(start, end):
+                self.outcome.looked_at += 1
+                yield LetterPlace(offset)
+            return
+        for letter in read_queue(admin, topic, name, start, end):
+            self.outcome.looked_at += 1
+            if self._chosen(letter):
+                yield letter.place
+            else:
+                self.outcome.passed_over += 1
+
+    def _send(self, admin: Admin, name: str, places: list[LetterPlace]) -> list[ReplayedLetter]:
+        """Send some letters of a broker, and return what became of them; none that Ctrl-C has left out."""
+        if self._dry_run or self._pace is None:
+            return self._replay(admin, name, places, dry_run=self._dry_run)
+        # Only those that are sent count for the rate.
+        found = self._replay(admin, name, places, dry_run=True)
+        wanted = {letter.queue_offset for letter in found if letter.outcome is _SENT}
+        rest = [letter for letter in found if letter.outcome is not _SENT]
+        for _ in wanted:
+            self._pace.wait(lambda: self.outcome.interrupted)
+        if self.outcome.interrupted or not wanted:
+            self.outcome.looked_at -= len(wanted)
+            return rest
+        sent = [place for place in places if place.queue_offset in wanted]
+        return rest + self._replay(admin, name, sent, dry_run=False)
+
+    def _replay(
+        self, admin: Admin, name: str, places: list[LetterPlace], *, dry_run: bool
+    ) -> list[ReplayedLetter]:
         try:
-            replayed, topic = admin.replay_dead_letter(
-                letter, self._target, sends_again=self._sends_again, dry_run=True
+            found = admin.replay_dead_letters(
+                self._group,
+                places,
+                broker_name=name,
+                target=self._target,
+                again=self._again,
+                dry_run=dry_run,
             )
-            if replayed is Replayed.SENT and not self._dry_run:
-                self._pace.wait(lambda: outcome.interrupted)
-                if outcome.interrupted:
-                    return False
-                admin.replay_dead_letter(letter, self._target, sends_again=True)
         except TopicNotFound as error:
-            topic = self._target or letter.origin.topic or ""
+            if self._target is None:
+                raise
             raise CommandFailed(
-                f"topic {topic}, from which dead letters of {self._group} came, no longer exists",
-                remedy=f"reput topic create {topic}, or --to ANOTHER_TOPIC",
+                f"topic {self._target} does not exist at broker {name}, which has dead letters of {self._group}",
+                remedy=f"reput topic create {self._target}",
                 code=ExitCode.NOT_FOUND,
             ) from error
-        if replayed is Replayed.WITHOUT_ORIGIN:
-            outcome.without_origin += 1
-        elif replayed is Replayed.SENT_BEFORE:
-            outcome.sent_before += 1
-        else:
-            outcome.sent[topic] += 1
-            if self._left is not None:
-                self._left -= 1
-        return True
+        if self._left is not None and dry_run is self._dry_run:
+            self._left -= sum(letter.outcome is _SENT for letter in found)
+        return found
 
     def _report(self, left: int) -> None:
         outcome, printer = self.outcome, self._printer
@@ -252,21 +295,37 @@ class _Replay:
             printer.note(f"no dead letter of {self._group} {verb}")
         if outcome.passed_over:
             printer.note(f"{outcome.passed_over} skipped by the filter")
-        if outcome.sent_before:
-            were = counted(outcome.sent_before, "was", "were")
-            printer.note(f"{were} sent by another replay before; -o earliest sends them again")
-        if outcome.without_origin:
+        before = outcome.of[ReplayOutcome.SENT_BEFORE]
+        if before:
             printer.note(
-                f"{counted(outcome.without_origin, 'was', 'were')} left without a topic to return to; try: "
-                f"reput dlq replay {self._group} --filter {quote(without_origin(self._expression))} --to TOPIC"
+                f"{counted(before, 'was', 'were')} replayed before; reput dlq peek {self._group} shows when and to "
+                f"where, --again sends {_them(before)} once more"
             )
-        if left and (outcome.interrupted or self._left == 0):
-            printer.note(f"{left} not read yet: the same command continues there")
+        gone = outcome.of[ReplayOutcome.GONE]
+        if gone:
+            printer.note(f"{counted(gone, 'has', 'have')} expired")
+        for (reason, topic), number in sorted(outcome.stay.items()):
+            why = _STAY[reason].format(topic, topic)
+            printer.note(f"{counted(number, 'was', 'were')} left, {why}")
+        unproven = outcome.of[ReplayOutcome.UNPROVEN]
+        if unproven:
+            chosen = quote(without_origin(self._expression))
+            printer.note(
+                f"{counted(unproven, 'was', 'were')} left, not proven to come from the topic that they name, since no "
+                f"broker has put {_them(unproven)} there; try: reput dlq replay {self._group} --filter {chosen} "
+                "--to TOPIC"
+            )
+        if left and self._is_over:
+            printer.note(f"{left} not looked at: the same command sends them")
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
 
 
 @contextmanager
 def _until_interrupted(outcome: Outcome) -> Iterator[None]:
-    """Record Ctrl-C instead of raising: the current message is still sent and the progress committed."""
+    """Record Ctrl-C instead of raising: the request that was made is still answered, and its outcome counted."""
 
     def note(number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reput_cli.doctor.findings import Finding, fault, ok, report, warning
+from reput_cli.doctor.group_states import check_groups
 from reput_cli.failures import worded
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import duration_text
-from reput_protocol.errors import ReputError, TopicNotFound
+from reput_protocol.errors import ReputError, RequestNotSupported, TopicNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.names import DLQ_PREFIX, is_system_group
+from reput_protocol.names import DLQ_PREFIX
 from reput_protocol.printable import counted
 from reput_protocol.quantities import size_text
 
 if TYPE_CHECKING:
     from reput_client.blocking import Admin
-    from reput_protocol.commands.group_description import GroupSummary
+    from reput_protocol.commands.schedule import ScheduleDescription
 
 CLOCK_S = 2.0
 """Clocks that differ by more are a fault: delays, retention and @TIME follow the broker's."""
-OLD_S = 600.0
-"""The age of lag from which on a group is named, as in the alert LagOld."""
 RECENT_S = 600.0
 """Dead letters younger than this are growing."""
 SLOW_S = 0.25
@@ -41,7 +40,7 @@ _NAMED_MAX = 5
 @click.command("broker")
 @shared_options
 def command(settings: Settings) -> int:
-    """Check a running broker, and name the groups that are stuck."""
+    """Check a running broker, and name each group and schedule that is not well."""
     return report(settings, examine(settings))
 
 
@@ -68,7 +67,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
                 "transactions": lambda: check_transactions(status),
                 "name server": lambda: check_name_servers(status),
                 "proxy": lambda: check_proxy(status),
-                "groups": lambda: [check_groups(admin.list_groups())],
+                "schedules": lambda: check_schedules(_schedules(admin)),
+                "groups": lambda: check_groups(admin.list_groups()),
                 "dead letters": lambda: [check_dead_letters(admin)],
             }
             for name, check in checks.items():
@@ -371,34 +371,30 @@ def check_proxy(status: Mapping[str, Any]) -> Iterator[Finding]:
         yield ok("proxy", f"serves gRPC clients at port {proxy['port']}")
 
 
-def check_groups(groups: list[GroupSummary]) -> Finding:
-    """Name groups whose subscriptions conflict, without members, or far behind."""
-    own = [group for group in groups if not is_system_group(group.group)]
-    conflicts = [group.group for group in own if group.has_conflict]
-    if conflicts:
-        return fault(
-            "groups",
-            f"members of {_some(conflicts)} have conflicting subscriptions",
-            "each message goes to one member; what it does not want is lost to the others",
-            f"reput doctor group {conflicts[0]}",
+def _schedules(admin: Admin) -> list[ScheduleDescription]:
+    """Return the schedules; none of a broker whose version has none."""
+    try:
+        return admin.list_schedules()
+    except RequestNotSupported:
+        return []
+
+
+def check_schedules(schedules: list[ScheduleDescription]) -> Iterator[Finding]:
+    """Name each schedule that does not send as it should, as the broker says."""
+    ill = [schedule for schedule in schedules if schedule.state.is_fault]
+    for schedule in ill:
+        name, since = schedule.definition.name, schedule.since_time
+        yield fault(
+            "schedules",
+            f"{name} is {schedule.state}"
+            + ("" if since is None else f" since {since:%Y-%m-%d %H:%M:%S} UTC"),
+            schedule.reason,
+            f"reput schedule describe {name}; once it can send: reput schedule run {name}",
         )
-    empty = [group.group for group in own if group.lag and not group.members]
-    if empty:
-        return fault(
-            "groups",
-            f"messages wait for {_some(empty)}, without members",
-            "the programs of the group do not run, cannot connect, or have another group name",
-            f"reput doctor group {empty[0]}",
+    if schedules and not ill:
+        yield ok(
+            "schedules", f"{counted(len(schedules), 'schedule')}, none fails or has missed its last time"
         )
-    old = [group.group for group in own if group.lag and group.lag_age_millis > 1000 * OLD_S]
-    if old:
-        return fault(
-            "groups",
-            f"{_some(old)} {'is' if len(old) == 1 else 'are'} more than {duration_text(OLD_S)} behind",
-            "members are too slow, hang, or have no queue",
-            f"reput doctor group {old[0]}",
-        )
-    return ok("groups", f"{counted(len(own), 'group')}, none is stuck")
 
 
 def check_dead_letters(admin: Admin) -> Finding:

@@ -14,8 +14,9 @@ import click
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer, say
-from reput_cli.positions import Position, RangeType
+from reput_cli.positions import RangeType
 from reput_cli.store.directory import StoreDirectory, directory_options, layout_of, locked, progress
+from reput_client.positions import Position
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted, printable_json
 

@@ -1,0 +1,100 @@
+"""`reput transaction ...`: transactions that no producer has ended yet."""
+
+from __future__ import annotations
+
+import click
+
+from reput_cli.completion import TOPIC
+from reput_cli.failures import CommandFailed
+from reput_cli.options import Settings, shared_options
+from reput_cli.output import Printer
+from reput_cli.preview import dry_run_option, may_proceed
+from reput_protocol.errors import NotFound
+from reput_protocol.exit_codes import ExitCode
+
+_COLUMNS = ("stored_ms", "topic", "transaction_id", "producer_group", "checked", "keys", "size_b")
+
+
+@click.group()
+def command() -> None:
+    """List open transactions, and decide one in place of its producer."""
+
+
+@command.command(name="list")
+@click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic.")
+@click.option("-k", "--key", help="Only messages with this key or transaction id.")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 1_000_000),
+    default=100,
+    show_default=True,
+    help="At most this many.",
+)
+@shared_options
+def list_open(settings: Settings, topic: str | None, key: str | None, count: int) -> int:
+    """List the transactions that are neither committed nor rolled back, the oldest first."""
+    with settings.admin() as admin:
+        found = admin.list_transactions(topic=topic, key=key, max_transactions=count)
+    printer = Printer(settings)
+    printer.rows(
+        _COLUMNS,
+        [
+            (
+                one.store_timestamp,
+                one.topic,
+                one.unique_id,
+                one.producer_group,
+                one.check_times,
+                one.keys if printer.is_json else " ".join(one.keys),
+                one.size,
+            )
+            for one in found
+        ],
+    )
+    return ExitCode.DONE
+
+
+@command.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("transaction_id")
+@dry_run_option
+@shared_options
+def commit(settings: Settings, topic: str, transaction_id: str, dry_run: bool) -> int:
+    """Deliver the message of TRANSACTION_ID to the consumers of TOPIC."""
+    return _end(settings, topic, transaction_id, dry_run=dry_run, commits=True)
+
+
+@command.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("transaction_id")
+@dry_run_option
+@shared_options
+def rollback(settings: Settings, topic: str, transaction_id: str, dry_run: bool) -> int:
+    """Discard the message of TRANSACTION_ID. Asks for the topic's name unless --yes is given."""
+    return _end(settings, topic, transaction_id, dry_run=dry_run, commits=False)
+
+
+def _end(settings: Settings, topic: str, transaction_id: str, *, dry_run: bool, commits: bool) -> int:
+    with settings.admin() as admin:
+        try:
+            found = admin.open_transaction(topic, transaction_id)
+            preview = admin.preview_end_transaction(topic, transaction_id, commit=commits)
+        except NotFound as error:
+            raise CommandFailed(
+                f"no transaction of {topic} with the id {transaction_id} is open",
+                remedy=f"reput transaction list -t {topic}",
+                code=ExitCode.NOT_FOUND,
+            ) from error
+        if not may_proceed(
+            settings,
+            preview,
+            f"transaction {transaction_id} was not ended",
+            dry_run=dry_run,
+            name=None if commits else topic,
+            question="type the topic's name to roll it back",
+        ):
+            return ExitCode.DONE
+        admin.end_transaction(found, commit=commits)
+    Printer(settings).note(f"transaction {transaction_id} {'committed' if commits else 'rolled back'}")
+    return ExitCode.DONE
