@@ -23,7 +23,7 @@ from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.command_line import job, main, pairs_of
-from reput_pipeline.jobs.directories import check_target
+from reput_pipeline.jobs.directories import ARCHIVE_PLACE, check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
 from reput_pipeline.jobs.table_copies import AWAY_S, copy_to_table, is_broker_away
@@ -173,7 +173,7 @@ def command(
         )
     _refuse("delta or iceberg", ("table", "evolve", "as_broker", "to_options", "keep_hours"))
     columns = _partition_columns(partition_by)
-    archive = ArchiveDirectory(Path(target).absolute())
+    archive = ArchiveDirectory(_archive_place(target).absolute())
     _check_kind(archive, columns if partition_by else None)
     with catalog_of(options) as catalog:  # errors are raised before anything is written
         kind = ArchiveKind("archive", _source_of(options, catalog), columns)
@@ -209,6 +209,12 @@ def command(
         },
         ExitCode.DONE,
     )
+
+
+def _archive_place(target: str) -> Path:
+    context = click.get_current_context()
+    (option,) = (one for one in context.command.params if one.name == "target")
+    return ARCHIVE_PLACE.convert(target, option, context)
 
 
 def _refuse(table_format: str, names: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ from reput_pipeline.archives.columns import file_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.jobs.command_line import job, main
-from reput_pipeline.jobs.directories import check_target
+from reput_pipeline.jobs.directories import ARCHIVE_PLACE, check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.spark.session import setting
@@ -34,13 +34,11 @@ _TIMES = "spark.sql.parquet.outputTimestampType"
 @click.option(
     "--archive",
     required=True,
-    type=click.Path(path_type=Path),
+    type=ARCHIVE_PLACE,
     metavar="DIR",
     help="An archive that the job archive has written.",
 )
-@click.option(
-    "--to", "target", required=True, type=click.Path(path_type=Path), metavar="DIR", help="A new archive."
-)
+@click.option("--to", "target", required=True, type=ARCHIVE_PLACE, metavar="DIR", help="A new archive.")
 @click.option(
     "--by",
     type=click.Choice(["key", "id"]),

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -94,6 +94,27 @@ def directory_arguments(function: _Function) -> _Function:
         return function(*given, directory=directory, **arguments)
 
     return with_directory  # type: ignore[return-value]
+
+
+class _ArchivePlace(click.ParamType[Path]):
+    """A local path, or a `file:` URL; a URL of another file system would become a directory of that name."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        try:
+            return value if isinstance(value, Path) else directory_of(value)
+        except NotAStore:
+            self.fail(
+                f"an archive of Parquet files is a local directory, not {value}; `archive --format delta` and "
+                "`--format iceberg` write to object stores",
+                param,
+                ctx,
+            )
+
+
+ARCHIVE_PLACE: Final = _ArchivePlace()
+"""The type of an argument that is the directory of an archive."""
 
 
 def check_target(archive: ArchiveDirectory) -> None:

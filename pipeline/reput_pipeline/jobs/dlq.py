@@ -1,4 +1,4 @@
-"""The job `dlq`: group dead letters by origin and reason, and send selected ones back.
+"""The job `dlq`: group dead letters by origin and reason, and have the broker that has them replay selected ones.
 
 Dead letters are in the topic `%DLQ%GROUP`. The origin is RETRY_TOPIC, or DLQ_ORIGIN_TOPIC from RocketMQ's clients; the
 reason is DLQ_REASON, which RocketMQ does not write; the attempts are RECONSUMETIMES.
@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from reput_client.admin_dead_letters import DeadLetter, Replayed
 from reput_client.blocking import Admin
-from reput_client.errors import BrokerNotFound, TopicNotFound
-from reput_client.received import ReceivedMessage
 from reput_client.tls import TLS
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS
 from reput_pipeline.jobs.command_line import job, main
@@ -25,19 +23,22 @@ from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.options import parse_source_options
+from reput_protocol.commands.dead_letters import LetterPlace, ReplayOutcome
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
 from reput_protocol.printable import counted
-from reput_protocol.properties import encode_properties
-from reput_protocol.record.record import Record, encode_record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 _COLUMNS = (
-    "topic", "queueId", "queueOffset", "brokerName", "physicalOffset", "body", "properties", "flag",
-    "storeTimestamp", "reconsumeTimes",
+    "topic", "queueOffset", "brokerName", "physicalOffset", "properties", "storeTimestamp", "reconsumeTimes",
 )  # fmt: skip
+_AT_ONCE: Final = 100
+_BATCH_S: Final = 0.25
+"""Seconds of sending per request, so that a low rate is kept evenly."""
+_NOTED_EACH: Final = 1000
+_DONE: Final = (ReplayOutcome.SENT, ReplayOutcome.SENT_BEFORE)
 _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last_ms")
 
 
@@ -54,9 +55,13 @@ _SHOWN = ("group", "origin", "reason", "attempts", "messages", "first_ms", "last
 @click.option(
     "--replay",
     is_flag=True,
-    help="Send the selected ones back to their origins; they also stay in the dead-letter topic.",
+    help="Send the selected ones back to their origins, each once; they also stay in the dead-letter topic.",
 )
-@click.option("--to-server", metavar="HOST:PORT", help="Where to send them.  [default: --server]")
+@click.option(
+    "--to-server",
+    metavar="HOST:PORT",
+    help="The broker that has them, and sends them: of the directory or archive.  [default: --server]",
+)
 @click.option("--to-topic", metavar="TOPIC", help="Send them to this topic instead.")
 @click.option(
     "--rate",
@@ -86,7 +91,7 @@ def command(
     """Group dead letters by origin, reason and attempts; with --replay, send the selected ones back."""
     server = to_server or messages.options.name_servers
     if replay and server is None and not dry_run:
-        raise ArgumentError("--to-server", "is missing; messages cannot be sent to a directory")
+        raise ArgumentError("--to-server", "is missing; name the broker whose dead letters these are")
     for name, value in (("--to-server", to_server), ("--to-topic", to_topic)):
         if value is not None and not replay:
             raise ArgumentError(name, "needs --replay")
@@ -113,9 +118,10 @@ def command(
         raise ArgumentError("--yes", f"is missing; it has up to {counted(total, 'dead letter')} sent")
     assert server is not None, "was checked"
     done = _replay(run, letters, server, to_topic, rate, messages.options.tls)
-    sent, before = done[Replayed.SENT], done[Replayed.SENT_BEFORE]
+    sent, before = done[ReplayOutcome.SENT], done[ReplayOutcome.SENT_BEFORE]
+    left = {outcome.lower(): number for outcome, number in done.items() if outcome not in _DONE}
     code = ExitCode.DONE if sent + before == total else ExitCode.PARTIAL
-    return Outcome({**figures, "sent": sent, "sent_before": before}, code)
+    return Outcome({**figures, "sent": sent, "sent_before": before, "left": left}, code)
 
 
 def _letters(run: JobRun, messages: Messages, groups: tuple[str, ...]) -> DataFrame:
@@ -175,19 +181,23 @@ def grouped(letters: DataFrame) -> DataFrame:
 
 def _replay(
     run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float, tls: TLS | None
-) -> Counter[Replayed]:
-    """Replay letters one by one at a rate per second; return how many were sent, and how many a replay had sent."""
-    done: Counter[Replayed] = Counter()
-    sent = 0
+) -> Counter[ReplayOutcome]:
+    """Have the brokers replay letters at a rate per second; return how many had each outcome."""
+    done: Counter[ReplayOutcome] = Counter()
+    sent = noted = 0
     started_at = time.monotonic()
-    ordered = letters.orderBy("storeTimestamp", "topic", "queueId", "queueOffset")
+    ordered = letters.select(
+        "group", "brokerName", "queueOffset", "physicalOffset", "storeTimestamp"
+    ).orderBy("group", "brokerName", "storeTimestamp", "queueOffset")
     try:
         with Admin(server, tls=tls) as admin:
-            for row in ordered.toLocalIterator():
+            for (group, broker_name), places in _batches(ordered.toLocalIterator(), rate):
                 time.sleep(max(0.0, started_at + sent / rate - time.monotonic()))
-                done[admin.replay_dead_letter(_letter(admin, row), to_topic)[0]] += 1
-                sent = done[Replayed.SENT]
-                if sum(done.values()) % 1000 == 0:
+                found = admin.replay_dead_letters(group, places, broker_name=broker_name, target=to_topic)
+                done.update(letter.outcome for letter in found)
+                sent = done[ReplayOutcome.SENT]
+                if sent - noted >= _NOTED_EACH:
+                    noted = sent
                     run.note(f"{sent} sent")
     except (Exception, KeyboardInterrupt) as error:
         if not sent:
@@ -200,27 +210,12 @@ def _replay(
     return done
 
 
-def _letter(admin: Admin, row: Row) -> DeadLetter:
-    """Return the dead letter of a row: as the broker has it, if it does, so that every replay knows it."""
-    record = Record(
-        row["topic"],
-        bytes(row["body"] or b""),
-        queue_id=row["queueId"],
-        flag=row["flag"],
-        queue_offset=row["queueOffset"],
-        physical_offset=row["physicalOffset"],
-        properties=encode_properties(row["properties"] or {}),
-        reconsume_times=row["attempts"],
-    )
-    found = [ReceivedMessage.of_record(bytes(encode_record(record)))]
-    place = (row["topic"], row["queueId"], row["queueOffset"], row["queueOffset"] + 1)
-    with suppress(TopicNotFound, BrokerNotFound):
-        found = [
-            message
-            for message in admin.fetch_messages(*place, broker_name=row["brokerName"]).messages
-            if message.physical_offset == record.physical_offset and message.properties == found[0].properties
-        ] or found
-    return DeadLetter(found[0])
+def _batches(rows: Iterator[Row], rate: float) -> Iterator[tuple[tuple[str, str | None], list[LetterPlace]]]:
+    """Yield the places of letters for one request each, with their group and broker (None: of a directory)."""
+    size = max(1, min(_AT_ONCE, int(rate * _BATCH_S)))
+    for key, of_broker in groupby(rows, key=lambda row: (row["group"], row["brokerName"])):
+        while some := [*islice(of_broker, size)]:
+            yield key, [LetterPlace(row["queueOffset"], row["physicalOffset"]) for row in some]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import click
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
+from reput_pipeline.jobs.directories import ARCHIVE_PLACE
 from reput_pipeline.jobs.outcomes import ArgumentError
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.options import SourceOptions
@@ -95,7 +96,7 @@ def messages_arguments(function: _Function) -> _Function:
 
     @click.option(
         "--archive",
-        type=click.Path(path_type=Path),
+        type=ARCHIVE_PLACE,
         metavar="DIR",
         help="Read an archive that the job archive has written.",
     )

@@ -21,6 +21,7 @@ from reput_pipeline.archives.read import read_archive, read_files
 from reput_pipeline.data_source import register
 from reput_pipeline.jobs.arguments import DEFAULT_SERVER
 from reput_pipeline.jobs.command_line import job, main, pairs_of
+from reput_pipeline.jobs.directories import ARCHIVE_PLACE
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.sink.options import parse_sink_options
@@ -35,7 +36,7 @@ _COLUMNS = ("topic", "queueId", "keys", "tags", "body", "properties", "flag", "b
 
 
 @job
-@click.option("--archive", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The archive.")
+@click.option("--archive", required=True, type=ARCHIVE_PLACE, metavar="DIR", help="The archive.")
 @click.option("--server", default=DEFAULT_SERVER, show_default=True, metavar="HOST:PORT", help="The broker.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; repeatable.")
 @click.option("--to-topic", metavar="TOPIC", help="Send to this topic.  [default: the original topics]")

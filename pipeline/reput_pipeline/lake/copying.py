@@ -36,7 +36,7 @@ from reput_pipeline.source.ranges import limited
 from reput_pipeline.source.resolve import Catalog, wanted_queues
 from reput_pipeline.source.tasks import read_task
 
-_ATTEMPTS: Final = 10
+COMMIT_ATTEMPTS: Final = 10
 """Commits of a batch that other commits may reject, such as those that merge files."""
 BATCH_BYTES: Final = 256 << 20
 """Bytes of a batch's columns, about: of what the libraries may hold in memory at once."""
@@ -107,13 +107,13 @@ class Copying:
             TableError: other commits reject this one again and again.
             Exception: as `open_ranges`, `read_task` and `LakeTable`.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(COMMIT_ATTEMPTS):
             try:
                 return self._attempt(most)
             except TableChanged as changed:
                 reason = changed
         raise TableError(
-            f"{self._table.where}: commits of others prevented this one {_ATTEMPTS} times: {reason}"
+            f"{self._table.where}: commits of others prevented this one {COMMIT_ATTEMPTS} times: {reason}"
         )
 
     def _attempt(self, most: int) -> tuple[int, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reput_client.arrow.attempts import Attempts
-from reput_client.blocking import Message, Producer
-from reput_client.blocking.bulk import BatchWriter, BulkReader
-from reput_client.produce.batch_writer import StagingScope
+from reput_client.blocking import Message
+from reput_client.blocking.bulk import BulkReader, StagingProducer
+from reput_client.produce.posted import Posted
+from reput_client.produce.staging_producer import StagingScope
 from reput_client.produce.unique_ids import new_generator
 from reput_pipeline.sink.options import SinkOptions
 from reput_pipeline.sink.record_blocks import Columns, encode_records
@@ -31,16 +33,17 @@ from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import ErrorCode, MessageRefused, NotFound, TopicNotFound
 from reput_protocol.kernel.records import crc32
 from reput_protocol.printable import counted
-from reput_protocol.record.layout import MESSAGE_BYTES_MAX
 
 _NO_QUEUES: Final = (0,)
 
 
-def connect(options: SinkOptions, broker: str) -> BatchWriter:
-    """Return a writer to a broker; it connects on `with`."""
-    return BatchWriter(
+def connect(options: SinkOptions, broker: str) -> StagingProducer:
+    """Return a producer for a broker; it connects on `with`."""
+    return StagingProducer(
         options.name_servers,
         broker,
+        group="reput-sink",
+        ack=options.ack,
         timeout_s=options.send_timeout_s,
         tls=options.tls,
         credentials=credentials_for(options.user),
@@ -92,13 +95,15 @@ class SinkTask:
         """The size of the largest body so far, and the words for its message."""
         self._ids = new_generator()
         self._exactly_once = options.exactly_once
+        self._posted: deque[Posted] = deque()
+        """What was put and is not known to be acknowledged."""
         self.messages = 0
         self.broker = ""
         """The name of the broker that gets the rows."""
 
     @naming_tls_options()
     def stage(
-        self, batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, partition_id: int
+        self, record_batches: Iterator[pa.RecordBatch], query_id: str, batch_id: int, partition_id: int
     ) -> StagedPart | None:
         """Stage all rows and return the staging; None without rows, or if the batch is committed already.
 
@@ -113,46 +118,50 @@ class SinkTask:
             if other != self.broker and is_committed(self._options, other, query_id, batch_id):
                 return None
         with connect(self._options, self.broker) as writer, self._refusals_named():
-            state = writer.staged(query_id)
+            state = writer.query_staged(query_id)
             if state.last_batch_id >= batch_id:
                 return None
             self._new_topic_queues = state.new_topic_queues
             writer.begin(StagingScope(query_id, batch_id, partition_id, uuid.uuid4().hex))
             try:
-                for messages in self._messages(writer, batches):
+                for messages in self._messages(writer, record_batches):
                     self._write(writer, messages)
                 return writer.end() if self.messages else None
             except NotFound as error:  # and the rows were too many to be kept, or it was lost too often
                 raise BatchNotWritten(batch_id, str(error)) from error
 
     @naming_tls_options()
-    def put(self, batches: Iterator[pa.RecordBatch], query_id: str, number: int) -> None:
-        """Put all rows at least once; on return they have reached the ack level. Raises as `stage`.
+    def put(self, record_batches: Iterator[pa.RecordBatch], query_id: str, number: int) -> None:
+        """Put all rows at least once; on return they have reached the ack level.
+
+        Raises as `stage`, and `SendOutcomeUnknown`, if rows may be stored although the broker has not said so.
 
         `number` differs between the tasks and batches of a query, which so use all brokers.
         """
         self.broker = broker_of(brokers_of(self._options), query_id, number)
         with connect(self._options, self.broker) as writer, self._refusals_named():
-            for messages in self._messages(writer, batches):
+            for messages in self._messages(writer, record_batches):
                 if messages.deliver_at is not None and messages.deliver_at.null_count < len(
                     messages.deliver_at
                 ):
                     messages = self._put_delayed(writer, messages)
                 if len(messages.columns.body):
                     self._write(writer, messages)
-            writer.drain()
+            self._await_posted()
 
-    def _messages(self, writer: BatchWriter, batches: Iterator[pa.RecordBatch]) -> Iterator[Messages]:
-        """Yield the messages of batches; a row that cannot be one is an error, or a message of another topic."""
+    def _messages(
+        self, writer: StagingProducer, record_batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[Messages]:
+        """Yield the messages of record batches; a row that cannot be one is an error, or a message of another topic."""
         dead_letter_topic = self._options.dead_letter_topic
         if dead_letter_topic is None:
-            for batch in batches:
+            for batch in record_batches:
                 yield from self._rows.messages(batch)
             return
-        body_max = writer.staged().body_bytes_max or MESSAGE_BYTES_MAX
+        body_max = writer.limits().body_bytes_max
         rows = BadRows(self._columns, partial(self._check, writer, body_max))
         first = bad = 0
-        for batch in batches:
+        for batch in record_batches:
             for part, number in rows.sift(batch, first):
                 self._rows.next_row = number
                 yield from self._rows.messages(part)
@@ -164,7 +173,7 @@ class SinkTask:
         if bad:
             note(f"{counted(bad, 'row')} that cannot be messages are sent to topic {dead_letter_topic}")
 
-    def _check(self, writer: BatchWriter, body_max: int, batch: pa.RecordBatch, first: int) -> None:
+    def _check(self, writer: StagingProducer, body_max: int, batch: pa.RecordBatch, first: int) -> None:
         """Raise `SinkError` if a row cannot be written."""
         self._rows.next_row = first
         for topic, queue_id, columns, _ in self._rows.messages(batch):
@@ -185,10 +194,10 @@ class SinkTask:
             for _ in encode_records(columns, topic, repeat_queue(0).__next__, self._ids, 0):
                 pass
 
-    def _write(self, writer: BatchWriter, messages: Messages) -> None:
+    def _write(self, writer: StagingProducer, messages: Messages) -> None:
         topic, queue_id, columns, _ = messages
         if topic not in self._queues:
-            columns = self._find_queues(writer, topic, queue_id, columns)
+            columns = self._open_topic(writer, topic, queue_id, columns)
         if queue_id == ANY_QUEUE:
             self._write_blocks(writer, topic, self._queues[topic], columns)
         elif len(columns.body):
@@ -210,14 +219,17 @@ class SinkTask:
         """Return the queue for messages of a queue, of those that are there, 0 to `there` - 1."""
         return queue_id % there if self._options.maps_queues and there else queue_id
 
-    def _new_queues(self, writer: BatchWriter) -> list[int]:
+    def _new_queues(self, writer: StagingProducer) -> list[int]:
         """Return the queues of a topic that does not exist yet."""
         if self._new_topic_queues is None:
-            self._new_topic_queues = writer.staged().new_topic_queues
+            self._new_topic_queues = writer.limits().new_topic_queues
         return list(range(self._new_topic_queues))
 
-    def _find_queues(self, writer: BatchWriter, topic: str, queue_id: int, columns: Columns) -> Columns:
-        """Find the queues of a topic, and return the messages that are still to be written."""
+    def _open_topic(self, writer: StagingProducer, topic: str, queue_id: int, columns: Columns) -> Columns:
+        """Find the queues of a topic, and return the messages that are still to be written.
+
+        At least once, the first message of a topic that does not exist is sent here: it creates the topic.
+        """
         known = writer.write_queues(topic)
         if known is None and self._exactly_once:  # the commit creates it
             known = self._new_queues(writer)
@@ -226,7 +238,7 @@ class SinkTask:
             if self._options.maps_queues:
                 first = self._mapped(first, len(self._new_queues(writer)))
             self._write_blocks(writer, topic, repeat_queue(first), columns.slice(0, 1))
-            writer.drain()
+            self._await_posted()
             columns = columns.slice(1, len(columns.body))
             known = writer.write_queues(topic) or list(_NO_QUEUES)
         self._queue_counts[topic] = len(known)
@@ -247,7 +259,9 @@ class SinkTask:
                 "raise the broker's store.message_size_max"
             ) from None
 
-    def _write_blocks(self, writer: BatchWriter, topic: str, queues: Iterator[int], columns: Columns) -> None:
+    def _write_blocks(
+        self, writer: StagingProducer, topic: str, queues: Iterator[int], columns: Columns
+    ) -> None:
         if not len(columns.body):
             return
         sizes = np.asarray(pc.binary_length(columns.body))
@@ -259,39 +273,41 @@ class SinkTask:
             if self._exactly_once:
                 writer.stage(topic, block.queue_id, block.messages, block.data)
             else:
-                writer.put(topic, block.queue_id, block.messages, block.data, self._options.ack)
+                self._keep(writer.post_block(topic, block.queue_id, block.messages, block.data))
             self.messages += block.messages
 
-    def _put_delayed(self, writer: BatchWriter, messages: Messages) -> Messages:
-        """Put the delayed messages one by one, and return the others."""
+    def _keep(self, posted: Posted) -> None:
+        """Keep what was posted until it is acknowledged; raises the first failure of what is done."""
+        self._posted.append(posted)
+        while self._posted and self._posted[0].done:
+            self._posted.popleft().result()
+
+    def _await_posted(self) -> None:
+        """Wait until everything is acknowledged; raises the first failure."""
+        while self._posted:
+            self._posted.popleft().result()
+
+    def _put_delayed(self, writer: StagingProducer, messages: Messages) -> Messages:
+        """Post the delayed messages, and return the others."""
         deliver_at = messages.deliver_at
         assert deliver_at is not None, "there are delayed messages"
         at_once = np.asarray(deliver_at.is_null())
         later = messages.columns.take(np.flatnonzero(~at_once))
         times = deliver_at.drop_null().to_pylist()
-        with Producer(
-            self._options.name_servers,
-            group="reput-sink",
-            timeout_s=self._options.send_timeout_s,
-            tls=self._options.tls,
-            credentials=credentials_for(self._options.user),
-        ) as producer:
-            queue_id = None
-            if messages.queue_id != ANY_QUEUE:
-                known = writer.write_queues(messages.topic) or self._new_queues(writer)
-                queue_id = self._mapped(messages.queue_id, len(known))
-            delayed = _delayed_messages(messages.topic, later, times)
-            for message in delayed:
-                producer.post(message, queue_id=queue_id, ack=self._options.ack)
-                self.messages += 1
-            producer.flush()
+        queue_id = None
+        if messages.queue_id != ANY_QUEUE:
+            known = writer.write_queues(messages.topic) or self._new_queues(writer)
+            queue_id = self._mapped(messages.queue_id, len(known))
+        for message in _delayed_messages(messages.topic, later, times):
+            self._keep(writer.post(message, queue_id=queue_id))
+            self.messages += 1
         return messages._replace(columns=messages.columns.take(np.flatnonzero(at_once)), deliver_at=None)
 
 
 def is_committed(options: SinkOptions, broker: str, query_id: str, batch_id: int) -> bool:
     """Whether a broker has published a batch, or a later one of its query."""
     with connect(options, broker) as writer:
-        return writer.staged(query_id).last_batch_id >= batch_id
+        return writer.query_staged(query_id).last_batch_id >= batch_id
 
 
 def _no_queue() -> SinkError:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from reput_client.arrow.queues import Bounds, QueueKey, QueueRange
+from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing, narrow
 from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.places import is_remade
@@ -89,7 +89,11 @@ class FilteringReader(PlainReader):
 
 
 class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a live cluster as a stream."""
+    """Reads a live cluster as a stream.
+
+    Spark asks for the end of the next batch when one is complete, also after the last one of `AvailableNow`: that is
+    when the group's offsets are committed. Spark's `commit` comes later, and not for the last batch.
+    """
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, *, clock_s: Callable[[], float] = time.monotonic
@@ -119,10 +123,10 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cluster = LiveCluster(self._options).__enter__()
         return self._cluster
 
-    def _current(self) -> dict[QueueKey, Bounds]:
-        """Fetch the bounds of every queue of the query."""
+    def _current(self) -> tuple[dict[QueueKey, Bounds], Generations]:
+        """Fetch the bounds of every queue of the query, and the generations of the topics."""
         cluster = self._opened()
-        return cluster.bounds(wanted_queues(cluster, self._options))
+        return cluster.bounds(wanted_queues(cluster, self._options)), cluster.generations
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """Return where a new query starts.
@@ -130,14 +134,14 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             NoSuchTopic, DataLost, OptionError: it cannot start there.
         """
-        bounds = self._current()
-        cluster = self._opened()
-        self._start = starting_offsets(cluster, self._options, list(bounds), bounds)
-        return encode_offsets(self._start, cluster.generations)
+        bounds, generations = self._current()
+        self._start = starting_offsets(self._opened(), self._options, list(bounds), bounds)
+        return encode_offsets(self._start, generations)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query at the current ends of the queues."""
-        self._target = {queue: found.high for queue, found in self._current().items()}
+        bounds, _ = self._current()
+        self._target = {queue: found.high for queue, found in bounds.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options set."""
@@ -153,17 +157,19 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLost: messages from `start` on, or a queue, were deleted, and `failOnDataLoss` is true.
         """
-        begin, known = decode_offsets(start)
-        bounds = self._current()
-        there = self._opened().generations
+        begin, before = decode_offsets(start)
+        bounds, now = self._current()
         self._latest = {queue: found.high for queue, found in bounds.items()}
-        self._publish(begin)
-        for queue in [queue for queue in begin if is_remade(queue, known, there)]:
+        remade = [queue for queue in begin if is_remade(queue, before, now)]
+        if begin != self._start:
+            self._publish({queue: offset for queue, offset in begin.items() if queue not in remade})
+        for queue in remade:
             self._lost(
                 queue,
                 f"its topic was deleted and created again; what followed message {begin[queue]} of the old one is gone",
             )
             del begin[queue]  # of another topic, new to the query
+            self._published.pop(queue, None)
         for queue in begin:
             if queue not in bounds:
                 self._lost(queue, "it no longer exists")
@@ -197,8 +203,8 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = limited(begin, ends, limit.max_rows)
         if total:
             self._last_batch_at = self._clock_s()
-        # So does its topic's generation.
-        return encode_offsets(ends, {**known, **there}) if total else start
+        # The generation of a topic whose broker is away stays, too.
+        return encode_offsets(ends, {**before, **now}) if total else start
 
     def _is_enough(self, total: int) -> bool:
         """Return whether this number of messages makes a batch now."""
@@ -218,23 +224,20 @@ class ReputStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         from reput_pipeline.source.live_plan import tasks_of
 
-        begin, known = decode_offsets(start)
-        ends, meant = decode_offsets(end)
+        begin, before = decode_offsets(start)
+        ends, now = decode_offsets(end)
         ranges = [
-            QueueRange(queue, 0 if is_remade(queue, known, meant) else begin.get(queue, 0), last)
+            QueueRange(queue, 0 if is_remade(queue, before, now) else begin.get(queue, 0), last)
             for queue, last in ends.items()
         ]
-        return tasks_of(ranges, meant, self._options.min_partitions)
+        return tasks_of(ranges, now, self._options.min_partitions)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark calls it after `latestOffset` of the next batch, and not for the last one."""
+        """Do nothing: `latestOffset` commits."""
 
     def _publish(self, done: Mapping[QueueKey, int]) -> None:
-        """Commit the group's offsets, if the query has a group and has completed a batch; a failure is logged.
-
-        Spark asks for the end of the next batch when one is complete, also after the last one of `AvailableNow`.
-        """
-        if self._options.group_id is None or done == self._start:
+        """Commit the group's offsets at the end of a batch, if the query has a group; a failure is logged."""
+        if self._options.group_id is None:
             return
         try:
             cluster = self._opened()
