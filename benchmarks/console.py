@@ -1,8 +1,9 @@
 """`make bench KIND=console`: what the web console and a scrape of the metrics cost a busy broker.
 
 A producer sends 1 KiB messages at fixed times, `page_cache` under ASYNC_FLUSH; a latency counts from when its message
-was due. In each round it runs alone, then with five browsers, each with its live numbers and a page that it asks for
-every five seconds, then with the browsers and a scrape of /metrics every second. Printed are the medians over rounds:
+was due. In each round it runs alone, then with five browsers, each with its live numbers, the plots of a day and a page
+that it asks for every five seconds, then with the browsers and a scrape of /metrics every second, then with the
+browsers and another one that follows the topic with a condition on the bodies. Printed are the medians over rounds:
 processor time of the broker beyond that of the producer alone, and the ratio of the p99. The goal is less than a
 twentieth of a core, and a p99 within 1.2x. Every client is a process. `--queues` and `--groups` fill the broker first.
 """
@@ -10,6 +11,7 @@ twentieth of a core, and a p99 within 1.2x. Every client is a process. `--queues
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import statistics
 import time
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from urllib.parse import urlencode
 
 import trio
 
@@ -29,6 +32,9 @@ _SIZE = 1024
 _QUEUES_A_TOPIC = 1000
 _POLL_S = 5.0
 _SCRAPE_S = 1.0
+_FOLLOW_S = 1.0
+_HISTORY = "history?begin=-86400&end=0&names=1"
+_HISTORY_S = 10.0
 _PAGES = ("groups", "topics", "group?group=group-0", "clients", "topic?topic=paced")
 _processes = multiprocessing.get_context("spawn")
 Visitor = Callable[[str], None]
@@ -56,6 +62,7 @@ def main() -> None:
         "producer alone": (),
         "5 browsers": (browse,),
         "5 browsers, scrape a second": (browse, scrape),
+        "5 browsers, one more follows": (browse, follow),
     }
     measured: dict[str, list[Figures]] = {name: [] for name in cases}
     with broker("async", STORE__COMMIT_LOG_FILE_SIZE="256MiB") as server:
@@ -155,6 +162,7 @@ def browse(url: str) -> None:
             for page in _PAGES:
                 nursery.start_soon(_stream, url)
                 nursery.start_soon(_poll, url, f"/console/api/{page}", _POLL_S)
+                nursery.start_soon(_poll, url, f"/console/api/{_HISTORY}", _HISTORY_S)
 
     trio.run(browsers)
 
@@ -162,6 +170,20 @@ def browse(url: str) -> None:
 def scrape(url: str) -> None:
     """Read the metrics every second, until killed."""
     trio.run(_poll, url, "/metrics", _SCRAPE_S)
+
+
+def follow(url: str) -> None:
+    """Be a browser that follows the topic, until killed."""
+    trio.run(_follow, url)
+
+
+async def _follow(url: str) -> None:
+    asked, place = {"topic": "paced", "text": "no body has this", "count": "100"}, "start=newest"
+    while True:
+        answer = await _answer(url, f"/console/api/browse?{urlencode(asked)}&{place}")
+        found = json.loads(answer.partition(b"\r\n\r\n")[2])
+        place = urlencode({"start": "next", "place": found["next"], "follow": "1"})
+        await trio.sleep(_FOLLOW_S)
 
 
 async def _stream(url: str) -> None:
@@ -173,14 +195,19 @@ async def _stream(url: str) -> None:
 async def _poll(url: str, path: str, every_s: float) -> None:
     due = trio.current_time()
     while True:
-        stream = await _ask(url, path)
-        answer = b""
-        async with stream:
-            while data := await stream.receive_some(1 << 20):
-                answer += data
-        assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
+        await _answer(url, path)
         due += every_s
         await trio.sleep_until(due)
+
+
+async def _answer(url: str, path: str) -> bytes:
+    stream = await _ask(url, path)
+    answer = b""
+    async with stream:
+        while data := await stream.receive_some(1 << 20):
+            answer += data
+    assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
+    return answer
 
 
 async def _ask(url: str, path: str) -> trio.SocketStream:

@@ -27,7 +27,7 @@ from interop import proxy as proxies
 from reput_client import Admin
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_proxy import messaging_pb2 as pb
-from servers import RunningBroker, broker
+from servers import RunningBroker, RunningProcess, broker
 from support.grpc_client import (
     GrpcClient,
     Telemetry,
@@ -46,12 +46,12 @@ AGENT = {"x-mq-language": "PYTHON", "x-mq-client-version": "5.0.0", "x-mq-protoc
 """What RocketMQ's proxy wants to know of a client."""
 
 
-class Place(NamedTuple):
-    """A proxy that is measured: its name, address and process."""
+@dataclass(frozen=True, slots=True)
+class Place(RunningProcess):
+    """A proxy that is measured: its process, name and address."""
 
     name: str
     address: str
-    pid: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _proxies(address: str, kinds: Sequence[str], directory: Path) -> Iterator[li
                 started.append((kind, proxies.reput_proxy(address, directory / kind)))
             else:
                 started.append((kind, proxies.apache_proxy(address, directory / kind, jvm=["-Xmx1g"])))
-        yield [Place(kind, each.address, each.pid) for kind, each in started]
+        yield [Place(each.pid, kind, each.address) for kind, each in started]
     finally:
         for _, each in started:
             each.kill()
@@ -173,26 +173,14 @@ async def _clients(place: Place, case: Case) -> AsyncIterator[list[GrpcClient]]:
 async def _measured(place: Place, case: Case, server: RunningBroker) -> Cost:
     async with _clients(place, case) as clients:
         await case.run(clients, case.clients)  # what only the first requests need
-        before, started_at = (cpu_s(place.pid), server.cpu_s()), time.perf_counter()
+        before, started_at = (place.cpu_s(), server.cpu_s()), time.perf_counter()
         await case.run(clients, case.messages)
         time_s = time.perf_counter() - started_at
         return Cost(
-            (cpu_s(place.pid) - before[0]) / case.messages,
+            (place.cpu_s() - before[0]) / case.messages,
             (server.cpu_s() - before[1]) / case.messages,
             time_s / case.messages,
         )
-
-
-def cpu_s(pid: int) -> float:
-    """Return the processor seconds that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100.0
-
-
-def private_mib(pid: int) -> float:
-    """Return the memory of a process that is not a file's."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
 
 async def _fill(place: Place, case: Case) -> None:
@@ -285,15 +273,15 @@ async def _keep_receiving(client: GrpcClient) -> None:
 
 async def _load_of(place: Place, seconds: float) -> list[str]:
     """Return memory and processor time of the proxy while one client sends, and how long its sends take."""
-    before, started_at = cpu_s(place.pid), time.perf_counter()
+    before, started_at = place.cpu_s(), time.perf_counter()
     # In a process of its own: this one is busy with the others.
     arguments = ["--behaved", place.address, str(seconds)]
     behaved = await asyncio.create_subprocess_exec(
         sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE
     )
     text, _ = await behaved.communicate()
-    used = (cpu_s(place.pid) - before) / (time.perf_counter() - started_at)
-    return [f"{private_mib(place.pid):.0f}", f"{100 * used:.0f} %", *text.decode().split()]
+    used = (place.cpu_s() - before) / (time.perf_counter() - started_at)
+    return [f"{place.memory_mib('RssAnon'):.0f}", f"{100 * used:.0f} %", *text.decode().split()]
 
 
 async def behave(address: str, seconds: float) -> str:

@@ -1,7 +1,8 @@
-"""`make bench KIND=scaling`: how throughput and cost depend on connections, queues, message size and store size.
+"""`make bench KIND=scaling`: how throughput and cost depend on connections, queues, message and store size, brokers.
 
-One of these grows at a time; each connection has one message in flight. One client process, one broker process,
-`page_cache` under ASYNC_FLUSH. On a busy machine, processor time per message tells more than the rate.
+One of these grows at a time; each connection has one message in flight. One client process, one broker process, but for
+brokers side by side, which have a client process each; `page_cache` under ASYNC_FLUSH. On a busy machine, processor
+time per message tells more than the rate.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count as numbers_from
@@ -22,12 +25,13 @@ from reput_cli.bench_clients import Payloads, host_facts
 from reput_client import Message, Producer
 from reput_client.blocking import Admin, PullConsumer
 from reput_client.blocking import Producer as BlockingProducer
-from servers import RunningBroker, broker, broker_on
+from servers import RunningBroker, broker, broker_on, brokers_side_by_side
 from tables import aligned, figure
 
 KIB = 1024
 CONNECTIONS = (1, 10, 100, 1_000)
 QUEUES = (1, 10, 100, 1_000, 10_000)
+BROKERS = (1, 2, 4)
 SIZES = (100, KIB, 10 * KIB, 100 * KIB, 1_000 * KIB)
 BATCH = 64
 _SETTLED_S = 30.0
@@ -160,7 +164,7 @@ def queues(seconds: float, _: float) -> Iterable[Point]:
                 number,
                 f"{number:,}",
                 KIB,
-                partial(_send_many, server, topic, KIB, seconds),
+                partial(_send_many, server.address, topic, KIB, seconds),
                 partial(_memory, server),
             )
 
@@ -177,7 +181,7 @@ def sizes(seconds: float, _: float) -> Iterable[Point]:
                 size,
                 name,
                 size,
-                partial(_send_many, server, topic, size, seconds),
+                partial(_send_many, server.address, topic, size, seconds),
             )
 
 
@@ -202,9 +206,46 @@ def store(seconds: float, gib: float) -> Iterable[Point]:
                     step,
                     f"{step / (1 << 30):g} GiB",
                     KIB,
-                    partial(_send_many, server, topic, KIB, seconds),
+                    partial(_send_many, server.address, topic, KIB, seconds),
                     partial(str, note),
                 )
+
+
+def side_by_side(seconds: float, _: float) -> Iterable[Point]:
+    """Measure blocks of 64 messages to `reput serve --brokers N`, from as many client processes."""
+    for number in BROKERS:
+        with brokers_side_by_side(number, "async") as server, ProcessPoolExecutor(number) as clients:
+            topic = f"scaling{next(_topics)}"
+            with Admin(server.address, timeout_s=_SETTLED_S) as admin:
+                admin.create_topic(topic, queues=4)
+            arguments = [(server.address, topic, KIB, seconds)] * number
+            list(clients.map(_send_from, [(server.address, topic, KIB, 0.1)] * number))
+            before = server.cpu_s()
+            done = list(clients.map(_send_from, arguments))
+            sent = sum(count for count, _, _ in done)
+            rate = sum(count / took for count, took, _ in done)
+            yield Point(
+                "brokers side by side",
+                number,
+                str(number),
+                rate,
+                rate * KIB / 1e6,
+                (server.cpu_s() - before) / sent * 1e6,
+                sum(cpu_s for _, _, cpu_s in done) / sent * 1e6,
+                f"{os.cpu_count()} cores",
+            )
+
+
+def _send_from(job: tuple[str, str, int, float]) -> tuple[int, float, float]:
+    """Send in this process; return the number of messages, the seconds and those of the processor."""
+    began_s = 0.0
+
+    def begin() -> None:
+        nonlocal began_s
+        began_s = time.process_time()
+
+    sent, took = _send_many(*job, begin)
+    return sent, took, time.process_time() - began_s
 
 
 def _fill(server: RunningBroker, topic: str, size: int) -> None:
@@ -269,12 +310,12 @@ def _stored(server: RunningBroker) -> int:
 
 
 def _send_many(
-    server: RunningBroker, topic: str, size: int, seconds: float, begin: Callable[[], None]
+    address: str, topic: str, size: int, seconds: float, begin: Callable[[], None]
 ) -> tuple[int, float]:
     payloads = Payloads(size)
     sent = 0
     step = max(8, min(16_384, (16 << 20) // size))
-    with BlockingProducer(server.address, ack="page_cache", timeout_s=60.0) as producer:
+    with BlockingProducer(address, ack="page_cache", timeout_s=60.0) as producer:
         begin()
         started_at = time.perf_counter()
         while time.perf_counter() - started_at < seconds:
@@ -295,6 +336,7 @@ AXES: dict[str, Callable[[float, float], Iterable[Point]]] = {
     "queues": queues,
     "sizes": sizes,
     "store": store,
+    "brokers": side_by_side,
 }
 
 

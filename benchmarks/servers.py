@@ -15,14 +15,38 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from peers.servers.base import Server
+
 _READY_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class RunningBroker:
-    """A broker process: its addresses, metrics, memory and processor time."""
+class RunningProcess:
+    """A process: its memory and processor time."""
 
     pid: int
+
+    def private_kib(self) -> float:
+        """Return the private memory of the process."""
+        return self.memory_mib("RssAnon") * 1024
+
+    def memory_mib(self, field: str) -> float:
+        """Return a line of /proc/PID/status, such as VmRSS or RssAnon, in MiB."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) / 1024
+        raise KeyError(field)
+
+    def cpu_s(self) -> float:
+        """Return the processor seconds used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBroker(RunningProcess):
+    """A broker process: its addresses and metrics."""
+
     address: str
     http: str
     start_s: float
@@ -50,30 +74,14 @@ class RunningBroker:
         found = (line.removeprefix(start).split('"} ') for line in lines if line.startswith(start))
         return {float(bound): float(count) for bound, count in found}
 
-    def private_kib(self) -> float:
-        """Return the private memory of the process."""
-        return self.memory_mib("RssAnon") * 1024
-
     def descriptors(self) -> int:
         """Return how many file descriptors the process has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-    def memory_mib(self, field: str) -> float:
-        """Return a line of /proc/PID/status, such as VmRSS or RssAnon, in MiB."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) / 1024
-        raise KeyError(field)
 
     def loop_faults(self) -> int:
         """Return the number of major page faults of the event loop's thread, each a wait for the disk."""
         fields = Path(f"/proc/{self.pid}/task/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[9])
-
-    def cpu_s(self) -> float:
-        """Return the processor seconds used so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / 100.0
 
 
 @contextmanager
@@ -110,6 +118,29 @@ def broker_on(directory: Path, flush: str, **options: str) -> Iterator[RunningBr
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def brokers_side_by_side(number: int, flush: str) -> Iterator[Server]:
+    """Run `reput serve --brokers NUMBER` until the block ends; its processor time is that of all."""
+    with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:
+        address_file = Path(directory, "address")
+        arguments = ["serve", "--brokers", str(number), "--data-dir", directory, "--port", "24911"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "reput_cli", *arguments, "--address-file", str(address_file)],
+            env={"PATH": "/usr/bin:/bin", "REPUT_STORE__FLUSH": flush},
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.perf_counter() + _READY_DEADLINE_S
+            while not address_file.exists():
+                if process.poll() is not None or time.perf_counter() > deadline:
+                    raise SystemExit("the brokers did not become ready; they need the ports from 24909 on")
+                time.sleep(0.05)
+            yield Server(address_file.read_text().strip(), process.pid)
+        finally:
+            process.terminate()
+            process.wait()
 
 
 @contextmanager

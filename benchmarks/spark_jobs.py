@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reput_pipeline.jobs.command_line import run_job
-from spark_measure import Line, Turns, compared
+from spark_measure import Line, Turns, compared, rows_of
 from spark_source import TOPIC, fill
 from verify import crc_loop
 
@@ -82,7 +82,7 @@ class JobBench:
         shutil.rmtree(self._out, ignore_errors=True)
         frame = self._spark.read.format("reput").options(path=str(self._store), subscribe=TOPIC).load()
         frame.write.option("compression", "zstd").parquet(str(self._out))
-        return sum(_rows_of(path) for path in self._out.glob("*.parquet"))
+        return sum(rows_of(path) for path in self._out.glob("*.parquet"))
 
     def _job(self, name: str, directory: Path, *arguments: str) -> dict[str, Any]:
         shutil.rmtree(self._out, ignore_errors=True)
@@ -92,10 +92,3 @@ class JobBench:
             raise SystemExit(output.getvalue())
         result: dict[str, Any] = json.loads(output.getvalue().splitlines()[-1])
         return result
-
-
-def _rows_of(path: Path) -> int:
-    """Return the number of rows in a file's footer."""
-    import pyarrow.parquet as pq
-
-    return int(pq.read_metadata(path).num_rows)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_processes import WorkerMemory, cpu_s
+import pyarrow.parquet as pq
+
+from spark_processes import WorkerMemory, cpu_s, own_cpu_s
 
 NOISY = 0.2
 Counted = int | Callable[[], int]
@@ -29,7 +32,8 @@ class Spent(NamedTuple):
 
     wall: float
     cpu: float
-    """CPU of the JVMs, the Python workers and this process; of a broker only if it is a thread of this process."""
+    """CPU of the JVMs, the Python workers and this process."""
+    broker_cpu: float = 0.0
 
 
 class Line(NamedTuple):
@@ -62,13 +66,16 @@ class Turns:
         self.rounds = rounds
         self._memory = memory
 
-    def take(self, rows: int, ways: Mapping[str, Way], but: int = 0) -> dict[str, list[Spent]]:
+    def take(
+        self, rows: int, ways: Mapping[str, Way], *, but: int = 0, broker: int = 0
+    ) -> dict[str, list[Spent]]:
         """Return the times of each way's rounds.
 
         Args:
             rows: the number of rows that each run has to see.
             ways: by name.
             but: a process whose CPU is not counted.
+            broker: a process whose CPU is counted apart.
 
         Raises:
             LostRows: a run saw more rows, or fewer.
@@ -76,15 +83,17 @@ class Turns:
         spent: dict[str, list[Spent]] = {name: [] for name in ways}
         for number in range(self.rounds + 1):
             for name, way in ways.items():
-                cpu, since = cpu_s(but) + time.process_time(), time.perf_counter()
+                cpu, broker_cpu = cpu_s(but or broker) + time.process_time(), own_cpu_s(broker)
+                since = time.perf_counter()
                 counted = way()
                 wall = time.perf_counter() - since
-                used = cpu_s(but) + time.process_time() - cpu
+                used = cpu_s(but or broker) + time.process_time() - cpu
+                broker_cpu = own_cpu_s(broker) - broker_cpu
                 seen = counted if isinstance(counted, int) else counted()
                 if seen != rows:
                     raise LostRows(f"{name}: {seen:,} rows of {rows:,}")
                 if number:
-                    spent[name].append(Spent(wall, used))
+                    spent[name].append(Spent(wall, used, broker_cpu))
                 self._memory.update()
         return spent
 
@@ -94,7 +103,10 @@ def compared(
 ) -> Line:
     """Return a line of rows per second; ours is divided by `cores`."""
     ratios = [base.wall / mine.wall / cores for mine, base in zip(ours, baseline, strict=True)]
-    cpu = [base.cpu / mine.cpu for mine, base in zip(ours, baseline, strict=True)]
+    cpu = [
+        (base.cpu + base.broker_cpu) / (mine.cpu + mine.broker_cpu)
+        for mine, base in zip(ours, baseline, strict=True)
+    ]
     return Line(
         name,
         "rows/s",
@@ -106,19 +118,38 @@ def compared(
     )
 
 
+def compared_by_cpu(
+    name: str, rows: int, ours: Sequence[Spent], baseline: Sequence[Spent], goal: float | None = None
+) -> Line:
+    """Return a line of rows per CPU second, whose ratio is held against the goal; without the broker's."""
+    return Line(
+        name,
+        "rows/CPU s",
+        rows / statistics.median(one.cpu for one in ours),
+        rows / statistics.median(one.cpu for one in baseline),
+        [base.cpu / mine.cpu for mine, base in zip(ours, baseline, strict=True)],
+        goal=goal,
+    )
+
+
 def per_cpu_second(name: str, rows: int, ours: Sequence[Spent]) -> Line:
-    """Return a line of rows per CPU second."""
-    rates = [rows / one.cpu for one in ours]
+    """Return a line of rows per CPU second, with that of the broker."""
+    rates = [rows / (one.cpu + one.broker_cpu) for one in ours]
     middle = statistics.median(rates)
     return Line(name, "rows/CPU s", middle, rounds=len(rates), spread=(max(rates) - min(rates)) / middle)
 
 
 def ns_per_row(name: str, rows: int, ours: Sequence[Spent], goal: float | None = None) -> Line:
-    """Return a line of CPU time per row, in nanoseconds; `goal` is an upper bound."""
-    times = [one.cpu / rows * 1e9 for one in ours]
+    """Return a line of CPU time per row with that of the broker, in nanoseconds; `goal` is an upper bound."""
+    times = [(one.cpu + one.broker_cpu) / rows * 1e9 for one in ours]
     middle = statistics.median(times)
     spread = (max(times) - min(times)) / middle
     return Line(name, "ns/row", middle, goal=goal, at_most=True, rounds=len(times), spread=spread)
+
+
+def rows_of(path: Path) -> int:
+    """Return the number of rows in the footer of a Parquet file."""
+    return int(pq.read_metadata(path).num_rows)
 
 
 HEADINGS = ("", "unit", "ours", "baseline", "ratio", "ratio, CPU", "goal", "floor", "rounds", "spread", "")

@@ -31,6 +31,14 @@ def cpu_s(but: int = 0) -> float:
     return total / _TICK
 
 
+def own_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of one process; 0 for the number 0."""
+    if not pid:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
 class WorkerMemory:
     """The highest private memory (RssAnon) seen in a Python worker of Spark."""
 

@@ -1,11 +1,14 @@
-"""A Python source whose micro-batches cost nothing to make: the overhead that Spark has with any Python source."""
+"""A Python source whose rows cost nothing to make: the overhead that Spark has with any Python source."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -43,8 +46,45 @@ class ReadyReader(DataSourceStreamReader):
         yield _CACHE[0]
 
 
+@dataclass
+class ReadyFile(InputPartition):
+    """A task."""
+
+    path: str
+
+
+class ReadyFiles(DataSourceReader):
+    """Yields the batches that `keep_ready` has written, as they are in mapped files."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a task for each file."""
+        return [ReadyFile(str(path)) for path in sorted(Path(self._path).iterdir())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one file."""
+        assert isinstance(partition, ReadyFile)
+        with pa.memory_map(partition.path) as file:
+            yield from pa.ipc.open_stream(file)
+
+
+def keep_ready(reader: DataSourceReader, schema: StructType, path: Path) -> str:
+    """Write the batches of another source to a directory, a file for each of its tasks; return its path."""
+    from reput_pipeline.source.schema import arrow_schema
+
+    path.mkdir()
+    for number, partition in enumerate(reader.partitions()):
+        with pa.ipc.new_stream(path / f"{number:04d}.arrows", arrow_schema(schema)) as file:
+            for batch in reader.read(partition):
+                assert isinstance(batch, pa.RecordBatch)
+                file.write_batch(batch)
+    return str(path)
+
+
 class ReadySource(DataSource):
-    """The format `ready`, with the columns of the format `reput`."""
+    """The format `ready`, with the columns of the format `reput`; a batch needs the option `path`."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,14 +98,16 @@ class ReadySource(DataSource):
 
         return spark_schema(dict(NATIVE_COLUMNS))
 
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 (that of the files)
+        """Return the reader of a batch."""
+        return ReadyFiles(self.options["path"])
+
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader."""
         return ReadyReader(schema)
 
 
 def _ready_batch(of: Any) -> Any:
-    import pyarrow as pa
-
     from reput_pipeline.source.schema import arrow_schema
 
     schema = arrow_schema(of)

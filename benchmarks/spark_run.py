@@ -17,18 +17,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyspark
 
-from reput_broker.background import BackgroundBroker
-from reput_broker.config.model import BrokerConfig
 from reput_pipeline.data_source import register
 from reput_pipeline.spark.session import make_session
-from servers import broker
+from servers import RunningBroker, broker, broker_on
 from spark_jobs import JobBench
 from spark_measure import Line, LostRows, Turns, Way, per_cpu_second, print_table
 from spark_processes import WorkerMemory
@@ -99,22 +97,22 @@ class Bench:
             finally:
                 spark.stop()
         if "workers" in only:
-            with self._serving() as address:
-                self._take("workers", lambda: measure_workers(root, address, given.messages, self._turns))
+            with self._serving() as serving:
+                self._take("workers", lambda: measure_workers(root, serving, given.messages, self._turns))
 
     def _in_session(self, spark: Any, only: list[str]) -> None:
         given, root, turns = self._given, self._root, self._turns
         if {"scan", "arrow", "short", "stream", "parts"} & set(only):
             if "short" in only:
                 fill(root / "short", given.messages, SHORT)
-            with self._serving() as address:
-                source = SourceBench(spark, root, address, given.messages, turns)
+            with self._serving() as serving:
+                source = SourceBench(spark, root, serving, given.messages, turns)
                 for name in ("scan", "arrow", "short", "stream", "parts"):
                     if name in only:
                         self._take(name, getattr(source, name))
         if "sink" in only:
             with broker("sync", STORE__COMMIT_LOG_FILE_SIZE="256MiB") as running:
-                sink = SinkBench(spark, running, given.messages, given.size, turns)
+                sink = SinkBench(spark, root, running, given.messages, given.size, turns)
                 self._take("sink", sink.sink)
         jobs = JobBench(spark, root, given.messages, given.size, turns)
         for name in ("archive", "audit"):
@@ -133,31 +131,20 @@ class Bench:
         except LostRows as error:
             self.lost.append(str(error))
 
-    @contextmanager
-    def _serving(self) -> Iterator[str]:
-        """Run a broker on the store in a thread of this process; yield its address."""
-        config = {
-            "data_dir": self._root / "store",
-            "port": 0,
-            "http_port": None,
-            "store": {"commit_log_file_size": LOG_FILE_BYTES},
-        }
-        serving = BackgroundBroker(BrokerConfig.model_validate(config))
-        serving.start()
-        try:
-            yield serving.address
-        finally:
-            serving.stop()
+    def _serving(self) -> AbstractContextManager[RunningBroker]:
+        """Run a broker on the store."""
+        size = f"{LOG_FILE_BYTES >> 20}MiB"
+        return broker_on(self._root / "store", "async", STORE__COMMIT_LOG_FILE_SIZE=size)
 
 
-def measure_workers(root: Path, address: str, messages: int, turns: Turns) -> Iterator[Line]:
+def measure_workers(root: Path, broker: RunningBroker, messages: int, turns: Turns) -> Iterator[Line]:
     """Measure rows per CPU second on a standalone master with two workers, on loopback.
 
     No other session may be active.
 
     Args:
         root: has the directory `store`; the cluster's logs are next to it.
-        address: of a broker that serves the directory.
+        broker: one that serves the directory.
         messages: number of messages in it.
         turns: runs the measurements.
     """
@@ -167,7 +154,7 @@ def measure_workers(root: Path, address: str, messages: int, turns: Turns) -> It
         try:
             sources = {
                 "offline, 2 workers": {"path": str(root / "store")},
-                "live, 2 workers, broker included": {"nameServer": address},
+                "live, 2 workers, broker included": {"nameServer": broker.address},
             }
             ways: dict[str, Way] = {
                 name: partial(
@@ -175,7 +162,7 @@ def measure_workers(root: Path, address: str, messages: int, turns: Turns) -> It
                 )
                 for name, options in sources.items()
             }
-            for name, spent in turns.take(messages, ways).items():
+            for name, spent in turns.take(messages, ways, broker=broker.pid).items():
                 yield per_cpu_second(name, messages, spent)
         finally:
             spark.stop()

@@ -1,4 +1,4 @@
-"""The Spark sink, compared with a sink that only receives Arrow batches; a part of `spark_run.py`.
+"""The Spark sink, compared with Parquet and a sink that only receives Arrow batches; a part of `spark_run.py`.
 
 The broker is a process of its own that syncs its log. Its CPU is included only in figures that say so. `stalls.py`
 measures what the sink costs another producer.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from reput_client.blocking import Admin
 from reput_client.blocking.bulk import BulkReader
 from servers import RunningBroker
-from spark_measure import Counted, Line, Turns, Way, compared, per_cpu_second
+from spark_measure import Counted, Line, Turns, Way, compared, per_cpu_second, rows_of
 
 TOPIC = "sunk"
 QUEUES = 8
@@ -63,14 +64,18 @@ class SinkBench:
 
     Args:
         spark: the session.
+        root: where the Parquet files are written.
         broker: an empty broker.
         messages: number of messages of each run.
         size: bytes of a body.
         turns: runs the measurements.
     """
 
-    def __init__(self, spark: Any, broker: RunningBroker, messages: int, size: int, turns: Turns) -> None:
+    def __init__(
+        self, spark: Any, root: Path, broker: RunningBroker, messages: int, size: int, turns: Turns
+    ) -> None:
         self._spark = spark
+        self._parquet = root / "sink.parquet"
         self._broker = broker
         self._messages = messages
         self._size = size
@@ -84,6 +89,7 @@ class SinkBench:
             admin.create_topic(TOPIC, queues=QUEUES)
         ways: dict[str, Way] = {
             "nothing": self._receive,
+            "parquet": self._write_parquet,
             "at-least-once": partial(self._send, "at-least-once"),
             "exactly-once": partial(self._send, "exactly-once"),
         }
@@ -91,6 +97,8 @@ class SinkBench:
         base, rows = spent["nothing"], self._messages
         for name, goal in (("at-least-once", 0.7), ("exactly-once", 0.4)):
             yield compared(f"sink, {name} / only receiving", rows, spent[name], base, goal=goal)
+        for name, goal in (("at-least-once", 0.8), ("exactly-once", 0.6)):
+            yield compared(f"sink, {name} / Parquet", rows, spent[name], spent["parquet"], goal=goal)
         yield per_cpu_second("only receiving Arrow", rows, base)
         for name in ("at-least-once", "exactly-once"):
             yield per_cpu_second(f"sink, {name}, without the broker", rows, spent[name])
@@ -107,6 +115,13 @@ class SinkBench:
     def _receive(self) -> int:
         self._writer().format("nothing").option("rows", str(self._messages)).save()
         return self._messages
+
+    def _write_parquet(self) -> Counted:
+        self._writer().mode("overwrite").option("compression", "zstd").parquet(str(self._parquet))
+        return self._rows_of_parquet
+
+    def _rows_of_parquet(self) -> int:
+        return sum(map(rows_of, self._parquet.glob("*.parquet")))
 
     def _send(self, semantics: str) -> Counted:
         self._writer().format("reput").options(

@@ -16,10 +16,21 @@ from typing import Any
 
 from filled_store import dispatch, opened, options_for, put
 from reput_client.arrow import read_arrow
+from reput_pipeline.source.readers import PlainReader
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from spark_measure import Line, LostRows, Turns, Way, compared, ns_per_row, per_cpu_second
-from spark_ready import BATCH_ROWS, ReadySource
+from servers import RunningBroker
+from spark_measure import (
+    Line,
+    LostRows,
+    Turns,
+    Way,
+    compared,
+    compared_by_cpu,
+    ns_per_row,
+    per_cpu_second,
+)
+from spark_ready import BATCH_ROWS, ReadySource, keep_ready
 
 TOPIC = "bench"
 QUEUES = 8
@@ -89,16 +100,17 @@ class SourceBench:
     Args:
         spark: the session.
         root: has the directories `store` and `short`; Parquet and checkpoints are next to them.
-        address: of a broker that serves the directory.
+        broker: one that serves the directory.
         messages: number of messages in it.
         turns: runs the measurements.
     """
 
-    def __init__(self, spark: Any, root: Path, address: str, messages: int, turns: Turns) -> None:
+    def __init__(self, spark: Any, root: Path, broker: RunningBroker, messages: int, turns: Turns) -> None:
         self._spark = spark
         self._root = root
+        self._broker = broker.pid
         self._offline = self._directory("store")
-        self._live = {"nameServer": address, "subscribe": TOPIC}
+        self._live = {"nameServer": broker.address, "subscribe": TOPIC}
         self._messages = messages
         self._turns = turns
 
@@ -115,9 +127,17 @@ class SourceBench:
         reader = self._spark.read.format("reput").options(**options)
         return (reader.schema(schema) if schema else reader).load()
 
+    def _ready(self, name: str, schema: str | None = None) -> Callable[[], Any]:
+        """Return what makes a frame of the rows of the directory, which have been decoded before."""
+        spark_schema = self._frame(schema, **self._offline).schema
+        path = keep_ready(PlainReader(self._offline, spark_schema), spark_schema, self._root / name)
+        return lambda: self._spark.read.format("ready").schema(spark_schema).option("path", path).load()
+
     def scan(self) -> Iterator[Line]:
         """Measure reading everything."""
         parquet = self._parquet("store")
+        self._spark.dataSource.register(ReadySource)
+        ready, three_ready = self._ready("ready"), self._ready("three-ready", THREE)
         ways: dict[str, Way] = {
             name: partial(read_through, make)
             for name, make in {
@@ -128,9 +148,12 @@ class SourceBench:
                 "three of parquet": lambda: self._spark.read.schema(THREE).parquet(parquet),
                 "three": lambda: self._frame(THREE, **self._offline),
                 "live": lambda: self._frame(**self._live),
+                "three live": lambda: self._frame(THREE, **self._live),
+                "ready": ready,
+                "three ready": three_ready,
             }.items()
         }
-        spent = self._turns.take(self._messages, ways)
+        spent = self._turns.take(self._messages, ways, broker=self._broker)
         base, rows = spent["parquet"], self._messages
         yield compared("offline source / Parquet", rows, spent["offline"], base, goal=0.85, floor=0.7)
         yield compared(
@@ -145,6 +168,15 @@ class SourceBench:
             "offline, three columns / Parquet", rows, spent["three"], spent["three of parquet"], goal=0.6
         )
         yield compared("live source / Parquet", rows, spent["live"], base, goal=0.7, floor=0.45)
+        for name, ours, baseline, goal in (
+            ("offline source / ready rows", "offline", "ready", 0.9),
+            ("offline, three columns / ready rows", "three", "three ready", 0.9),
+            ("live source / ready rows", "live", "ready", 0.9),
+            ("live, three columns / ready rows", "three live", "three ready", 0.9),
+            ("ready rows / Parquet", "ready", "parquet", None),
+            ("ready rows, three columns / Parquet", "three ready", "three of parquet", None),
+        ):
+            yield compared_by_cpu(name, rows, spent[ours], spent[baseline], goal)
         yield compared("three columns / all, offline", rows, spent["three"], spent["offline"], goal=1.0)
         yield per_cpu_second("Parquet", rows, base)
         yield per_cpu_second("offline source", rows, spent["offline"])
@@ -164,6 +196,7 @@ class SourceBench:
                 "three": partial(_arrow_rows, path, three),
                 "live": partial(_arrow_rows, address),
             },
+            broker=self._broker,
         )
         rows = self._messages
         yield compared("read_arrow / Spark, offline", rows, spent["arrow"], spent["spark"], goal=3.0)
@@ -190,7 +223,7 @@ class SourceBench:
                 "three": lambda: self._frame(THREE, **short),
             }.items()
         }
-        spent = self._turns.take(self._messages, ways)
+        spent = self._turns.take(self._messages, ways, broker=self._broker)
         for name, ours, base, goal in (
             ("short bodies / Parquet", "offline", "parquet", 0.85),
             ("short bodies, three columns / Parquet", "three", "three of parquet", 0.6),
@@ -205,7 +238,7 @@ class SourceBench:
             )
             for parts in (1, 2, 4)
         }
-        for name, spent in self._turns.take(self._messages, ways).items():
+        for name, spent in self._turns.take(self._messages, ways, broker=self._broker).items():
             yield per_cpu_second(name, self._messages, spent)
 
     def stream(self) -> Iterator[Line]:
@@ -224,16 +257,16 @@ class SourceBench:
                 times = self._batches(reader, self._root / f"checkpoint-{name}-{number}")
                 if number:
                     found[name].append(statistics.median(times))
-        for name, what, goal in (
-            ("live", "micro-batch of 1,000 rows / rate source", 1.6),
-            ("ready", "rows that are ready in a Python source / rate source", None),
+        for name, base, what, goal in (
+            ("live", "rate", "micro-batch of 1,000 rows / rate source", 1.6),
+            ("live", "ready", "micro-batch of 1,000 rows / ready rows of a Python source", 1.2),
         ):
             yield Line(
                 what,
                 "ms",
                 statistics.median(found[name]),
-                statistics.median(found["rate"]),
-                [mine / base for mine, base in zip(found[name], found["rate"], strict=True)],
+                statistics.median(found[base]),
+                [mine / theirs for mine, theirs in zip(found[name], found[base], strict=True)],
                 goal=goal,
                 at_most=True,
             )

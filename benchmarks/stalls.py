@@ -28,8 +28,8 @@ import page_cache
 from reput_cli.bench_clients import Payloads, host_facts, percentile
 from reput_client import Ack
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
-from reput_client.blocking.bulk import BatchWriter
-from reput_client.produce.batch_writer import StagingScope
+from reput_client.blocking.bulk import StagingProducer
+from reput_client.produce.staging_producer import StagingScope
 from reput_protocol.record.put_block import encode_put_block
 from servers import RunningBroker, broker_on
 from tables import NOISY_SPREAD, aligned, figure, spread_of
@@ -328,7 +328,7 @@ def publish_batches(address: str, pipe: Connection) -> None:
     # With pauses, because the publishing is to be measured and not the processor time of staging.
     block = [Message(OTHER, bytes(300), tag="t", keys=["k"]) for _ in range(BLOCK)]
     query_id, batches = f"bench:{uuid.uuid4()}", 0
-    with BatchWriter(address, timeout_s=60.0) as writer:
+    with StagingProducer(address, timeout_s=60.0) as writer:
         pipe.send("ready")
         while not pipe.poll():
             writer.begin(StagingScope(query_id, batches, 0, uuid.uuid4().hex))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from dataclasses import asdict
 from types import TracebackType
@@ -12,9 +11,6 @@ from typing import Self
 from peers import fetch
 from peers.job import Job, Result
 from peers.systems import System
-
-_ROOT = fetch.HERE.parents[1]
-_PATH = ("benchmarks", "protocol", "client", "broker", "cli")
 
 
 class Client:
@@ -26,7 +22,7 @@ class Client:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(str(_ROOT / part) for part in _PATH)},
+            env=fetch.clients_environment(),
         )
         self._answered: Result | None = None
 

@@ -22,6 +22,7 @@ _DEBIAN = ("redis-server", "redis-tools", "rabbitmq-server")
 """By name also what others of them need and may be installed: what is installed is not fetched with them."""
 _ERLANG_ROOT = "ROOTDIR=/usr/lib/erlang"
 _DEADLINE_S = 900
+_OWN = ("benchmarks", "protocol", "client", "broker", "cli")
 
 
 @functools.cache
@@ -51,6 +52,12 @@ def clients() -> Path:
         _run([*pip, "-r", wanted[0]])
         _note_fetched(environment, wanted)
     return environment
+
+
+def clients_environment() -> dict[str, str]:
+    """Return the variables with which a program in `clients` also finds Reput's packages and the benchmarks'."""
+    root = HERE.parents[1]
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(str(root / part) for part in _OWN)}
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""RabbitMQ from Debian with its stream plugin."""
+"""RabbitMQ from Debian: streams by its plugin, or queues by AMQP."""
 
 from __future__ import annotations
 
@@ -32,10 +32,23 @@ def version() -> str:
 
 @contextmanager
 def start(directory: Path, durability: Durability) -> Iterator[Server]:
-    """Run epmd and rabbitmq-server."""
+    """Run epmd and rabbitmq-server; the address is that of streams."""
     settings(durability)
+    with _started(directory, free_port(), port := free_port(), ready=port) as server:
+        yield server
+
+
+@contextmanager
+def start_queues(directory: Path, _durability: Durability) -> Iterator[Server]:
+    """Run the same; the address is that of AMQP, whose clients choose the durability, by confirms."""
+    with _started(directory, port := free_port(), free_port(), ready=port) as server:
+        yield server
+
+
+@contextmanager
+def _started(directory: Path, amqp_port: int, port: int, ready: int) -> Iterator[Server]:
     root = fetch.debian()
-    port, amqp_port, epmd_port, dist_port = (free_port() for _ in range(4))
+    epmd_port, dist_port = free_port(), free_port()
     (directory / "rabbitmq.conf").write_text(
         f"listeners.tcp.1 = 127.0.0.1:{amqp_port}\n"
         f"stream.listeners.tcp.1 = 127.0.0.1:{port}\n"
@@ -60,7 +73,7 @@ def start(directory: Path, durability: Durability) -> Iterator[Server]:
         [erlang / "bin/epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], env=environment
     )
     try:
-        with running([_home() / "sbin/rabbitmq-server"], directory, port, environment) as server:
+        with running([_home() / "sbin/rabbitmq-server"], directory, ready, environment) as server:
             yield server
     finally:
         epmd.kill()
