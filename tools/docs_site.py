@@ -35,7 +35,7 @@ ELSEWHERE: Final = {
 }
 """Files of the repository that a page of the site describes."""
 
-_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _CODE_IN_A_ROW = re.compile(r"(?m)^\|.*\\\|.*$")
 """A row of a table with an escaped |, which elsewhere ends a cell even in code, and here does not."""
 _LOADED = re.compile(
@@ -75,7 +75,7 @@ def _on_the_site(markdown: str, source: Path, path: str) -> str:
     """Return the text of `source`, a file of the repository, with links that are right in the page `path`."""
 
     def link(match: re.Match[str]) -> str:
-        text, target = match.groups()
+        image, text, target = match.groups()
         name, hash_mark, anchor = target.partition("#")
         if not name or "://" in target:
             return match[0]
@@ -89,6 +89,6 @@ def _on_the_site(markdown: str, source: Path, path: str) -> str:
         if page is None:
             return str(text)
         relative = os.path.relpath(page, PurePosixPath(path).parent)
-        return f"[{text}]({relative}{hash_mark}{anchor})"
+        return f"{image}[{text}]({relative}{hash_mark}{anchor})"
 
     return _LINK.sub(link, markdown)

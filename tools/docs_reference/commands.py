@@ -9,7 +9,7 @@ from importlib import import_module
 import click
 
 from docs_reference.markdown import cell, escaped
-from reput_cli.options import output_options, shared_options
+from reput_cli.options import SharedOption, every_shared_option
 from reput_cli.root import root
 from reput_pipeline.jobs import JOBS
 from reput_protocol.exit_codes import ExitCode
@@ -28,36 +28,18 @@ def page() -> str:
     return "".join((HEAD, *_shared(), *_exit_codes(), *_group(root, click.Context(root, info_name="reput"))))
 
 
-@shared_options
-def _connects(**_values: object) -> None: ...
-
-
-@output_options
-def _prints(**_values: object) -> None: ...
-
-
-def _options_of(function: object) -> dict[str, click.Parameter]:
-    """Return the options that decorators have added, by their first flag."""
-    added: list[click.Parameter] = getattr(function, "__click_params__", [])
-    return {option.opts[0]: option for option in reversed(added)}
-
-
-def _is_shared(option: click.Parameter) -> bool:
-    shared = _options_of(_connects).get(option.opts[0])
-    return (
-        isinstance(option, click.Option)
-        and isinstance(shared, click.Option)
-        and option.help == shared.help
-        and option.opts == shared.opts
-    )
-
-
 def _shared() -> Iterator[str]:
     context = click.Context(click.Command("reput"))
-    yield "\n## Shared options\n\nOf every command that connects to a broker:\n\n"
-    yield from _table(list(_options_of(_connects).values()), context)
-    names = ", ".join(f"`{name}`" for name in _options_of(_prints))
-    yield f"\nCommands that connect to no broker have {names}.\n"
+    yield "\n## Shared options\n\nThey may be anywhere on the line.\n"
+    for subject, whose in (
+        ("connection", "Of every command that connects to a broker"),
+        ("output", "Of every command that prints something"),
+    ):
+        yield f"\n{whose}:\n\n| Option | Meaning |\n|---|---|\n"
+        for option in every_shared_option():
+            record = option.own_help_record(context)
+            if option.subject == subject and record is not None:
+                yield f"| `{record[0]}` | {cell(record[1])} |\n"
 
 
 def _exit_codes() -> Iterator[str]:
@@ -92,12 +74,14 @@ def _details(command: click.Command, context: click.Context) -> Iterator[str]:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield f"\n```text\n{usage}\n```\n"
     shown = [option for option in command.get_params(context) if isinstance(option, click.Option)]
-    own = [option for option in shown if not _is_shared(option) and option.name != "help"]
+    own = [option for option in shown if not isinstance(option, SharedOption) and option.name != "help"]
     if own:
         yield "\n"
         yield from _table(own, context)
-    if any(_is_shared(option) for option in shown):
+    if any(isinstance(option, SharedOption) for option in shown):
         yield "\nAnd the [shared options](#shared-options).\n"
+    if command.epilog:
+        yield f"\n{_prose(command.epilog)}\n"
 
 
 def _table(options: Sequence[click.Parameter], context: click.Context) -> Iterator[str]:

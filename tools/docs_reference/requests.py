@@ -15,7 +15,7 @@ from reput_broker import Broker, BrokerConfig
 from reput_broker.access.requests import requirement_of
 from reput_broker.request import Handler
 from reput_protocol.codes import OWN_REQUEST_CODE_MIN
-from reput_protocol.commands.request import RequestType, Sender, Slave
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.commands.table import NOT_SERVED, REQUESTS
 
 HEAD = """\
@@ -81,7 +81,7 @@ def page() -> str:
 
 
 def _line(row: RequestType, what: str) -> str:
-    slave = "" if row.slave is Slave.SERVES else cell(row.slave.value)
+    slave = "" if row.kind is Kind.ANY else cell(row.kind.value)
     return (
         f"| {row.code} | `{row.code.name}` | {row.sender} | {cell(what)} | {slave} | {_right(row.code)} |\n"
     )
