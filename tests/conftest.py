@@ -1,4 +1,7 @@
-"""Fixtures of all tests."""
+"""Fixtures of all tests.
+
+`reput_broker`, a real broker in a thread, is a fixture of the product's own plugin, `reput_broker.pytest_plugin`.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ if os.environ.get("KERNEL") == "interpreted":  # before anything imports it
 from conformance import counts  # noqa: E402
 
 # Speed is measured in benchmarks/, never asserted by a test: a busy machine must not fail one.
-settings.register_profile("reput", deadline=None)
+settings.register_profile("reput", deadline=None, max_examples=20 if os.environ.get("KERNEL") else 60)
 settings.load_profile("reput")
 
 
@@ -70,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long") is not None:
-                item.add_marker(pytest.mark.skip(reason="takes long: `make conformance` runs it"))
+                item.add_marker(pytest.mark.skip(reason="takes long: `make test ARGS=--long` runs it"))
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,6 @@ def real_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background
 
 
 @pytest.fixture
-def address(real_broker: BackgroundBroker) -> str:
-    """Its address."""
+def real_address(real_broker: BackgroundBroker) -> str:
+    """The address of the real one; that of the fake one is `broker.address`."""
     return real_broker.address

@@ -54,6 +54,10 @@ class CancellingRuntime(AnyioRuntime):
 
         return Ticking()
 
+    def sleeper(self) -> Any:
+        self.tick()
+        return super().sleeper()
+
     async def pause(self) -> None:
         self.tick()
         await super().pause()

@@ -475,6 +475,8 @@ async def test_topics_are_managed(face: Face, address: str, topic: str) -> None:
         await admin.create_topic(topic, queues=3)
         assert topic in await admin.list_topics()
         assert (await admin.topic_config(topic)).write_queue_nums == 3
+        await admin.ensure_topic(topic, queues=5)
+        assert (await admin.topic_config(topic)).write_queue_nums == 3
         await admin.alter_topic(topic, read_queues=3, write_queues=1)
         route = await admin.route(topic)
         assert (route.queue_datas[0].read_queue_nums, route.queue_datas[0].write_queue_nums) == (3, 1)
@@ -485,6 +487,8 @@ async def test_topics_are_managed(face: Face, address: str, topic: str) -> None:
         await admin.delete_topic(topic)
         with pytest.raises(TopicNotFound):
             await admin.topic_config(topic)
+        await admin.ensure_topic(topic, queues=5)
+        assert (await admin.topic_config(topic)).write_queue_nums == 5
         with pytest.raises(InvalidMessage):
             await admin.view_message("xyz")
         with pytest.raises(NotFound):

@@ -10,7 +10,7 @@ import pytest
 from reput_client import Message
 from reput_client.errors import AckNotReached, PartlySent
 from reput_client.produce.block import Terms
-from reput_client.produce.many import Limits, block_of, groups_of
+from reput_client.produce.contents import Limits, block_of, contents_of
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.send import SendMessageHeader
 from reput_protocol.errors import HeaderFieldError, InvalidMessage, MessageRefused
@@ -107,9 +107,9 @@ def test_only_delayed_messages_may_overtake_others_of_their_queue(
     option: dict[str, Any], is_serial: bool
 ) -> None:
     """A block that is sent again must not come after one that was sent later, unless its message has no order."""
-    [group] = groups_of([Message("t", b"x", **option)], Limits(100, 1 << 20, 0))
+    [contents] = contents_of([Message("t", b"x", **option)], Limits(100, 1 << 20, 0))
     terms = Terms(AckLevel.FLUSHED, timeout_s=3.0, retries=None)
-    block = block_of(group, MessageQueue("t", "broker-a", 0), terms, is_free=True)
+    block = block_of(contents, MessageQueue("t", "broker-a", 0), terms, is_free=True)
     block.seal(0, None)
     assert block.is_serial is is_serial
     assert (block.single_text is not None) is bool(option), "it is sent alone"

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -212,6 +214,31 @@ async def test_a_connection_that_ended_while_idle_is_noticed_before_a_frame_is_r
         await face.until(lambda: not broker._connections)
         await producer.send(Message("t", b"y"))
         assert broker.accepted == 2
+
+
+@scenario
+async def test_a_loop_of_pulls_reads_ahead_by_itself(face: Face, broker: FakeBroker) -> None:
+    pulls = partial(broker.count, RequestCode.PULL_MESSAGE)
+    async with (
+        face.Producer(broker.address) as producer,
+        face.PullConsumer(broker.address, group="g") as consumer,
+    ):
+        await producer.send_batch([Message("t", b"x")] * 10, queue_id=0)
+
+        async def pull(offset: int, **options: Any) -> list[int]:
+            result = await consumer.pull("t", 0, offset, max_messages=1, wait_s=0.0, **options)
+            return [message.queue_offset for message in result.messages]
+
+        assert await pull(0) == [0]
+        assert await pull(2) == [2]
+        assert pulls() == 2, "nothing follows on the one before"
+        assert await pull(3) == [3]
+        await face.until(lambda: pulls() == 4)
+        assert await pull(4) == [4]
+        await face.until(lambda: pulls() == 5)
+        assert await pull(5, read_ahead=False) == [5]
+        await face.sleep(0.05)
+        assert pulls() == 5
 
 
 @pytest.mark.parametrize("fault", ["lost", "refused", "silent"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,8 +21,10 @@ from reput_client import (
     RetryHere,
     StopRunning,
     TopicNotFound,
+    blocking,
 )
-from reput_client.errors import ClientClosed
+from reput_client.blocking.pop_consumer import BlockingRun
+from reput_client.errors import ClientClosed, RequestTimeout
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from support.faces import Face, scenario
 
@@ -37,11 +41,13 @@ def topic(request: pytest.FixtureRequest) -> str:
     return "".join(c if c.isalnum() else "-" for c in request.node.name)[-100:]
 
 
-async def fill(face: Face, address: str, topic: str, *bodies: bytes, queues: int = 1, **more: Any) -> None:
+async def fill(
+    face: Face, real_address: str, topic: str, *bodies: bytes, queues: int = 1, **more: Any
+) -> None:
     """Create a topic, and store messages in its first queue."""
-    async with face.Admin(address) as admin:
+    async with face.Admin(real_address) as admin:
         await admin.create_topic(topic, queues=queues)
-    async with face.Producer(address) as producer:
+    async with face.Producer(real_address) as producer:
         for body in bodies:
             await producer.send(Message(topic, body, **more), queue_id=0)
 
@@ -74,15 +80,15 @@ async def run(face: Face, consumer: Any, handle: Any, until: Callable[[], bool],
 
 @scenario
 async def test_the_highest_priority_is_popped_first_also_of_redelivered_messages(
-    face: Face, address: str, topic: str
+    face: Face, real_address: str, topic: str
 ) -> None:
-    async with face.Admin(address) as admin:
+    async with face.Admin(real_address) as admin:
         await admin.create_topic(topic, queues=4, message_type="PRIORITY")
-    async with face.Producer(address) as producer:
+    async with face.Producer(real_address) as producer:
         receipts = [await producer.send(Message(topic, b"%d" % n, priority=n)) for n in (0, 2, 9)]
         assert [receipt.queue_id for receipt in receipts] == [0, 2, 3]
         await producer.send_batch([Message(topic, b"1", priority=1)])
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         (first,) = await receive(consumer, 1, max_messages=1, invisible_s=SHORT_S)
         assert (first.body, first.priority) == (b"9", 9)
         (second,) = await receive(consumer, 1, max_messages=1, invisible_s=LONG_S)
@@ -95,11 +101,13 @@ async def test_the_highest_priority_is_popped_first_also_of_redelivered_messages
 
 
 @scenario
-async def test_only_a_message_that_is_not_settled_comes_again(face: Face, address: str, topic: str) -> None:
+async def test_only_a_message_that_is_not_settled_comes_again(
+    face: Face, real_address: str, topic: str
+) -> None:
     bodies = [b"ack", b"extend", b"extend and ack", b"reject", b"left"]
-    await fill(face, address, topic, b"other tag", tag="BB")  # with the same hash
-    await fill(face, address, topic, *bodies, tag="Aa", keys=["k"])
-    async with face.PopConsumer(address, group=topic, topic=topic, tags="Aa") as consumer:
+    await fill(face, real_address, topic, b"other tag", tag="BB")  # with the same hash
+    await fill(face, real_address, topic, *bodies, tag="Aa", keys=["k"])
+    async with face.PopConsumer(real_address, group=topic, topic=topic, tags="Aa") as consumer:
         popped = await consumer.receive(invisible_s=SHORT_S)
         assert [message.body for message in popped] == bodies
         first, kept, changed, rejected, left = popped
@@ -130,7 +138,7 @@ async def test_only_a_message_that_is_not_settled_comes_again(face: Face, addres
         assert list(some.value.errors) == [0]
         with pytest.raises(InvalidHandle, match="it is acknowledged"):
             await again.nack()
-    async with face.PopConsumer(address, group=f"{topic}-2", topic=f"%DLQ%{topic}") as consumer:
+    async with face.PopConsumer(real_address, group=f"{topic}-2", topic=f"%DLQ%{topic}") as consumer:
         (dead,) = await receive(consumer, 1)
         assert (dead.body, dead.keys) == (b"reject", ("k",))
         assert dead.properties["RETRY_REASON"] == "no such order"
@@ -138,13 +146,13 @@ async def test_only_a_message_that_is_not_settled_comes_again(face: Face, addres
 
 
 @scenario
-async def test_members_of_one_queue_get_different_messages(face: Face, address: str, topic: str) -> None:
+async def test_members_of_one_queue_get_different_messages(face: Face, real_address: str, topic: str) -> None:
     bodies = [b"%d" % number for number in range(60)]
-    await fill(face, address, topic, *bodies)
+    await fill(face, real_address, topic, *bodies)
     got: list[bytes] = []
 
     async def member() -> None:
-        async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
             while messages := await consumer.receive(7, invisible_s=LONG_S, wait_s=0.2):
                 got.extend(message.body for message in messages)
                 await consumer.ack(messages)
@@ -155,10 +163,10 @@ async def test_members_of_one_queue_get_different_messages(face: Face, address: 
 
 @scenario
 async def test_a_message_given_back_comes_again_at_once_or_after_a_delay(
-    face: Face, address: str, topic: str
+    face: Face, real_address: str, topic: str
 ) -> None:
-    await fill(face, address, topic, b"a")
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+    await fill(face, real_address, topic, b"a")
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         (message,) = await receive(consumer, 1, invisible_s=LONG_S)
         await message.nack()
         (message,) = await receive(consumer, 1, invisible_s=LONG_S)
@@ -172,9 +180,11 @@ async def test_a_message_given_back_comes_again_at_once_or_after_a_delay(
 
 
 @scenario
-async def test_a_batch_says_which_messages_are_not_acknowledged(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b"a", b"b", b"c")
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+async def test_a_batch_says_which_messages_are_not_acknowledged(
+    face: Face, real_address: str, topic: str
+) -> None:
+    await fill(face, real_address, topic, b"a", b"b", b"c")
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         messages = await consumer.receive(invisible_s=LONG_S)
         damaged = messages[1]._client if face.is_blocking else messages[1]
         damaged._handle = damaged._handle._replace(revive_queue_id=77)
@@ -186,26 +196,47 @@ async def test_a_batch_says_which_messages_are_not_acknowledged(face: Face, addr
         assert "revive queue 77" in str(error[1])
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+@scenario
+async def test_a_message_given_back_untried_has_no_attempt(
+    face: Face, real_address: str, topic: str, orderly: bool
+) -> None:
+    """However often, so that it is no dead letter either."""
+    await fill(face, real_address, topic, b"x")
+    async with face.PopConsumer(real_address, group=topic, topic=topic, orderly=orderly) as consumer:
+        for _ in range(18):
+            (message,) = await receive(consumer, 1)
+            assert message.delivery_attempt == 1
+            await message.nack(counts=False)
+        (message,) = await receive(consumer, 1)
+        await message.nack()
+        (message,) = await receive(consumer, 1)
+        assert message.delivery_attempt == 2
+        await message.nack(counts=False)
+        (message,) = await receive(consumer, 1)
+        assert message.delivery_attempt == 2
+
+
 # -- topics, filters, waiting ------------------------------------------------------------------------------------------
 
 
 @ONCE
 @scenario
-async def test_a_wait_ends_with_a_message_of_any_topic(face: Face, address: str, topic: str) -> None:
+async def test_a_wait_ends_with_a_message_of_any_topic(face: Face, real_address: str, topic: str) -> None:
     topics = [f"{topic}-{number}" for number in range(3)]
     for each in topics:
-        await fill(face, address, each)
+        await fill(face, real_address, each)
     got: list[Any] = []
 
     async def wait() -> None:
-        async with face.PopConsumer(address, group=topic, topics=topics) as consumer:
+        async with face.PopConsumer(real_address, group=topic, topics=topics) as consumer:
             for _ in topics:
                 got.extend(await consumer.receive(wait_s=20.0))
             await consumer.ack(got)
 
     async def send() -> None:
         for number, each in enumerate(topics):
-            async with face.Producer(address) as producer:
+            async with face.Producer(real_address) as producer:
                 await producer.send(Message(each, b"x"))
             await face.until(lambda number=number: len(got) > number)  # type: ignore[misc]
 
@@ -219,12 +250,12 @@ async def test_a_wait_ends_with_a_message_of_any_topic(face: Face, address: str,
     "filters", [{"tags": "paid || refunded"}, {"sql": "TAGS = 'paid' OR TAGS = 'refunded'"}]
 )
 @scenario
-async def test_filters(face: Face, address: str, topic: str, filters: dict[str, str]) -> None:
-    await fill(face, address, topic)
-    async with face.Producer(address) as producer:
+async def test_filters(face: Face, real_address: str, topic: str, filters: dict[str, str]) -> None:
+    await fill(face, real_address, topic)
+    async with face.Producer(real_address) as producer:
         for tag in ("paid", "open", "refunded", None):
             await producer.send(Message(topic, (tag or "none").encode(), tag=tag), queue_id=0)
-    async with face.PopConsumer(address, group=topic, topic=topic, **filters) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, **filters) as consumer:
         messages = await receive(consumer, 2)
         assert [message.body for message in messages] == [b"paid", b"refunded"]
         await consumer.ack(messages)
@@ -232,27 +263,27 @@ async def test_filters(face: Face, address: str, topic: str, filters: dict[str, 
 
 @ONCE
 @scenario
-async def test_a_missing_topic_is_waited_for(face: Face, address: str, topic: str) -> None:
-    async with face.PopConsumer(address, group=topic, topic=topic, wait_for_topic=False) as consumer:
+async def test_a_missing_topic_is_waited_for(face: Face, real_address: str, topic: str) -> None:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, wait_for_topic=False) as consumer:
         with pytest.raises(TopicNotFound):
             await consumer.receive(wait_s=1.0)
 
     async def wait() -> None:
-        async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+        async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
             assert await consumer.receive(wait_s=0.1) == []
             (message,) = await consumer.receive(wait_s=10.0)
             await message.ack()
 
     async def create() -> None:
         await face.sleep(0.3)
-        await fill(face, address, topic, b"a")
+        await fill(face, real_address, topic, b"a")
 
     await face.together(wait, create)
 
 
 @scenario
-async def test_a_late_group_begins_where_it_asks_to(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b"a", b"b")
+async def test_a_late_group_begins_where_it_asks_to(face: Face, real_address: str, topic: str) -> None:
+    await fill(face, real_address, topic, b"a", b"b")
     starts: dict[str, Any] = {
         "all": "earliest",
         "offset": 1,
@@ -261,20 +292,22 @@ async def test_a_late_group_begins_where_it_asks_to(face: Face, address: str, to
     }
     found: dict[str, list[bytes]] = {}
     for name, start in starts.items():
-        async with face.PopConsumer(address, group=f"{topic}-{name}", topic=topic, start=start) as consumer:
+        async with face.PopConsumer(
+            real_address, group=f"{topic}-{name}", topic=topic, start=start
+        ) as consumer:
             found[name] = [message.body for message in await consumer.receive(wait_s=0.0)]
     assert found == {"all": [b"a", b"b"], "offset": [b"b"], "time": [b"a", b"b"], "new": []}
-    async with face.Producer(address) as producer:
+    async with face.Producer(real_address) as producer:
         await producer.send(Message(topic, b"c"), queue_id=0)
     for name in starts:
-        async with face.PopConsumer(address, group=f"{topic}-{name}", topic=topic) as consumer:
+        async with face.PopConsumer(real_address, group=f"{topic}-{name}", topic=topic) as consumer:
             assert [message.body for message in await consumer.receive()] == [b"c"], "the group has offsets"
 
 
 @scenario
-async def test_stop_ends_a_wait(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic)
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+async def test_stop_ends_a_wait(face: Face, real_address: str, topic: str) -> None:
+    await fill(face, real_address, topic)
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
 
         async def wait() -> None:
             assert await consumer.receive(wait_s=60.0) == []
@@ -291,17 +324,17 @@ async def test_stop_ends_a_wait(face: Face, address: str, topic: str) -> None:
         await consumer.receive()
 
 
-def test_wrong_arguments(face: Face, address: str) -> None:
+def test_wrong_arguments(face: Face, real_address: str) -> None:
     for arguments in ({}, {"topic": "t", "topics": ["t"]}, {"topic": "t", "start": "now"}, {"topic": "a b"}):
         with pytest.raises(ValueError, match=r"topic|start"):
-            face.PopConsumer(address, group="g", **arguments)
+            face.PopConsumer(real_address, group="g", **arguments)
 
 
 @scenario
-async def test_wrong_times_and_counts(face: Face, address: str, topic: str) -> None:
+async def test_wrong_times_and_counts(face: Face, real_address: str, topic: str) -> None:
     async def handle(message: Any) -> None: ...
 
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         for arguments in (
             {"invisible_s": 0.0},
             {"invisible_s": math.inf},
@@ -319,11 +352,13 @@ async def test_wrong_times_and_counts(face: Face, address: str, topic: str) -> N
 
 
 @scenario
-async def test_in_order_a_queue_waits_for_its_acknowledgements(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b"a", b"b", b"c")
+async def test_in_order_a_queue_waits_for_its_acknowledgements(
+    face: Face, real_address: str, topic: str
+) -> None:
+    await fill(face, real_address, topic, b"a", b"b", b"c")
     async with (
-        face.PopConsumer(address, group=topic, topic=topic, orderly=True) as one,
-        face.PopConsumer(address, group=topic, topic=topic, orderly=True) as other,
+        face.PopConsumer(real_address, group=topic, topic=topic, orderly=True) as one,
+        face.PopConsumer(real_address, group=topic, topic=topic, orderly=True) as other,
     ):
         first, second = await one.receive(2, invisible_s=LONG_S)
         assert (first.body, second.body) == (b"a", b"b")
@@ -343,21 +378,21 @@ async def test_in_order_a_queue_waits_for_its_acknowledgements(face: Face, addre
 
 @scenario
 async def test_the_setting_of_the_group_says_whether_it_is_in_order(
-    face: Face, address: str, topic: str
+    face: Face, real_address: str, topic: str
 ) -> None:
-    async with face.Admin(address) as admin:
+    async with face.Admin(real_address) as admin:
         await admin.put_group(SubscriptionGroupConfig(topic, consume_message_orderly=True))
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         assert consumer.orderly
-    async with face.PopConsumer(address, group=topic, topic=topic, orderly=False) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, orderly=False) as consumer:
         assert not consumer.orderly
 
 
 @scenario
 async def test_run_in_order_repeats_a_message_before_those_after_it(
-    face: Face, address: str, topic: str
+    face: Face, real_address: str, topic: str
 ) -> None:
-    await fill(face, address, topic, b"0", b"1", b"2", b"3")
+    await fill(face, real_address, topic, b"0", b"1", b"2", b"3")
     seen: list[bytes] = []
 
     async def handle(message: Any) -> None:
@@ -367,11 +402,11 @@ async def test_run_in_order_repeats_a_message_before_those_after_it(
 
     policy = GiveBack(after_s=0.05)
     async with face.PopConsumer(
-        address, group=topic, topic=topic, orderly=True, on_failure=policy
+        real_address, group=topic, topic=topic, orderly=True, on_failure=policy
     ) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 6, concurrency=3)
     assert seen == [b"0", b"1", b"1", b"1", b"2", b"3"]
-    async with face.PopConsumer(address, group=topic, topic=topic, orderly=True) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, orderly=True) as consumer:
         assert await consumer.receive(wait_s=0.2) == [], "all are acknowledged"
 
 
@@ -379,9 +414,11 @@ async def test_run_in_order_repeats_a_message_before_those_after_it(
 
 
 @scenario
-async def test_run_acknowledges_what_its_handler_returns_from(face: Face, address: str, topic: str) -> None:
+async def test_run_acknowledges_what_its_handler_returns_from(
+    face: Face, real_address: str, topic: str
+) -> None:
     bodies = [b"%d" % number for number in range(40)]
-    await fill(face, address, topic, *bodies)
+    await fill(face, real_address, topic, *bodies)
     invisible_s = 1.0  # extended as long as it is in hand
     wait_s = 1.3
     groups = {f"{topic}-{concurrency}": concurrency for concurrency in (1, 4)}
@@ -391,7 +428,7 @@ async def test_run_acknowledges_what_its_handler_returns_from(face: Face, addres
         async def handle(message: Any, seen: list[bytes] = seen) -> None:
             seen.append(message.body)
 
-        async with face.PopConsumer(address, group=group, topic=topic) as consumer:
+        async with face.PopConsumer(real_address, group=group, topic=topic) as consumer:
             await run(
                 face,
                 consumer,
@@ -402,7 +439,7 @@ async def test_run_acknowledges_what_its_handler_returns_from(face: Face, addres
             )
         assert sorted(seen) == sorted(bodies)
     for group in groups:
-        async with face.PopConsumer(address, group=group, topic=topic) as consumer:
+        async with face.PopConsumer(real_address, group=group, topic=topic) as consumer:
             assert await consumer.receive(wait_s=wait_s) == []
         wait_s = 0.0
 
@@ -410,29 +447,29 @@ async def test_run_acknowledges_what_its_handler_returns_from(face: Face, addres
 @ONCE
 @scenario
 async def test_the_time_of_a_message_is_extended_while_its_handler_runs(
-    face: Face, address: str, topic: str
+    face: Face, real_address: str, topic: str
 ) -> None:
-    await fill(face, address, topic, b"a", b"b")
+    await fill(face, real_address, topic, b"a", b"b")
     seen: list[tuple[bytes, int]] = []
 
     async def handle(message: Any) -> None:
         seen.append((message.body, message.delivery_attempt))
         await face.sleep(1.5 * EXTENDED_S)
 
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 2, concurrency=2, invisible_s=EXTENDED_S)
         assert sorted(seen) == [(b"a", 1), (b"b", 1)]
-    async with face.PopConsumer(address, group=topic, topic=topic) as other:
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as other:
         assert await other.receive(wait_s=0.0) == []
 
 
 @ONCE
 @scenario
 async def test_a_message_whose_handler_raises_comes_again_after_a_delay(
-    face: Face, address: str, topic: str, caplog: pytest.LogCaptureFixture
+    face: Face, real_address: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "reput_client")
-    await fill(face, address, topic, b"bad", b"good")
+    await fill(face, real_address, topic, b"bad", b"good")
     seen: list[tuple[bytes, int, float]] = []
 
     async def handle(message: Any) -> None:
@@ -441,19 +478,19 @@ async def test_a_message_whose_handler_raises_comes_again_after_a_delay(
             raise LookupError("no such order")
 
     policy = GiveBack(delay_level=1, attempts_max=1)
-    async with face.PopConsumer(address, group=topic, topic=topic, on_failure=policy) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, on_failure=policy) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 3)
     assert [one[:2] for one in seen] == [(b"bad", 1), (b"good", 1), (b"bad", 2)]
     assert seen[2][2] - seen[0][2] > 0.9
     assert "given back" in caplog.text
-    async with face.PopConsumer(address, group=f"{topic}-2", topic=f"%DLQ%{topic}") as consumer:
+    async with face.PopConsumer(real_address, group=f"{topic}-2", topic=f"%DLQ%{topic}") as consumer:
         (dead,) = await receive(consumer, 1)
         assert dead.properties["RETRY_REASON"] == "LookupError: no such order"
 
 
 @scenario
-async def test_a_message_can_be_repeated_here(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b"a", b"b")
+async def test_a_message_can_be_repeated_here(face: Face, real_address: str, topic: str) -> None:
+    await fill(face, real_address, topic, b"a", b"b")
     seen: list[tuple[bytes, int]] = []
 
     async def handle(message: Any) -> None:
@@ -462,7 +499,7 @@ async def test_a_message_can_be_repeated_here(face: Face, address: str, topic: s
             raise ValueError
 
     policy = RetryHere(after_s=0.1)
-    async with face.PopConsumer(address, group=topic, topic=topic, on_failure=policy) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, on_failure=policy) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 4)
     assert seen == [(b"a", 1), (b"b", 1), (b"a", 1), (b"a", 1)]
 
@@ -470,9 +507,9 @@ async def test_a_message_can_be_repeated_here(face: Face, address: str, topic: s
 @pytest.mark.parametrize("concurrency", [1, 2])
 @scenario
 async def test_what_run_has_in_hand_when_it_ends_comes_again_at_once(
-    face: Face, address: str, topic: str, concurrency: int
+    face: Face, real_address: str, topic: str, concurrency: int
 ) -> None:
-    await fill(face, address, topic, *[b"%d" % number for number in range(20)])
+    await fill(face, real_address, topic, *[b"%d" % number for number in range(20)])
     seen: list[bytes] = []
 
     async def handle(message: Any) -> None:
@@ -481,7 +518,7 @@ async def test_what_run_has_in_hand_when_it_ends_comes_again_at_once(
             raise KeyError("the end")
 
     policy = StopRunning()
-    async with face.PopConsumer(address, group=topic, topic=topic, on_failure=policy) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic, on_failure=policy) as consumer:
         with pytest.raises((KeyError, ExceptionGroup)):
             await consumer.run(handle, concurrency=concurrency)
         rest = await receive(consumer, 20 - len(seen) + 1, wait_s=5.0)
@@ -489,8 +526,8 @@ async def test_what_run_has_in_hand_when_it_ends_comes_again_at_once(
 
 
 @scenario
-async def test_a_handler_may_settle_its_message_itself(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b"ack", b"nack", b"reject")
+async def test_a_handler_may_settle_its_message_itself(face: Face, real_address: str, topic: str) -> None:
+    await fill(face, real_address, topic, b"ack", b"nack", b"reject")
     seen: list[tuple[bytes, int]] = []
 
     async def handle(message: Any) -> None:
@@ -498,16 +535,16 @@ async def test_a_handler_may_settle_its_message_itself(face: Face, address: str,
         if message.delivery_attempt == 1:
             await getattr(message, message.body.decode())()
 
-    async with face.PopConsumer(address, group=topic, topic=topic) as consumer:
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as consumer:
         await run(face, consumer, handle, lambda: len(seen) == 4)
     assert seen == [(b"ack", 1), (b"nack", 1), (b"reject", 1), (b"nack", 2)]
 
 
 @scenario
-async def test_closing_ends_run_and_gives_back(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b"a")
+async def test_closing_ends_run_and_gives_back(face: Face, real_address: str, topic: str) -> None:
+    await fill(face, real_address, topic, b"a")
     started: list[bytes] = []
-    consumer = face.PopConsumer(address, group=topic, topic=topic)
+    consumer = face.PopConsumer(real_address, group=topic, topic=topic)
 
     async def work() -> None:
         async def handle(message: Any) -> None:
@@ -522,6 +559,56 @@ async def test_closing_ends_run_and_gives_back(face: Face, address: str, topic: 
 
     async with consumer:
         await face.together(work, close)
-    async with face.PopConsumer(address, group=topic, topic=topic) as other:
+    async with face.PopConsumer(real_address, group=topic, topic=topic) as other:
         (message,) = await receive(other, 1)
         assert message.delivery_attempt == 2
+
+
+@pytest.fixture
+def taking(real_address: str, topic: str) -> Iterator[tuple[Any, Any]]:
+    """A consumer of two messages, and what takes them one by one."""
+    with blocking.Admin(real_address) as admin:
+        admin.create_topic(topic, queues=1)
+    with blocking.Producer(real_address) as producer:
+        producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
+    with blocking.PopConsumer(real_address, group=topic, topic=topic) as consumer:
+        yield consumer, BlockingRun(consumer, 2, LONG_S, ahead=False)
+
+
+def test_what_a_failed_request_has_not_given_back_is_given_back_later(
+    real_address: str, topic: str, taking: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer, taken_by = taking
+    assert taken_by.take().body == b"a"
+    settling = consumer._client._settling
+    change, failures = settling.change, [RequestTimeout("changing a time", 1.0)]
+
+    async def fails_once(*args: Any, **options: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await change(*args, **options)
+
+    monkeypatch.setattr(settling, "change", fails_once)
+    taken_by.stop()
+    taken_by.give_back_waiting()
+    with blocking.PopConsumer(real_address, group=topic, topic=topic) as other:
+        assert [message.body for message in other.receive(wait_s=10.0)] == [b"b"]
+    assert not failures
+    taken_by.finish()
+
+
+def test_a_forked_child_ends_its_parents_run_at_once_and_gives_nothing_back(
+    real_address: str, topic: str, taking: tuple[Any, Any]
+) -> None:
+    consumer, taken_by = taking
+    assert taken_by.take().body == b"a"
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        taken_by.finish()
+        consumer.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    with blocking.PopConsumer(real_address, group=topic, topic=topic) as other:
+        assert other.receive(wait_s=0.5) == []
+    taken_by.finish()

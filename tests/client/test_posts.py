@@ -252,7 +252,7 @@ async def test_a_delayed_message_is_copied_when_it_is_posted(face: Face, broker:
 
 def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
     """The cached size of a topic's record may be dropped between the route and the block of a message."""
-    accumulator = Accumulator(RouteTable(), None, known_alone=False, block_bytes=1000, held_max=10_000)
+    accumulator = Accumulator(RouteTable(), None, known_apart=False, block_bytes=1000, held_max=10_000)
     message = Message("first", b"x")
     text = accumulator.text_of(message)
     size = accumulator.size_of(message, text)
@@ -260,28 +260,64 @@ def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
         accumulator.size_of(Message(f"t{number}", b"x"), b"")
     queue = MessageQueue("first", "b", 0)
     waits: Any = None
-    terms = Terms(AckLevel.FLUSHED, 1.0)
-    block = accumulator.begin(queue, terms, print, 0.0, waits, is_free=True, is_current=True)
+    terms = Terms(AckLevel.FLUSHED, 1.0, is_bulk=True)
+    block = accumulator.begin(queue, terms, print, 0.0, waits, choice=None, is_current=True)
     accumulator.put(block, message, text, size)
     assert accumulator.take(message, terms, None) is not None
     assert accumulator.held == 2 * size
 
 
 @scenario
-async def test_what_the_broker_may_know_travels_alone(face: Face, broker: FakeBroker) -> None:
+async def test_what_the_broker_may_know_has_blocks_of_its_own(face: Face, broker: FakeBroker) -> None:
 
-    async with face.Producer(broker.address, deduplicate=True) as producer:
-        for number in range(6):
-            unique_id = f"order-{number}" if number % 3 == 0 else None
+    options = {"deduplicate": True, "deduplicate_within_s": 3600.0}
+    async with face.Producer(broker.address, **options) as producer:
+        for number in range(8):
+            unique_id = f"order-{number}" if number % 4 < 2 else None
             await producer.post(Message("t", b"x", unique_id=unique_id), queue_id=0)
         await producer.flush()
     puts = [header.ext for header in broker.requests if header.code == PUT]
-    assert [(put["count"], put["dedup"]) for put in puts] == [
-        (1, "check"),
-        (2, "mark"),
-        (1, "check"),
-        (2, "mark"),
-    ]
+    expected = [(2, "check"), (2, "mark")]
+    assert [(put["count"], put["dedup"]) for put in puts] == 2 * expected
+    assert {put["dedupWithin"] for put in puts} == {3_600_000}
+
+
+@scenario
+async def test_a_block_of_which_the_broker_has_a_part_is_sent_message_by_message(
+    face: Face, reput_broker: BackgroundBroker
+) -> None:
+    topic = f"parts-{face.name}"
+    messages = [Message(topic, b"%d" % number, unique_id=f"order-{number}") for number in range(4)]
+    async with face.Producer(reput_broker.address, deduplicate=True) as producer:
+        first = await producer.send(messages[1], queue_id=0)
+        receipts = await face.post_all(producer, messages, queue_id=0)
+        assert [receipt.queue_offset for receipt in receipts] == [1, 0, 2, 3]
+        assert receipts[1] == first
+        # The same ids twice in a block, as two callers of `send` may give them.
+        assert await face.post_all(producer, messages * 2, queue_id=0) == receipts * 2
+
+
+@scenario
+async def test_messages_of_a_priority_share_blocks(face: Face, reput_broker: BackgroundBroker) -> None:
+    """The client chooses their queue as the broker does for one that is sent alone."""
+    topic = f"priorities-{face.name}"
+    async with face.Admin(reput_broker.address) as admin:
+        await admin.create_topic(topic, queues=3, message_type="PRIORITY")
+    async with face.Producer(reput_broker.address) as producer:
+        messages = [Message(topic, b"x", priority=number % 5) for number in range(20)]
+        receipts = await face.post_all(producer, messages)
+        alone = await producer.send(Message(topic, b"x", priority=1, ttl_s=60.0))
+        ordered = await producer.send(Message(topic, b"x", priority=1), ordering_key="k")
+    assert [receipt.queue_id for receipt in receipts] == [min(number % 5, 2) for number in range(20)]
+    assert len({receipt.store_timestamp_ms for receipt in receipts}) <= 3
+    async with face.PullConsumer(reput_broker.address, group="g") as consumer:
+        for receipt in (receipts[4], alone):
+            (message,) = (
+                await consumer.pull(topic, receipt.queue_id, receipt.queue_offset, max_messages=1)
+            ).messages
+            assert message.priority == (4 if receipt is receipts[4] else 1)
+        result = await consumer.pull(topic, ordered.queue_id, ordered.queue_offset, max_messages=1)
+        assert result.messages[0].priority is None
 
 
 @scenario

@@ -22,6 +22,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.record.record import decode_record
 from support.faces import Face, scenario
 from support.fakes import SILENCE, Answer, FakeBroker
+from support.waiting import wait_until
 
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later")
@@ -334,6 +335,30 @@ def test_a_forked_child_sends_its_own_and_not_its_parents(broker: FakeBroker) ->
     assert bodies == [b"child's", b"parent's", b"parent's", b"parent's"]
 
 
+def test_a_send_that_is_ended_by_an_interrupt_names_its_message(broker: FakeBroker) -> None:
+    """An interrupt of one thread in the client's code closes the client for the others."""
+    errors: list[SendOutcomeUnknown] = []
+
+    def send(producer: blocking.Producer) -> None:
+        with pytest.raises(SendOutcomeUnknown, match="KeyboardInterrupt") as caught:
+            producer.send(Message("t", b"x"))
+        errors.append(caught.value)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    broker.behave(PUT, lambda header, body: (broker.put(header, body), SILENCE)[1])
+    with blocking.Producer(broker.address) as producer:
+        thread = threading.Thread(target=send, args=(producer,))
+        thread.start()
+        wait_until(lambda: broker.count(PUT))
+        with pytest.raises(KeyboardInterrupt):
+            producer._runtime.call(interrupt)
+        thread.join()
+    ((error,), [(record,)]) = errors, broker.log.values()
+    assert error.message_ids == [decode_record(record).unique_key]
+
+
 def test_time_that_nobody_spent_waiting_fails_nothing(broker: FakeBroker) -> None:
     """Without tasks nothing is read or written between calls; that is not the broker's silence."""
     with blocking.Producer(broker.address, timeout_s=0.5, batch_bytes=8 << 20) as producer:
@@ -403,7 +428,9 @@ def test_posts_of_a_program_that_ends_without_close_are_sent_or_logged(
 
 def test_a_program_that_ends_without_close_waits_for_no_broker_for_ever(broker: FakeBroker) -> None:
     broker.behave(PUT, SILENCE)
-    program = f"import reput_client.produce.posts\nreput_client.produce.posts._EXIT_S = 0.2\n{_FORGETFUL}"
+    program = (
+        f"import reput_client.produce.gathering\nreput_client.produce.gathering._EXIT_S = 0.2\n{_FORGETFUL}"
+    )
     command = [sys.executable, "-c", program, "blocking", broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "posted messages that have failed: 3;" in ended.stderr
@@ -411,11 +438,11 @@ def test_a_program_that_ends_without_close_waits_for_no_broker_for_ever(broker: 
 
 _TWO_PRODUCERS = """
 import sys
-import reput_client.produce.posts
+import reput_client.produce.gathering
 from reput_client import Message, blocking
-from reput_client.produce.posts import Posts
+from reput_client.produce.gathering import Gathering
 
-Posts.__hash__ = lambda posts: posts.number  # so that they end in the order in which they were made
+Gathering.__hash__ = lambda gathering: gathering.number  # so that they end in the order in which they were made
 
 def fail(*_):
     raise %s("a mistake")
@@ -423,7 +450,7 @@ def fail(*_):
 producers = []
 for number, address in enumerate(sys.argv[1:]):
     producer = blocking.Producer(address, linger_s=60.0)
-    producer._client._posts.number = number
+    producer._client._gathering.number = number
     producers.append(producer)
     producer.__enter__()
     producer.post(Message("t", b"x"))
@@ -434,7 +461,7 @@ for number, address in enumerate(sys.argv[1:]):
 def test_a_producer_that_fails_as_the_program_ends_takes_no_posts_of_another_along(
     broker: FakeBroker, kind: str
 ) -> None:
-    program = _TWO_PRODUCERS % kind + "producers[0]._client._posts.end_with_program = fail"
+    program = _TWO_PRODUCERS % kind + "producers[0]._client._gathering.end_with_program = fail"
     command = [sys.executable, "-c", program, broker.address, broker.address]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert sum(map(len, broker.log.values())) == 1
@@ -452,7 +479,7 @@ def test_a_broker_that_is_silent_as_the_program_ends_leaves_time_for_the_posts_o
         return broker.put(header, body)
 
     broker.behave(PUT, put)
-    program = _TWO_PRODUCERS % "RuntimeError" + "reput_client.produce.posts._EXIT_S = 2.0"
+    program = _TWO_PRODUCERS % "RuntimeError" + "reput_client.produce.gathering._EXIT_S = 2.0"
     with FakeBroker() as silent:
         silent.behave(PUT, SILENCE)
         command = [sys.executable, "-c", program, silent.address, broker.address]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -390,6 +391,23 @@ def test_polars_reads_only_what_a_query_needs(scene: Scene, monkeypatch: pytest.
     assert lazy.select(pl.len()).collect().item() == QUEUES * MESSAGES
     assert len(asked.pop()) == 1
     assert lazy.collect().schema == lazy.collect_schema()
+    few = scan_polars(scene.copy, TOPIC, columns=["tags", "queueId"], batch_rows=7)
+    assert few.collect_schema().names() == ["tags", "queueId"]
+    asked.clear()
+    assert few.collect().shape == (QUEUES * MESSAGES, 2)
+    assert asked.pop() == ["tags", "queueId"]
+
+
+def test_arguments_are_the_same_for_polars(tmp_path: Path) -> None:
+    arguments = set(inspect.signature(read_arrow).parameters)
+    assert set(inspect.signature(scan_polars).parameters) == arguments
+    for read in (read_arrow, scan_polars):
+        with pytest.raises(ValueError, match="columns names a column twice: tags, tags"):
+            read(tmp_path, TOPIC, columns=["tags", "tags"])
+        with pytest.raises(ValueError, match="batch_rows is 0"):
+            read(tmp_path, TOPIC, batch_rows=0)
+        with pytest.raises(ValueError, match="unheard"):
+            read(tmp_path, TOPIC, columns=["unheard"])
 
 
 def test_without_numpy_the_extra_is_named(tmp_path: Path) -> None:

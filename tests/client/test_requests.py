@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import anyio
 import pytest
 
 from reput_client import Message, ReceivedMessage
-from reput_client.errors import ClientClosed, ReplyTimeout
+from reput_client.errors import ClientClosed, ReplyTimeout, RequestTimeout
 from reput_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import HeartbeatData
 from reput_protocol.commands.reply import PushReplyHeader
@@ -289,6 +290,55 @@ async def test_what_the_broker_refuses_is_no_timeout(face: Face, broker: Broker)
         for unique_id in ("u", "u", None):  # a request is never taken for one that is stored
             request = Message("work", b"1", unique_id=unique_id)
             assert (await producer.request(request, timeout_s=30.0)).body == b"re: 1"
+
+
+@scenario
+async def test_sends_do_not_wait_for_the_heartbeat_of_a_request(face: Face, broker: Broker) -> None:
+    broker.behave(BEAT, SILENCE)
+    order: list[str] = []
+
+    async with face.Producer(broker.address) as producer:
+        queues = {(await producer.send(Message("work", b"before"))).queue_id for _ in range(8)}
+
+        async def ask() -> None:
+            with pytest.raises(RequestTimeout):
+                await producer.request(Message("work", b"ping"), timeout_s=1.0)
+            order.append("asked")
+
+        async def send() -> None:
+            await face.until(lambda: broker.count(BEAT) > 0)
+            for queue_id in queues:
+                await producer.send(Message("work", b"meanwhile"), queue_id=queue_id)
+            order.append("sent")
+
+        await face.together(ask, send)
+        assert order == ["sent", "asked"]
+        assert broker.count(SEND) == 0
+
+
+@pytest.mark.parametrize("face", ["asyncio", "trio"], indirect=True)
+@scenario
+async def test_sends_do_not_wait_for_many_requests_that_wait_for_a_heartbeat(
+    face: Face, broker: Broker
+) -> None:
+    started = 0
+    broker.behave(BEAT, SILENCE)
+    async with face.Producer(broker.address, timeout_s=60.0) as producer:
+        await producer.send(Message("work", b"before"))
+
+        async def ask() -> None:
+            nonlocal started
+            started += 1
+            await producer.request(Message("work", b"ping"), timeout_s=60.0)
+
+        with anyio.fail_after(10.0):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(100):
+                    tasks.start_soon(ask)
+                await face.until(lambda: started == 100 and broker.count(BEAT) > 0)
+                await producer.send(Message("work", b"behind"))
+                tasks.cancel_scope.cancel()
+    assert broker.count(SEND) == 0
 
 
 @scenario

@@ -107,7 +107,10 @@ async def test_the_broker_is_asked_with_the_place_in_its_log(face: Face, broker:
 async def test_where_that_fails_it_is_sent_to_the_retry_topic(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(BACK, Answer(ResponseCode.SYSTEM_ERROR, remark="NOT_FOUND: expired"))
-    given = message(2, 8, RETRY_TOPIC="first", TRAN_MSG="true", REAL_TOPIC="x", DELAY="4", MIN_OFFSET="1")
+    given = message(
+        2, 8, RETRY_TOPIC="first", TRAN_MSG="true", REAL_TOPIC="x", DELAY="4", MIN_OFFSET="1",
+        EXPIRES_AFTER_MS="9000",
+    )  # fmt: skip
     async with Member(face, broker) as member:
         await member.give_back(given, max_reconsume_times=7, reason="no\nsuch bill")
     ext, properties, body = resent(broker)
@@ -123,6 +126,7 @@ async def test_where_that_fails_it_is_sent_to_the_retry_topic(face: Face, broker
         "RETRY_TOPIC": "first",
         "ORIGIN_MESSAGE_ID": given.offset_message_id,
         "DELAY": "5",
+        "EXPIRES_AT_MS": str(given.store_timestamp_ms + 9000),
         "RETRY_REASON": "no such bill",
     }
 

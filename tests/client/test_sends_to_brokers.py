@@ -13,9 +13,11 @@ from reput_client.errors import (
     ConnectFailed,
     NotMaster,
     PartlySent,
+    ReplyTimeout,
     SendOutcomeUnknown,
     StoreUnavailable,
 )
+from reput_client.produce.queue_selector import AnyBroker
 from reput_protocol.codes import RequestCode, ResponseCode
 from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
@@ -215,6 +217,20 @@ async def test_what_no_broker_takes_fails_with_a_brokers_reason(face: Face, clus
 
 
 @scenario
+async def test_a_queue_of_any_broker(face: Face) -> None:
+    """Of tasks that wait, whose queue is the priority that they have afterwards."""
+    with FakeCluster({"broker-a": 1, "broker-b": 1}, queues=3) as cluster:
+        async with face.Producer(cluster.names.address) as producer:
+            found = [await producer.send(Message("t", b"x"), queue_id=AnyBroker(2)) for _ in range(6)]
+            masters = [cluster.master(name) for name in cluster.members]
+            assert [master.count(PUT) for master in masters] == [3, 3]
+            masters[0].behave(PUT, BUSY)
+            found += [await producer.send(Message("t", b"x"), queue_id=AnyBroker(2)) for _ in range(6)]
+        assert masters[1].count(PUT) == 9
+        assert {receipt.queue_id for receipt in found} == {2}
+
+
+@scenario
 async def test_what_may_be_stored_is_not_sent_elsewhere(face: Face, cluster: FakeCluster) -> None:
     for name in cluster.members:
         cluster.master(name).behave(PUT, HANG_UP)
@@ -245,3 +261,20 @@ async def test_a_repeated_message_goes_to_the_broker_that_may_have_it(
                 await producer.send(Message("t", b"x"))
             more = [each.count(PUT) - count for each, count in zip(broker.values(), counts, strict=True)]
             assert sorted(more) == [0, 4]
+
+
+@scenario
+async def test_a_request_goes_to_a_broker_that_takes_it(face: Face, cluster: FakeCluster) -> None:
+    """It is sent once, like every other message to the next queue, and one broker knows the producer."""
+    first, second = cluster.master("broker-a"), cluster.master("broker-b")
+    first.behave(RequestCode.HEART_BEAT, Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later"))
+    second.behave(RequestCode.HEART_BEAT, Answer())
+    second.behave(RequestCode.UNREGISTER_CLIENT, Answer())
+    async with face.Producer(cluster.names.address) as producer:
+        for _ in range(4):
+            second.behave(RequestCode.SEND_MESSAGE_V2, second.park)
+            with pytest.raises(ReplyTimeout) as late:
+                await producer.request(Message("t", b"ping"), timeout_s=0.3)
+            assert late.value.is_stored
+    assert first.count(RequestCode.HEART_BEAT) > 0
+    assert (first.count(RequestCode.SEND_MESSAGE_V2), second.count(RequestCode.SEND_MESSAGE_V2)) == (0, 4)

@@ -88,6 +88,42 @@ async def test_tasks_that_send_at_once_share_frames(loop_face: Face) -> None:
         assert len(broker.log["shared", 0]) == 1 + 2 * TASKS
 
 
+@scenario
+async def test_sends_of_a_divided_frame_return_while_another_caller_waits_for_its_own(
+    loop_face: Face,
+) -> None:
+    """The caller that drives the sends waits for a silent queue; the others only sleep until they are told."""
+    with FakeBroker(queues=2) as broker:
+
+        def divided(header: Header, body: memoryview) -> Answer:
+            if header.ext["queueId"] == 1:
+                return SILENCE
+            if int(str(header.ext["count"])) > 1:
+                return Answer(ResponseCode.MESSAGE_ILLEGAL, remark="TOO_LARGE: one of them")
+            return broker.put(header, body)
+
+        broker.behave(RequestCode.PUT_MESSAGE, divided)
+        receipts: list[Any] = []
+        async with loop_face.Producer(
+            broker.address, ack="page_cache", timeout_s=60.0, linger_s=0.05
+        ) as producer:
+
+            async def send() -> None:
+                receipts.append(await producer.send(Message("shared", b"x"), queue_id=0))
+
+            with anyio.fail_after(5.0):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(partial(producer.send_batch, [Message("shared", b"0")], queue_id=1))
+                    while not broker.count(RequestCode.PUT_MESSAGE):
+                        await anyio.sleep(0.01)
+                    async with anyio.create_task_group() as sends:
+                        for _ in range(3):
+                            sends.start_soon(send)
+                    tasks.cancel_scope.cancel()
+        assert broker.count(RequestCode.PUT_MESSAGE) == 1 + 1 + 3, "they were in one frame"
+        assert sorted(receipt.queue_offset for receipt in receipts) == [0, 1, 2]
+
+
 @pytest.fixture
 def strict_broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroker:
     return new_reput_broker(store={"message_size_max": 1000})

@@ -72,16 +72,16 @@ class Calls:
         return json.loads(body)
 
 
-async def fill(face: Face, address: str, topic: str, *bodies: bytes) -> None:
-    async with face.Admin(address) as admin:
+async def fill(face: Face, real_address: str, topic: str, *bodies: bytes) -> None:
+    async with face.Admin(real_address) as admin:
         await admin.create_topic(topic, queues=1)
-    async with face.Producer(address) as producer:
+    async with face.Producer(real_address) as producer:
         for body in bodies:
             await producer.send(Message(topic, body))
 
 
-async def dead_letters(face: Face, address: str, group: str) -> list[Any]:
-    async with face.PullConsumer(address, group="reads") as consumer:
+async def dead_letters(face: Face, real_address: str, group: str) -> list[Any]:
+    async with face.PullConsumer(real_address, group="reads") as consumer:
         return list((await consumer.pull(dlq_topic(group), 0, 0)).messages)
 
 
@@ -89,8 +89,8 @@ async def dead_letters(face: Face, address: str, group: str) -> list[Any]:
 
 
 @scenario
-async def test_every_way_to_send_takes_values(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic)
+async def test_every_way_to_send_takes_values(face: Face, real_address: str, topic: str) -> None:
+    await fill(face, real_address, topic)
 
     async def check(message: Any) -> TransactionState:
         return TransactionState.COMMIT
@@ -101,7 +101,7 @@ async def test_every_way_to_send_takes_values(face: Face, address: str, topic: s
         return TransactionState.COMMIT
 
     serializer = Json().serialize
-    async with face.Producer(address, serializer=serializer) as producer:
+    async with face.Producer(real_address, serializer=serializer) as producer:
         message = Message(topic, value={"n": 0}, tag="a", keys=["k"], properties={"p": "q"})
         await producer.send(message)
         await producer.send(message)  # it was not changed
@@ -111,7 +111,7 @@ async def test_every_way_to_send_takes_values(face: Face, address: str, topic: s
         await producer.send(Message(topic, value={"n": 4}), ordering_key="k")
         await producer.send_many(topic, values=({"m": n} for n in range(3)), batch=2)
     async with face.TransactionProducer(
-        address, group=topic, check=check, serializer=serializer
+        real_address, group=topic, check=check, serializer=serializer
     ) as transactions:
         await transactions.send_in_transaction(Message(topic, value={"n": 5}), local)
     expected = [
@@ -127,7 +127,7 @@ async def test_every_way_to_send_takes_values(face: Face, address: str, topic: s
         b'{"m":2}',
         b'{"n":5}',
     ]
-    async with face.Consumer(address, group=topic, topic=topic) as consumer:
+    async with face.Consumer(real_address, group=topic, topic=topic) as consumer:
         found = [await consumer.receive(20.0) for _ in expected]
     assert [each.body for each in found] == expected
     assert [each.value for each in found] == expected, "without a deserializer the value is the body"
@@ -135,7 +135,7 @@ async def test_every_way_to_send_takes_values(face: Face, address: str, topic: s
 
 
 @scenario
-async def test_what_cannot_be_serialized_is_not_sent(face: Face, address: str, topic: str) -> None:
+async def test_what_cannot_be_serialized_is_not_sent(face: Face, real_address: str, topic: str) -> None:
     class Odd(Exception):
         pass
 
@@ -144,8 +144,8 @@ async def test_what_cannot_be_serialized_is_not_sent(face: Face, address: str, t
             raise Odd("no bytes for this")
         return value
 
-    await fill(face, address, topic)
-    async with face.Producer(address, serializer=serializer) as producer:
+    await fill(face, real_address, topic)
+    async with face.Producer(real_address, serializer=serializer) as producer:
         for send in (producer.send, producer.post, producer.send_oneway, lambda m: producer.send_batch([m])):
             with pytest.raises(InvalidMessage, match="Odd: no bytes for this") as caught:
                 await send(Message(topic, value="odd"))
@@ -160,10 +160,10 @@ async def test_what_cannot_be_serialized_is_not_sent(face: Face, address: str, t
             with pytest.raises(ValueError, match="either bodies or values="):
                 await producer.send_many(topic, **neither)
         await producer.send(Message(topic, value=b"the producer is usable"))
-    async with face.Producer(address) as producer:
+    async with face.Producer(real_address) as producer:
         with pytest.raises(InvalidMessage, match="no serializer="):
             await producer.send(Message(topic, value=7))
-    async with face.Consumer(address, group=topic, topic=topic) as consumer:
+    async with face.Consumer(real_address, group=topic, topic=topic) as consumer:
         found = [(await consumer.receive(20.0)).body for _ in range(3)]
     assert found == [b"0", b"1", b"the producer is usable"]
 
@@ -185,11 +185,11 @@ def test_a_message_has_a_body_or_a_value() -> None:
 
 @scenario
 async def test_a_value_is_deserialized_once_and_when_it_is_accessed(
-    face: Face, address: str, topic: str
+    face: Face, real_address: str, topic: str
 ) -> None:
-    await fill(face, address, topic, b'{"n":1}', POISON, b'{"n":2}')
+    await fill(face, real_address, topic, b'{"n":1}', POISON, b'{"n":2}')
     calls = Calls()
-    async with face.Consumer(address, group=topic, topic=topic, deserializer=calls) as consumer:
+    async with face.Consumer(real_address, group=topic, topic=topic, deserializer=calls) as consumer:
         first = await consumer.receive(20.0)
         assert calls.count == 0
         assert first.value == {"n": 1}
@@ -204,7 +204,7 @@ async def test_a_value_is_deserialized_once_and_when_it_is_accessed(
         assert poison.body == POISON
         assert pickle.loads(pickle.dumps(error)).queue_offset == 1
         assert (await consumer.receive(20.0)).value == {"n": 2}, "the consumer continues"
-    async with face.PullConsumer(address, group=topic, deserializer=json.loads) as puller:
+    async with face.PullConsumer(real_address, group=topic, deserializer=json.loads) as puller:
         for read_ahead in (True, False):
             pulled = await puller.pull(topic, 0, 0, max_messages=1, read_ahead=read_ahead)
             assert pulled.messages[0].value == {"n": 1}
@@ -212,7 +212,7 @@ async def test_a_value_is_deserialized_once_and_when_it_is_accessed(
         for again in (copy(message), pickle.loads(pickle.dumps(message))):
             assert again.value == {"n": 1}, "a copy deserializes, too"
     async with face.PopConsumer(
-        address, group=f"{topic}-pop", topic=topic, deserializer=json.loads
+        real_address, group=f"{topic}-pop", topic=topic, deserializer=json.loads
     ) as popper:
         popped = await popper.receive(wait_s=15.0)
         assert popped[0].value == {"n": 1}
@@ -221,8 +221,8 @@ async def test_a_value_is_deserialized_once_and_when_it_is_accessed(
 
 
 @scenario
-async def test_a_redelivered_message_has_a_value(face: Face, address: str, topic: str) -> None:
-    await fill(face, address, topic, b'{"n":1}')
+async def test_a_redelivered_message_has_a_value(face: Face, real_address: str, topic: str) -> None:
+    await fill(face, real_address, topic, b'{"n":1}')
     seen: list[Any] = []
 
     async def handle(message: Any) -> None:
@@ -232,7 +232,7 @@ async def test_a_redelivered_message_has_a_value(face: Face, address: str, topic
         consumer.stop()
 
     async with face.Consumer(
-        address, group=topic, topic=topic, deserializer=json.loads, on_failure=GiveBack(delay_level=1)
+        real_address, group=topic, topic=topic, deserializer=json.loads, on_failure=GiveBack(delay_level=1)
     ) as consumer:
         await consumer.run(handle)
     assert seen == [({"n": 1}, 0), ({"n": 1}, 1)]
@@ -244,10 +244,10 @@ async def test_a_redelivered_message_has_a_value(face: Face, address: str, topic
 @pytest.mark.parametrize("how", ["one by one", "concurrently", "orderly", "pop", "orderly pop"])
 @scenario
 async def test_it_is_a_dead_letter_at_the_first_attempt(
-    face: Face, address: str, topic: str, how: str
+    face: Face, real_address: str, topic: str, how: str
 ) -> None:
     """It can never be handled, so the 16 redeliveries, over hours, would be in vain."""
-    await fill(face, address, topic, b"1", POISON, b"2")
+    await fill(face, real_address, topic, b"1", POISON, b"2")
     attempts: list[bytes] = []
     values: list[int] = []
 
@@ -264,12 +264,12 @@ async def test_it_is_a_dead_letter_at_the_first_attempt(
 
     kind = face.PopConsumer if "pop" in how else face.Consumer
     async with kind(
-        address, group=topic, topic=topic, deserializer=json.loads, orderly="orderly" in how
+        real_address, group=topic, topic=topic, deserializer=json.loads, orderly="orderly" in how
     ) as consumer:
         await consumer.run(handle, concurrency=2 if how == "concurrently" else 1)
     assert sorted(values) == [1, 2]
     assert attempts.count(POISON) == 1
-    (letter,) = await dead_letters(face, address, topic)
+    (letter,) = await dead_letters(face, real_address, topic)
     assert letter.body == POISON
     expected = "ExceptionGroup: as of a" if how == "concurrently" else "NotDeserialized: message "
     assert letter.get_property(RETRY_REASON).startswith(expected)
@@ -278,11 +278,11 @@ async def test_it_is_a_dead_letter_at_the_first_attempt(
 @pytest.mark.parametrize("how", ["one by one", "orderly", "pop"])
 @scenario
 async def test_what_cannot_be_decompressed_is_a_dead_letter_at_the_first_attempt(
-    face: Face, address: str, topic: str, how: str
+    face: Face, real_address: str, topic: str, how: str
 ) -> None:
-    await fill(face, address, topic, b"1")
+    await fill(face, real_address, topic, b"1")
     lz4 = Record(topic, b"packed by LZ4", sys_flag=MessageSysFlag.COMPRESSED | 1 << 8)
-    async with face.Producer(address) as producer:
+    async with face.Producer(real_address) as producer:
         await producer.forward(ReceivedMessage.of_record(bytes(encode_record(lz4))), topic)
         await producer.send(Message(topic, b"2"))
     attempts: list[int] = []
@@ -295,11 +295,11 @@ async def test_what_cannot_be_decompressed_is_a_dead_letter_at_the_first_attempt
             consumer.stop()
 
     kind = face.PopConsumer if how == "pop" else face.Consumer
-    async with kind(address, group=topic, topic=topic, orderly=how == "orderly") as consumer:
+    async with kind(real_address, group=topic, topic=topic, orderly=how == "orderly") as consumer:
         await consumer.run(handle)
     assert bodies == [b"1", b"2"]
     assert attempts == [0, 1, 2]
-    (letter,) = await dead_letters(face, address, topic)
+    (letter,) = await dead_letters(face, real_address, topic)
     assert letter.raw_body == b"packed by LZ4"
     assert letter.get_property(RETRY_REASON).startswith(
         f"UnsupportedCompression: message {topic}/0 at offset 1 "
@@ -309,21 +309,21 @@ async def test_what_cannot_be_decompressed_is_a_dead_letter_at_the_first_attempt
 @scenario
 async def test_who_broadcasts_logs_and_skips_it(
     face: Face,
-    address: str,
+    real_address: str,
     topic: str,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("REPUT_OFFSETS_DIR", str(tmp_path))
-    await fill(face, address, topic, POISON, b"2")
+    await fill(face, real_address, topic, POISON, b"2")
 
     async def handle(message: Any) -> None:
         assert message.value == 2
         consumer.stop()
 
     async with face.Consumer(
-        address, group=topic, topic=topic, deserializer=json.loads, mode="broadcasting"
+        real_address, group=topic, topic=topic, deserializer=json.loads, mode="broadcasting"
     ) as consumer:
         await consumer.run(handle)
     assert [r for r in caplog.records if r.levelno == logging.ERROR and "skipped" in r.message]
@@ -332,9 +332,9 @@ async def test_who_broadcasts_logs_and_skips_it(
 @pytest.mark.parametrize("policy", [RetryHere(0.01), StopRunning()], ids=lambda policy: type(policy).__name__)
 @scenario
 async def test_other_policies_end_run_and_keep_it(
-    face: Face, address: str, topic: str, policy: OnFailure
+    face: Face, real_address: str, topic: str, policy: OnFailure
 ) -> None:
-    await fill(face, address, topic, POISON, b"2")
+    await fill(face, real_address, topic, POISON, b"2")
     attempts = 0
 
     async def handle(message: Any) -> None:
@@ -343,21 +343,21 @@ async def test_other_policies_end_run_and_keep_it(
         _ = message.value
 
     async with face.Consumer(
-        address, group=topic, topic=topic, deserializer=json.loads, on_failure=policy
+        real_address, group=topic, topic=topic, deserializer=json.loads, on_failure=policy
     ) as consumer:
         with pytest.raises(NotDeserialized):
             await consumer.run(handle)
     assert attempts == 1
-    async with face.Consumer(address, group=topic, topic=topic) as consumer:
+    async with face.Consumer(real_address, group=topic, topic=topic) as consumer:
         assert (await consumer.receive(20.0)).body == POISON, "it is redelivered"
 
 
 @scenario
 async def test_another_message_that_cannot_be_deserialized_is_an_ordinary_failure(
-    face: Face, address: str, topic: str
+    face: Face, real_address: str, topic: str
 ) -> None:
     """The handler may read other messages; the one in its hands may be handled next time."""
-    await fill(face, address, topic, b"1")
+    await fill(face, real_address, topic, b"1")
     seen: list[Any] = []
 
     async def handle(message: Any) -> None:
@@ -367,7 +367,7 @@ async def test_another_message_that_cannot_be_deserialized_is_an_ordinary_failur
         consumer.stop()
 
     async with face.Consumer(
-        address, group=topic, topic=topic, deserializer=json.loads, on_failure=GiveBack(delay_level=1)
+        real_address, group=topic, topic=topic, deserializer=json.loads, on_failure=GiveBack(delay_level=1)
     ) as consumer:
         await consumer.run(handle)
     assert seen == [1, 1]
@@ -377,15 +377,17 @@ async def test_another_message_that_cannot_be_deserialized_is_an_ordinary_failur
 
 
 @scenario
-async def test_a_registry_that_is_away_makes_no_dead_letter(face: Face, address: str, topic: str) -> None:
+async def test_a_registry_that_is_away_makes_no_dead_letter(
+    face: Face, real_address: str, topic: str
+) -> None:
     """The message is redelivered, and read once the registry is back; an unknown schema is the message's own fault."""
     unknown = b"\0\0\0\0\x63\2"
     with schema_registry() as fake:
         fake.failure = (503, b"")
         registry = SchemaRegistry(fake.url)
         orders = Avro('"int"', registry=registry, subject="orders-value", register=True)
-        await fill(face, address, topic)
-        async with face.Producer(address, serializer=orders.serialize) as producer:
+        await fill(face, real_address, topic)
+        async with face.Producer(real_address, serializer=orders.serialize) as producer:
             for send in (producer.send, producer.post, lambda m: producer.send_batch([m])):
                 with pytest.raises(RegistryUnavailable):
                     await send(Message(topic, value=7))
@@ -395,7 +397,7 @@ async def test_a_registry_that_is_away_makes_no_dead_letter(face: Face, address:
             await producer.send(Message(topic, value=7))
             await producer.send(Message(topic, unknown))
         missing = Avro('"int"', registry=registry, subject="others-value")
-        async with face.Producer(address, serializer=missing.serialize) as producer:
+        async with face.Producer(real_address, serializer=missing.serialize) as producer:
             with pytest.raises(SchemaNotFound):
                 await producer.send(Message(topic, value=7))
         fake.failure = (503, b"")
@@ -413,7 +415,7 @@ async def test_a_registry_that_is_away_makes_no_dead_letter(face: Face, address:
 
         reads = Avro(registry=SchemaRegistry(fake.url))
         async with face.Consumer(
-            address,
+            real_address,
             group=topic,
             topic=topic,
             deserializer=reads.deserialize,
@@ -421,7 +423,7 @@ async def test_a_registry_that_is_away_makes_no_dead_letter(face: Face, address:
         ) as consumer:
             await consumer.run(handle)
     assert seen == ["away", 7]
-    (letter,) = await dead_letters(face, address, topic)
+    (letter,) = await dead_letters(face, real_address, topic)
     assert letter.body == unknown
     assert "SchemaNotFound" in letter.get_property(RETRY_REASON)
 

@@ -125,6 +125,12 @@ class Network:
         return _drop(machine, f"-i eth0 -m statistic --mode random --probability {share:.2f}")
 
 
+def lose_at(port: int, share: float) -> Undo:
+    """Drop a share of the packets to and from a port of loopback, at random; 1 for all of them."""
+    chance = f"-m statistic --mode random --probability {share:.2f}"
+    return _all(*(_drop(CLIENTS, f"-i lo -p tcp --{side} {port} {chance}") for side in ("dport", "sport")))
+
+
 def _drop(machine: str, packets: str) -> Undo:
     _run(f"iptables -w -A INPUT {packets} -j DROP", machine)
     return lambda: _run(f"iptables -w -D INPUT {packets} -j DROP", machine)

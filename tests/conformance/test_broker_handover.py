@@ -222,7 +222,8 @@ def log_end(view: View) -> int:
     return max(offsets) + 1
 
 
-@pytest.mark.parametrize("stop", [pytest.param("clean", marks=pytest.mark.long), "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("stop", ["clean", "killed"])
 def test_apache_serves_what_reput_served_and_hands_back(tmp_path: Path, stop: str) -> None:
     data_dir, port = tmp_path / "store", free_broker_port()
     sent = for_reput(21, FIRST)

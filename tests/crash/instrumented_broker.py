@@ -24,7 +24,7 @@ def main() -> None:
     data_dir = Path(command[command.index("--data-dir") + 1])
     SyncShadow(data_dir, DurableInFiles(arguments.shadow)).install()
     if arguments.bug:
-        BUGS[arguments.bug]()
+        BUGS[arguments.bug].plant()
     sys.argv = ["reput", *command]
     from reput_cli.main import main as reput
 

@@ -11,8 +11,9 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+from support.planted_bugs import Bug, table_of
 
 _rng = random.Random(7)
 _BODY_AT = 88
@@ -100,10 +101,6 @@ def changed_byte() -> None:
     MappedFile.write_published = careless  # type: ignore[method-assign]
 
 
-BUGS: dict[str, Callable[[], Any]] = {
-    "early_ack": early_ack,
-    "skipped_sync": skipped_sync,
-    "lost_queue_unit": lost_queue_unit,
-    "early_offset_commit": early_offset_commit,
-    "changed_byte": changed_byte,
-}
+BUGS: Final = table_of(
+    map(Bug, (early_ack, skipped_sync, lost_queue_unit, early_offset_commit, changed_byte))
+)

@@ -90,7 +90,7 @@ def _report_run(report: Report, rounds: int) -> bool:
 def _report_bug(bug: str, report: Report) -> bool:
     caught = bool(report.violations)
     where = f"caught in round {report.counts['failed_round'] or 'last'}" if caught else "NOT CAUGHT"
-    print(f"planted bug {bug} ({BUGS[bug].__doc__}): {where}", flush=True)
+    print(f"planted bug {bug} ({BUGS[bug].story}): {where}", flush=True)
     if caught:
         print(checker.summary(report.violations, limit=1))
     return caught

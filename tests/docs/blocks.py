@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[2]
 LANGUAGES: Final = (
-    *("console", "go", "java", "javascript", "json", "python", "sh", "sql", "text", "toml", "yaml"),
+    *("console", "go", "java", "javascript", "json", "mermaid"),
+    *("python", "sh", "sql", "text", "toml", "yaml"),
 )
 
 _BLOCK = re.compile(

@@ -26,6 +26,7 @@ from docs.scenes import OPTIONS, SCENES
 from docs_reference.commands import command_of
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.loading import load_config
+from reput_cli.line import name_of
 from reput_cli.root import root
 from support.broker_process import free_port
 
@@ -297,7 +298,7 @@ def _problems(command: str) -> Iterator[str]:
     context = click.Context(found)
     while words and isinstance(found, click.Group) and words[0].islower() and not words[0].startswith("-"):
         name = words.pop(0)
-        inner = command_of(found, context, name)
+        inner = command_of(found, context, name_of(found, context, name) or name)
         if inner is None:
             yield f"there is no {name!r}"
             return
@@ -314,6 +315,7 @@ def _problems(command: str) -> Iterator[str]:
 def test_mistakes_are_found() -> None:
     assert list(_problems("group list billing --timeout 5s")) == []
     assert list(_problems("group lst")) == ["there is no 'lst'"]
+    assert list(_problems("group ls")) == []
     assert list(_problems("topic list --sever a:1")) == ["there is no option --sever"]
     assert _missing(["billing 2 ok"], ["GROUP LAG STATE", "billing 17 ok"]) is None
     assert _missing(["billing 2 ok"], ["billing - ok"]) == "billing 2 ok"
@@ -323,7 +325,9 @@ def test_mistakes_are_found() -> None:
 def test_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"(?m)^([a-z-]+):.* ## ", makefile))
-    kinds = " ".join(re.findall(r"(?m)^(?:BENCHES|PROXIES|SOAKS) := (?:.*\\\n)*.*|^DEMO_\w+", makefile))
+    kinds = " ".join(
+        re.findall(r"(?m)^(?:BENCHES|PROXIES|SOAKS) := (?:.*\\\n)*.*|^(?:DEMO|INTEROP)_\w+", makefile)
+    )
     named = [
         (path.name, *found)
         for path in PAGES
@@ -331,7 +335,9 @@ def test_targets_exist() -> None:
     ]
     assert named
     assert [name for name in named if name[1] not in targets] == []
-    assert [name for name in named if not re.search(rf"\b{name[2]}\b", kinds.replace("DEMO_", ""))] == []
+    assert [
+        name for name in named if not re.search(rf"\b{name[2]}\b", re.sub("DEMO_|INTEROP_", "", kinds))
+    ] == []
 
 
 def _without_old(path: Path) -> str:

@@ -50,10 +50,12 @@ def broker(new_reput_broker: Callable[..., BackgroundBroker]) -> BackgroundBroke
 
 
 WITH_NAMES = {
-    ("README.md", 0),
-    ("README.md", 2),
+    ("README.md", 1),
+    ("README.md", 3),
     *(("docs/client.md", number) for number in range(9)),
     ("docs/delays.md", 0),
+    ("docs/delays.md", 1),
+    ("docs/schedules.md", 0),
     *(("docs/frameworks.md", number) for number in range(4)),
     ("docs/pop.md", 2),
     *((f"docs/{name}.md", n) for name in ("pop", "request-reply", "tracing", "transactions") for n in (0, 1)),
@@ -115,7 +117,7 @@ def test_readme_with_an_event_loop(broker: BackgroundBroker) -> None:
         if values[-1] == b"...":
             raise KeyboardInterrupt
 
-    exec(compiled(("README.md", 0), broker.address), {"print": show})
+    exec(compiled(("README.md", 1), broker.address), {"print": show})
     assert [str(values[-1]) for values in shown] == ["flushed", str(b"...")]
 
 
@@ -133,7 +135,7 @@ def test_programs(
 
 
 def test_readme_with_a_broker_of_its_own(tmp_path: Path) -> None:
-    trio.run(lambda: run(("README.md", 2), "127.0.0.1:1", path=tmp_path / "data"))
+    trio.run(lambda: run(("README.md", 3), "127.0.0.1:1", path=tmp_path / "data"))
 
 
 def test_values(broker: BackgroundBroker) -> None:
@@ -189,6 +191,24 @@ def test_delays(broker: BackgroundBroker) -> None:
     trio.run(run, ("docs/delays.md", 0), broker.address)
     with blocking.Admin(broker.address) as admin:
         assert len(admin.list_delayed(topic="reminders")) == 3
+
+
+def test_a_time_to_live(broker: BackgroundBroker) -> None:
+    with blocking.Admin(broker.address) as admin:
+        admin.create_topic("quotes", queues=1)
+    trio.run(run, ("docs/delays.md", 1), broker.address)
+    with blocking.PullConsumer(broker.address, group="g") as consumer:
+        found = consumer.pull("quotes", 0, 0).messages  # the third one is delayed
+    assert len([message for message in found if message.expires_at_ms is not None]) == 2
+
+
+def test_schedules(broker: BackgroundBroker) -> None:
+    shown: list[tuple[object, ...]] = []
+    trio.run(
+        lambda: run(("docs/schedules.md", 0), broker.address, print=lambda *values: shown.append(values))
+    )
+    ((name, next_time, last_time),) = shown
+    assert (name, next_time is None, last_time) == ("heartbeat", False, None)
 
 
 def test_pop(broker: BackgroundBroker) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import pytest
 
@@ -78,8 +78,7 @@ from reput_broker.store.running_flags import RunningFlags
 from reput_broker.tables import config_file
 from reput_broker.tables.offset_journal import OffsetJournal
 from reput_client.consume import pull
-
-Plant = Callable[[pytest.MonkeyPatch], None]
+from support import planted_bugs
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -106,6 +105,11 @@ def early_ack(patch: pytest.MonkeyPatch) -> None:
 def no_truncation(patch: pytest.MonkeyPatch) -> None:
     """recovery leaves the bytes of the torn tail where they are"""
     patch.setattr(MappedFile, "zero_tail", lambda *_: 0)
+
+
+def garbage_kept(patch: pytest.MonkeyPatch) -> None:
+    """recovery leaves garbage after the log's end where it is"""
+    no_truncation(patch)
 
 
 def checkpoint_ahead_of_queues(patch: pytest.MonkeyPatch) -> None:
@@ -374,71 +378,73 @@ def descriptors_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(store_index, "is_out_of_descriptors", lambda _: False)
 
 
-class Bug(NamedTuple):
+@dataclass(frozen=True)
+class Bug(planted_bugs.Bug):
     """A bug and the checker that must catch it."""
 
-    plant: Plant
     caught_by: Kind
     images: int = 4000
 
 
-BUGS: tuple[Bug, ...] = (
-    Bug(skipped_sync, power_cuts),
-    Bug(early_ack, power_cuts),
-    Bug(no_truncation, log_cuts),
-    Bug(checkpoint_ahead_of_queues, power_cuts),
-    Bug(abort_removed_too_soon, power_cuts),
-    Bug(directory_not_synced, power_cuts),
-    Bug(head_written_first, power_cuts),
-    Bug(commit_head_first, power_cuts),
-    Bug(rebuilt_from_too_late, power_cuts),
-    Bug(torn_tail_accepted, power_cuts),
-    Bug(flushed_mark_ahead, power_cuts),
-    Bug(unflushed_served, power_cuts),
-    Bug(damage_cut_off, damage_in_the_middle),
-    Bug(identity_not_checked, flips),
-    Bug(sync_failure_forgotten, failed_syncs),
-    Bug(full_disk_swallowed, full_disks, 1),
-    Bug(full_disk_final, full_disks, 1),
-    Bug(descriptors_final, out_of_descriptors, 20),
-    Bug(deletion_not_synced, power_cuts),
-    Bug(table_renamed_unsynced, power_cuts),
-    Bug(commit_not_written, clock_jumps),
-    Bug(files_removed_oldest_first, kills_during_recovery, 4000),
-    Bug(no_abort, power_cuts),
-    Bug(no_truncation, garbage_after_the_end),
-    Bug(killed_taken_for_stopped, power_cuts),
-    Bug(damaged_tables_empty, lost_files),
-    Bug(cut_before_judged, lost_files),
-    Bug(index_trusted_after_crash, power_cuts),
-    Bug(expired_before_dispatched, cuts_while_files_expire),
-    Bug(removals_not_synced, cuts_while_files_expire),
-    Bug(queue_forgets_its_end, cuts_while_files_expire, 10_000),
-    Bug(misplaced_record_handed_out, flips),
-    Bug(damage_hides_what_follows, flips),
-    Bug(delays.copies_name_nobody, delayed_messages, 200),
-    Bug(delays.progress_ahead, delayed_messages, 200),
-    Bug(delays.slots_passed_too_soon, delayed_messages, 200),
-    Bug(delays.units_not_synced, delayed_messages, 400),
-    Bug(delays.cancelled_in_memory, delayed_messages, 200),
-    Bug(delays.fired_with_the_slot, delayed_messages, 200),
-    Bug(new_files_sparse, sparse_files, 1),
-    Bug(found_files_sparse, sparse_files, 1),
-    Bug(descriptors_taken_for_damage, out_of_descriptors, 20),
-    Bug(missing_directories_not_locked, stores_sharing_a_log, 1000),
-    Bug(log_directories_not_locked, stores_sharing_a_log, 1000),
-    Bug(lock_made_before_judged, stores_sharing_a_log, 1000),
-    Bug(refused_start_leaves_directories, stores_sharing_a_log, 1000),
-    Bug(faster_owner_not_noticed, stores_sharing_a_log, 2000),
-    Bug(side_files_share_a_name, killed_repairs, 1000),
-    Bug(copy_not_synced_before_removal, killed_repairs, 1000),
-    Bug(cut_before_copies_are_synced, killed_repairs, 1000),
-    Bug(side_names_not_synced, killed_repairs, 1000),
-    Bug(cut_without_a_mark, killed_repairs, 1000),
-    Bug(queues_removed_before_replaced, killed_rebuilds, 1000),
-    Bug(killed_rebuild_not_put_back, killed_rebuilds, 1000),
-    Bug(expired_queues_not_kept, killed_rebuilds, 1000),
-    Bug(expired_queues_not_synced, killed_rebuilds, 1000),
+BUGS: Final = planted_bugs.table_of(
+    (
+        Bug(skipped_sync, power_cuts),
+        Bug(early_ack, power_cuts),
+        Bug(no_truncation, log_cuts),
+        Bug(checkpoint_ahead_of_queues, power_cuts),
+        Bug(abort_removed_too_soon, power_cuts),
+        Bug(directory_not_synced, power_cuts),
+        Bug(head_written_first, power_cuts),
+        Bug(commit_head_first, power_cuts),
+        Bug(rebuilt_from_too_late, power_cuts),
+        Bug(torn_tail_accepted, power_cuts),
+        Bug(flushed_mark_ahead, power_cuts),
+        Bug(unflushed_served, power_cuts),
+        Bug(damage_cut_off, damage_in_the_middle),
+        Bug(identity_not_checked, flips),
+        Bug(sync_failure_forgotten, failed_syncs),
+        Bug(full_disk_swallowed, full_disks, 1),
+        Bug(full_disk_final, full_disks, 1),
+        Bug(descriptors_final, out_of_descriptors, 20),
+        Bug(deletion_not_synced, power_cuts),
+        Bug(table_renamed_unsynced, power_cuts),
+        Bug(commit_not_written, clock_jumps),
+        Bug(files_removed_oldest_first, kills_during_recovery, 4000),
+        Bug(no_abort, power_cuts),
+        Bug(garbage_kept, garbage_after_the_end),
+        Bug(killed_taken_for_stopped, power_cuts),
+        Bug(damaged_tables_empty, lost_files),
+        Bug(cut_before_judged, lost_files),
+        Bug(index_trusted_after_crash, power_cuts),
+        Bug(expired_before_dispatched, cuts_while_files_expire),
+        Bug(removals_not_synced, cuts_while_files_expire),
+        Bug(queue_forgets_its_end, cuts_while_files_expire, 10_000),
+        Bug(misplaced_record_handed_out, flips),
+        Bug(damage_hides_what_follows, flips),
+        Bug(delays.copies_name_nobody, delayed_messages, 200),
+        Bug(delays.progress_ahead, delayed_messages, 200),
+        Bug(delays.slots_passed_too_soon, delayed_messages, 200),
+        Bug(delays.units_not_synced, delayed_messages, 400),
+        Bug(delays.cancelled_in_memory, delayed_messages, 200),
+        Bug(delays.fired_with_the_slot, delayed_messages, 200),
+        Bug(new_files_sparse, sparse_files, 1),
+        Bug(found_files_sparse, sparse_files, 1),
+        Bug(descriptors_taken_for_damage, out_of_descriptors, 20),
+        Bug(missing_directories_not_locked, stores_sharing_a_log, 1000),
+        Bug(log_directories_not_locked, stores_sharing_a_log, 1000),
+        Bug(lock_made_before_judged, stores_sharing_a_log, 1000),
+        Bug(refused_start_leaves_directories, stores_sharing_a_log, 1000),
+        Bug(faster_owner_not_noticed, stores_sharing_a_log, 2000),
+        Bug(side_files_share_a_name, killed_repairs, 1000),
+        Bug(copy_not_synced_before_removal, killed_repairs, 1000),
+        Bug(cut_before_copies_are_synced, killed_repairs, 1000),
+        Bug(side_names_not_synced, killed_repairs, 1000),
+        Bug(cut_without_a_mark, killed_repairs, 1000),
+        Bug(queues_removed_before_replaced, killed_rebuilds, 1000),
+        Bug(killed_rebuild_not_put_back, killed_rebuilds, 1000),
+        Bug(expired_queues_not_kept, killed_rebuilds, 1000),
+        Bug(expired_queues_not_synced, killed_rebuilds, 1000),
+    )
 )
 
 

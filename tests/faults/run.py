@@ -32,15 +32,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="of the kinds that need a whole store each")
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
     parser.add_argument("--kind", default="", help="only kinds with this text in their name")
-    planted = {bug.plant.__name__: bug for bug in BUGS}
-    add_bug_option(parser, [*planted])
+    add_bug_option(parser, [*BUGS])
     arguments = parser.parse_args()
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     # The tables say what they set aside, and the client what is damaged; here that is what is wanted.
     structlog.configure(processors=[_drop])
     logging.getLogger("reput_client").setLevel(logging.CRITICAL)
     print(f"seed {seed}", flush=True)
-    bugs = [planted[name] for name in chosen_bugs(arguments.bug, planted)]
+    bugs = [BUGS[name] for name in chosen_bugs(arguments.bug, BUGS)]
     if bugs:
         caught = sum(_report_bug(bug, seed) for bug in bugs)
         print(f"{caught} of {len(bugs)} planted bugs caught")
@@ -72,7 +71,7 @@ def _report_bug(bug: Bug, seed: int) -> bool:
     images, violation = images_until_caught(bug, seed)
     checker = bug.caught_by.__name__
     end = f"caught after {images} by {checker}" if violation else f"NOT CAUGHT in {images} by {checker}"
-    print(f"{bug.plant.__name__} ({bug.plant.__doc__}): {end}", flush=True)
+    print(f"{bug.name} ({bug.story}): {end}", flush=True)
     if violation:
         print(f"    {violation[:200]}")
     return bool(violation)

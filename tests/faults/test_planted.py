@@ -7,6 +7,7 @@ import os
 import pytest
 
 from faults.planted import BUGS, Bug, images_until_caught
+from support.planted_bugs import table_of
 
 pytestmark = pytest.mark.fault
 
@@ -14,13 +15,18 @@ pytestmark = pytest.mark.fault
 _SEED = 20261121
 
 # One for each checker: all of them take minutes.
-_ONE_EACH = {bug.caught_by: bug for bug in reversed(BUGS)}
+_ONE_EACH = {bug.caught_by: bug for bug in reversed(BUGS.values())}
 
 
-@pytest.mark.parametrize(
-    "bug", _ONE_EACH.values(), ids=lambda bug: f"{bug.plant.__name__}-{bug.caught_by.__name__}"
-)
+@pytest.mark.parametrize("bug", _ONE_EACH.values(), ids=lambda bug: f"{bug.name}-{bug.caught_by.__name__}")
 def test_a_planted_bug_is_caught(bug: Bug) -> None:
     seed = int(os.environ.get("FAULTS_SEED", _SEED))
     images, violation = images_until_caught(bug, seed)
-    assert violation, f"{bug.plant.__doc__}: {images} images of seed {seed} and nothing was noticed"
+    assert violation, f"{bug.story}: {images} images of seed {seed} and nothing was noticed"
+
+
+def test_two_bugs_of_one_name_are_refused() -> None:
+    """One of them was never planted."""
+    bugs = [*BUGS.values()]
+    with pytest.raises(ValueError, match=bugs[0].name):
+        table_of([*bugs, bugs[0]])

@@ -10,11 +10,18 @@ from typing import Any
 
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import duration_of, timestamp_of
-from support.grpc_client import GrpcClient, ack_request, message
+from support.grpc_client import (
+    GrpcClient,
+    ack_request,
+    consumer_settings,
+    message,
+    producer_settings,
+    receive_request,
+)
 
 
 async def samples(client: GrpcClient, topic: str) -> dict[str, Sequence[Any]]:
-    """Return valid requests by method."""
+    """Return valid requests by method; each one of Telemetry is a command of a stream."""
     await client.send(message(topic, b"x", "ID"))
     [got] = await client.receive_all(topic, topic, 1)
     [half] = await client.send(message(topic, b"x", "ID2", message_type=pb.TRANSACTION))
@@ -58,6 +65,26 @@ async def samples(client: GrpcClient, topic: str) -> dict[str, Sequence[Any]]:
         "GetOffset": [pb.GetOffsetRequest(group=named, message_queue=queue)],
         "QueryOffset": [pb.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.END)],
         "PullMessage": [pb.PullMessageRequest(group=named, message_queue=queue, batch_size=3)],
+        "ReceiveMessage": [
+            receive_request(topic, topic, wait_s=0.0, batch=4),
+            receive_request(topic, topic, wait_s=0.0, batch=4, auto_renew=True),
+            receive_request(topic, topic, wait_s=0.0, batch=4, sql="a IS NOT NULL AND b > 3"),
+        ],
+        "Telemetry": [
+            pb.TelemetryCommand(settings=producer_settings(topic)),
+            *(
+                pb.TelemetryCommand(settings=consumer_settings(topic, topic, kind))
+                for kind in (pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER)
+            ),
+            pb.TelemetryCommand(thread_stack_trace=pb.ThreadStackTrace(nonce="1", thread_stack_trace="main")),
+            pb.TelemetryCommand(verify_message_result=pb.VerifyMessageResult(nonce="1")),
+            pb.TelemetryCommand(
+                recover_orphaned_transaction_command=pb.RecoverOrphanedTransactionCommand(
+                    message=several[0], transaction_id=half.transaction_id
+                )
+            ),
+            pb.TelemetryCommand(reconnect_endpoints_command=pb.ReconnectEndpointsCommand(nonce="1")),
+        ],
     }
 
 
@@ -79,7 +106,7 @@ def changed(data: bytes, rng: random.Random) -> bytes:
 
 
 _INTEGERS = (0, 1, -1, 7, 127, 1 << 16, (1 << 31) - 1, -(1 << 31))
-_TEXTS = (
+TEXTS = (
     *("", " ", "x" * 300, "a|b", "a b", "*", "-1", "zw\u00f6lf", "\x01\x02", "\ud7ff"),
     *("%RETRY%orders", "TBW102", "rmq_sys_x"),
 )
@@ -97,7 +124,7 @@ def altered(request: Any, rng: random.Random) -> Any:
 def _alter(message: Any, rng: random.Random) -> None:
     field = rng.choice(message.DESCRIPTOR.fields)
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        getattr(message, field.name)[rng.choice(_TEXTS)] = rng.choice(_TEXTS)
+        getattr(message, field.name)[rng.choice(TEXTS)] = rng.choice(TEXTS)
     elif field.is_repeated:
         values = getattr(message, field.name)
         if not values or rng.random() < 0.2:
@@ -120,7 +147,7 @@ def _value(field: Any, rng: random.Random) -> Any:
     """Return any value of a field's type."""
     if field.cpp_type == field.CPPTYPE_STRING:
         return (
-            rng.choice(_TEXTS) if field.type == field.TYPE_STRING else rng.randbytes(rng.choice((0, 1, 500)))
+            rng.choice(TEXTS) if field.type == field.TYPE_STRING else rng.randbytes(rng.choice((0, 1, 500)))
         )
     if field.cpp_type in (field.CPPTYPE_BOOL, field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
         return rng.choice((0, 1))

@@ -15,6 +15,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.console.app import Console
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
+from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.server.http_server import HttpServer
@@ -76,7 +77,7 @@ def fuzz_http(seed: int, cases: int) -> Outcome:
 
 async def _fuzz(rng: Random, cases: int, outcome: Outcome) -> None:
     sources = MetricsSources(BrokerConfig(), Counters(), Health())
-    app = make_app(sources, routes=Console(sources, lambda: None).routes())
+    app = make_app(sources, routes=Console(sources, History(sources), lambda: None).routes())
     server = HttpServer(app, (), ("127.0.0.1", 80))
     before: Memory | None = None
     while outcome.cases < cases and not outcome.enough:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 # In place of this directory, where `outcome` is ours, and trio wants another. Each process of the pool comes here, too.
@@ -39,6 +40,7 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     passed = True
     with ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=1) as processes:
+        signal.signal(signal.SIGTERM, lambda *_: _end(processes))
         running = {processes.submit(_try, name, seed, arguments.cases): name for name in chosen}
         for done in as_completed(running):
             outcome, took_s = done.result()
@@ -48,7 +50,18 @@ def main() -> int:
     return 0 if passed else 1
 
 
+def _end(processes: ProcessPoolExecutor) -> None:
+    """End all: no process is left behind."""
+    processes.shutdown(wait=False, cancel_futures=True)
+    for process in active_children():
+        process.terminate()
+    sys.exit(1)
+
+
 def _try(name: str, seed: int, cases: int) -> tuple[Outcome, float]:
+    # As Ctrl-C, which event loops obey: its brokers and files go, too. A shell's background job ignores SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     started_at = time.monotonic()
     tried = KINDS[name]
     outcome = tried.kind(seed, max(1, int(cases * tried.share)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from fuzz.kinds import KINDS
 from reput_protocol import kernel
+from support.waiting import wait_until
 
 # One seed, so that the tests say the same every time; `make soak KIND=fuzz` takes another each time.
 _SEED = 20261122
@@ -72,3 +75,41 @@ def test_damaged_records_are_the_same_to_the_compiled_and_the_interpreted_kernel
     command += ["--cases", "20000", "--compared", "100", "--seed", str(_SEED)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["frames", "grpc"])
+def test_sigterm_leaves_no_process_and_no_file(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("run.py")), "--kind", kind, "--jobs", "1"]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            start_new_session=True,
+        )
+    said = (tmp_path / "log").read_text
+    try:
+        wait_until(lambda: [*tmp_path.glob("reput-fuzz-*/data/checkpoint")], what=said)
+        run.terminate()
+        assert run.wait(60) == 1, said()
+        wait_until(lambda: not _of_session(run.pid), what=said)
+        assert [*tmp_path.glob("reput-fuzz-*")] == []
+    finally:
+        for pid in _of_session(run.pid):
+            os.kill(pid, signal.SIGKILL)
+        run.wait(60)
+
+
+def _of_session(session: int) -> list[int]:
+    """Return the processes of a session, without those that have ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its, *_ = path.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(its) == session and state != "Z":
+            found.append(int(path.parent.name))
+    return found

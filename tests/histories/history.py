@@ -24,10 +24,24 @@ PULSE_S: Final = 0.05
 STOOD_S: Final = 0.3
 """Gap from which a process counts as suspended."""
 
+EVENTS: Final = frozenset(
+    {
+        *("acked", "act", "ask-offset", "asked-to-leave", "assigned", "back", "back-failed", "backed"),
+        *("begin", "begun", "broker-down", "broker-up", "commit", "committed", "decided", "dies", "end"),
+        *("failed", "fault", "follows", "given-up", "go-on", "handed-over", "handled", "healed", "isolated"),
+        *("kill", "killed", "leads", "leave", "leaving", "led", "left", "let-go", "lock", "locked", "log"),
+        *("may-lose", "not-handed-over", "not-reached", "offset", "overruled", "pop-acks", "pop-changed"),
+        *("pop-changes", "pop-done", "pop-sends", "pop-sent", "popped", "promoted", "put", "raised", "read"),
+        *("refused", "settled", "settling", "start", "starting", "stood", "stop", "stored", "taken"),
+        *("unconnected", "unknown", "unlock", "unread", "up", "wanted"),
+    }
+)
+"""What the harnesses that write a history note; `Facts` takes no other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line: when, who, what, and the facts."""
+    """One line: when, who, what (one of `EVENTS`), and the facts."""
 
     at: float
     who: str

@@ -6,10 +6,11 @@ Each function changes the running process before it begins. None of this is reac
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
+
+from support import planted_bugs
 
 if TYPE_CHECKING:
     from reput_broker.store.dispatch import DispatchBatch, QueueRows
@@ -18,21 +19,15 @@ _chance = random.Random(7)
 _KINDS: Final = "ok=80,fails1=10,poison=10"
 
 
-@dataclass(frozen=True, slots=True)
-class Bug:
+@dataclass(frozen=True)
+class Bug(planted_bugs.Bug):
     """One bug: where it is planted, by which rules it is to be caught, and what has to happen for that."""
 
-    plant: Callable[[], None]
     rules: tuple[str, ...]
     broker: bool = True
     first: tuple[str, ...] = ()
     weights: dict[str, int] = field(default_factory=lambda: {"join": 2, "leave": 1, "kill": 1})
     kinds: str = _KINDS
-
-    @property
-    def story(self) -> str:
-        """What goes wrong."""
-        return str(self.plant.__doc__)
 
     def in_broker(self) -> None:
         """Plant it, if it is one of the broker's."""
@@ -134,7 +129,7 @@ def retry_dropped() -> None:
 def retry_early() -> None:
     """every message given back is redelivered after a second"""
     from reput_broker.retry import send_back
-    from reput_broker.retry.retry_records import returned_message
+    from reput_broker.send.retry_records import returned_message
 
     def hasty(*arguments: Any, **options: Any) -> Any:
         returned = returned_message(*arguments, **options)
@@ -148,7 +143,7 @@ def retry_early() -> None:
 def retry_to_another_group() -> None:
     """half of the messages that are given back come to another group"""
     from reput_broker.retry import send_back
-    from reput_broker.retry.retry_records import returned_message
+    from reput_broker.send.retry_records import returned_message
 
     def astray(record: Any, group: str, **options: Any) -> Any:
         # Its retry topic was made with its first heartbeat.
@@ -208,7 +203,7 @@ def half_message_delivered() -> None:
 
 def deduplication_forgotten() -> None:
     """a broker that was restarted knows no message that was put before"""
-    from reput_broker.retry.deduplication import Deduplication
+    from reput_broker.send.deduplication import Deduplication
 
     Deduplication.find_all = lambda *arguments: [None for _ in arguments[-1]]  # type: ignore[method-assign]
     Deduplication.find_alone = lambda *_: None  # type: ignore[method-assign]
@@ -279,9 +274,8 @@ def passes_over_what_failed() -> None:
 
 
 _ORDERS_CHANGE_HANDS: Final = {"join": 3, "leave": 2}
-BUGS: Final[dict[str, Bug]] = {
-    bug.plant.__name__: bug
-    for bug in (
+BUGS: Final = planted_bugs.table_of(
+    (
         Bug(lost_wake_up, ("late",)),
         Bug(dead_member_stays, ("lost",), first=("kill", "kill", "kill")),
         Bug(commit_goes_back, ("offset went back",)),
@@ -310,4 +304,4 @@ BUGS: Final[dict[str, Bug]] = {
         Bug(begins_one_too_far, ("lost",), broker=False),
         Bug(passes_over_what_failed, ("order",), broker=False),
     )
-}
+)

@@ -10,6 +10,7 @@ import pytest
 from histories import terms
 from histories.history import Recorder, Tail, read
 from histories.judge import stranding
+from histories.judge.facts import Facts
 from histories.story import Story
 
 
@@ -965,3 +966,10 @@ def test_a_line_that_was_being_written_when_its_process_was_killed(tmp_path: Pat
     assert [event.what for event in read(tmp_path)] == ["begun"]
     assert list(tail.new()) == []
     recorder.close()
+
+
+def test_an_event_that_no_judge_can_know_is_refused(story: Story) -> None:
+    """A name with a typing mistake was passed over, and its rule found nothing."""
+    story.note("runner", "broker_down", how="SIGKILL")
+    with pytest.raises(ValueError, match="broker_down"):
+        Facts.of(story.events)

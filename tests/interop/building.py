@@ -16,7 +16,7 @@ from support.maven import DoesNotCompile, Unreachable, alone, built_classpath, d
 
 SOURCES = Path(__file__).parent / "clients"
 BUILD = Path(__file__).parents[2] / "build" / "interop"
-_TIMEOUT_S = 900
+_TIMEOUT_S = 1800
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from interop import building
 
@@ -18,6 +18,8 @@ FEATURES: Final = {
     "send-orderly": "send by key, in order",
     "send-delay-level": "send with a delay level",
     "send-delay-time": "send with an exact delay",
+    "recall": "recall a delayed message",
+    "send-priority": "send with a priority",
     "send-transaction": "send in a transaction: commit, rollback, check",
     "concurrent": "push consumer, concurrent",
     "orderly": "push consumer, in order",
@@ -29,6 +31,7 @@ FEATURES: Final = {
     "lite-pull": "lite pull consumer",
     "pop": "push consumer, by POP",
     "simple": "simple consumer: receive, acknowledge, change the invisible time",
+    "pull": "pull from a queue; read and write the group's offset",
     "request": "send a request, get the reply",
     "reply": "reply to requests",
     "fields": "read what every client sent: body, keys, tag, properties, id",
@@ -37,6 +40,7 @@ FEATURES: Final = {
     "broker-killed": "go on after a kill and restart of the broker",
     "tls": "TLS: send and consume",
     "users": "signatures: send and consume as a user, refusals",
+    "wrong-secret": "signatures: a wrong secret is an error",
 }
 """Rows of the table, by name."""
 
@@ -54,7 +58,7 @@ NODE: Final = "3.12.0"
 CPP: Final = "0.4.4"
 GO: Final = "2.1.2"
 GRPC_PYTHON: Final = "5.1.2"
-GRPC_JAVA: Final = "5.0.7"
+GRPC_JAVA: Final = "5.1.0"
 GRPC_GO: Final = "5.1.3"
 GRPC_NODE: Final = "1.0.8"
 GRPC_RUST: Final = "5.0.0"
@@ -67,7 +71,7 @@ class Kind:
     `command` makes what starts its driver, and raises `Unreachable`; `lacks` has what the client does not offer, and
     `fails` what it offers and does wrong, of which docs/compatibility.md has the reasons. With `bodies_end_at_zero` it
     hands out what of a body is before its first zero byte. With `through_proxy` it is a gRPC client and gets the
-    address of a proxy; `fails_with_apache` is what it does wrong only with RocketMQ's.
+    address of a proxy.
     """
 
     title: str
@@ -75,7 +79,6 @@ class Kind:
     command: Callable[[], Sequence[str]]
     lacks: frozenset[str] = frozenset()
     fails: frozenset[str] = frozenset()
-    fails_with_apache: frozenset[str] = frozenset()
     bodies_end_at_zero: bool = False
     through_proxy: bool = False
 
@@ -83,10 +86,11 @@ class Kind:
 _NOT_IN_GRPC: Final = frozenset(
     {
         *("send-oneway", "send-batch", "send-compressed", "send-delay-level"),
-        *("broadcasting", "lite-pull", "request", "reply"),
+        *("broadcasting", "lite-pull", "pull", "request", "reply"),
     }
 )
-_ONLY_IN_GRPC: Final = frozenset({"simple"})
+_ONLY_IN_GRPC: Final = frozenset({"simple", "recall", "send-priority", "pull"})
+"""The suite checks these with gRPC clients only, whatever remoting clients offer."""
 
 
 def _java(driver: str, version: str) -> Callable[[], Sequence[str]]:
@@ -149,14 +153,14 @@ CLIENTS: Final = {
         "gRPC, Java",
         GRPC_JAVA,
         _java("grpc-java", GRPC_JAVA),
-        _NOT_IN_GRPC,
+        _NOT_IN_GRPC | {"send-priority"},
         through_proxy=True,
     ),
     "grpc-go": Kind(
         "gRPC, Go",
         GRPC_GO,
         lambda: [str(building.go("grpc", "github.com/apache/rocketmq-clients/golang/v5", GRPC_GO))],
-        _NOT_IN_GRPC,
+        _NOT_IN_GRPC | {"recall", "send-priority"},
         fails=frozenset({"orderly"}),
         through_proxy=True,
     ),
@@ -165,16 +169,49 @@ CLIENTS: Final = {
         GRPC_NODE,
         lambda: ["node", str(building.node("rocketmq-client-nodejs", GRPC_NODE) / "grpc.js")],
         _NOT_IN_GRPC,
-        fails_with_apache=frozenset({"orderly", "fields"}),
+        fails=frozenset({"send-priority"}),
         through_proxy=True,
     ),
     "grpc-rust": Kind(
         "gRPC, Rust",
         GRPC_RUST,
         lambda: [str(building.rust("rocketmq", GRPC_RUST))],
-        (_NOT_IN_GRPC - {"send-batch"}) | {"concurrent", "orderly", "pop", "simple"},
-        fails_with_apache=frozenset({"fields"}),
+        (_NOT_IN_GRPC - {"send-batch"})
+        | {"concurrent", "orderly", "pop", "simple", "recall", "send-priority"},
+        through_proxy=True,
+    ),
+    "grpc-calls": Kind(
+        "gRPC, single calls",
+        "",
+        lambda: [sys.executable, str(building.SOURCES / "python" / "grpc_calls_driver.py")],
+        (_NOT_IN_GRPC - {"send-batch", "pull"})
+        | {"send-async", "send-transaction", "orderly", "concurrent", "pop", "tls", "users", "wrong-secret"},
         through_proxy=True,
     ),
 }
-"""Columns of the table, by name."""
+"""The clients by name. `grpc-calls` is a program of the suite, for calls that no client of RocketMQ makes."""
+
+PROXIES: Final = {"reput": "Reput", "apache": "RocketMQ"}
+"""Whose proxies gRPC clients are checked through."""
+
+
+class Column(NamedTuple):
+    """A client, and through which proxy it is checked; "" of remoting clients."""
+
+    client: str
+    proxy: str = ""
+
+    @property
+    def title(self) -> str:
+        """The head of the column."""
+        kind = CLIENTS[self.client]
+        through = f"through {PROXIES[self.proxy]}'s" if self.proxy else ""
+        return " ".join(filter(None, (kind.title, kind.version, through)))
+
+
+COLUMNS: Final = tuple(
+    Column(name, proxy)
+    for name, kind in CLIENTS.items()
+    for proxy in (PROXIES if kind.through_proxy else ("",))
+)
+"""All that the suite checks."""

@@ -115,6 +115,28 @@ def delayed(scene: Scene, name: str, delay_ms: int, **options: int) -> None:
     assert message.store_timestamp_ms - message.born_timestamp_ms >= delay_ms - 1000
 
 
+def check_recall(scene: Scene, name: str) -> None:
+    """Of two delayed messages one is recalled, and only the other arrives."""
+    topic = scene.topic(1)
+    client = scene.client(name)
+    (recalled,) = client.produce(topic, [Letter(b"recalled")], delayMs=6000)
+    client.produce(topic, [Letter(b"kept")], delayMs=9000)
+    client.recall(topic, recalled["recallHandle"])
+    (message,) = scene.collect(topic, 1)
+    assert message.body == b"kept"
+
+
+def check_send_priority(scene: Scene, name: str) -> None:
+    """A message keeps its priority, and is in the queue of that: higher ones are consumed first."""
+    topic, priorities = scene.topic(4, kind="PRIORITY"), (1, 3, 0)
+    for priority in priorities:
+        scene.client(name).produce(topic, [Letter(b"%d" % priority)], priority=priority)
+    found = {message.body: message for message in scene.collect(topic, len(priorities))}
+    for priority in priorities:
+        message = found[b"%d" % priority]
+        assert (message.priority, message.queue_id) == (priority, priority)
+
+
 def check_send_transaction(scene: Scene, name: str) -> None:
     """What is committed at once or when the broker asks arrives, and what is rolled back does not."""
     # Only of topics of this type does RocketMQ's proxy take the broker's questions.
@@ -203,6 +225,17 @@ def check_simple(scene: Scene, name: str) -> None:
     )
     assert len({each.id for each in received}) == len(letters)
     scene.client(name).stop(consumer)
+
+
+def check_pull(scene: Scene, name: str) -> None:
+    """A consumer pulls each queue from the group's offset on; the next one begins where it has ended."""
+    topic, group = scene.topic(), scene.name("group")
+    for prefix in ("first", "second"):
+        letters, consumer = letters_of(20, prefix), scene.name("consumer")
+        scene.send(topic, letters)
+        scene.client(name).consume(consumer, group, topic, "pull")
+        received_once(scene, name, [consumer], letters)
+        scene.client(name).stop(consumer)
 
 
 def check_orderly(scene: Scene, name: str) -> None:
@@ -501,13 +534,15 @@ def check_tls(scene: Scene, name: str) -> None:
 
 
 def check_users(scene: Scene, name: str) -> None:
-    """The client sends and consumes as a user; what the user may not do is refused, and so is a wrong secret."""
+    """The client sends and consumes as a user; what the user may not do is refused."""
     exchanges(scene, name)
     refused(scene, scene.client(name), scene.topic(prefix="another"))
-    if not CLIENTS[name].through_proxy:
-        # The proxy signs for all of its clients.
-        stranger = scene.client(name, 2, {"INTEROP_SECRET": "a-wrong-secret"})
-        refused(scene, stranger, scene.topic())
+
+
+def check_wrong_secret(scene: Scene, name: str) -> None:
+    """A client that signs with another secret than the user's gets an error."""
+    stranger = scene.client(name, environment={"INTEROP_SECRET": "a-wrong-secret"})
+    refused(scene, stranger, scene.topic())
 
 
 def exchanges(scene: Scene, name: str) -> None:
@@ -554,6 +589,8 @@ CHECKS: dict[str, Check] = {
     "send-orderly": check_send_orderly,
     "send-delay-level": check_send_delay_level,
     "send-delay-time": check_send_delay_time,
+    "recall": check_recall,
+    "send-priority": check_send_priority,
     "send-transaction": check_send_transaction,
     "concurrent": check_concurrent,
     "orderly": check_orderly,
@@ -565,6 +602,7 @@ CHECKS: dict[str, Check] = {
     "lite-pull": check_lite_pull,
     "pop": check_pop,
     "simple": check_simple,
+    "pull": check_pull,
     "request": check_request,
     "reply": check_reply,
     "fields": check_fields,
@@ -573,8 +611,9 @@ CHECKS: dict[str, Check] = {
     "broker-killed": check_broker_killed,
     "tls": check_tls,
     "users": check_users,
+    "wrong-secret": check_wrong_secret,
 }
 """By the name of the feature."""
 
-ALONE = {"broker-killed": guards.none, "tls": guards.tls, "users": guards.users}
+ALONE = {"broker-killed": guards.none, "tls": guards.tls, "users": guards.users, "wrong-secret": guards.users}
 """Features whose check needs a scene of its own, and what closes its broker."""

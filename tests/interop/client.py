@@ -4,16 +4,18 @@ Each request is a line on stdin with `id` and `do`:
 
 - `produce`: `topic`, `messages` (each `body` in base64, `tag`, `keys`, `properties`) and `how`: `sync`, `async`,
   `one-way`, `batch`, `orderly` (with `key`) or `transaction` (decided by the property `decision`); optionally
-  `delayLevel` or `delayMs`.
-- `consume`: `consumer` (a name), `group`, `topic` and `how`: `concurrent`, `orderly`, `broadcasting`, `lite`, `pop` or
-  `simple`;
+  `delayLevel`, `delayMs` or `priority`. Results of delayed messages have a `recallHandle`.
+- `recall`: `topic` and the `handle` of a delayed message.
+- `consume`: `consumer` (a name), `group`, `topic` and `how`: `concurrent`, `orderly`, `broadcasting`, `lite`, `pop`,
+  `simple` or `pull`;
   optionally `tags` or `sql`, `fail` (how many deliveries of each message fail), `maxTimes` (redeliveries before a
-  message is dead), and `reply` (every message is a request).
+  message is dead), `invisibleMs` (of `simple`), and `reply` (every message is a request).
 - `stop`: `consumer`.
 - `request`: `topic` and `body`; the answer is the body of the reply.
 
-Its answer is a line on stdout with the same `id` and `ok` or `error`. A line with `event` is a received message. The
-end of stdin ends the process.
+Its answer is a line on stdout with the same `id` and `ok` or `error`. A line with `event` is a received message,
+or from some gRPC clients `acknowledged`: a request to acknowledge messages, and how it ended. The end of stdin ends the
+process.
 
 With the variable `INTEROP_CA`, a file with an authority, it connects with TLS; with `INTEROP_USER` and
 `INTEROP_SECRET` it does as that user.
@@ -79,6 +81,8 @@ class Received:
     keys: str | None
     properties: Mapping[str, str]
     times: int
+    receipt: str | None
+    """By which a gRPC client acknowledges it; of Python and Java only."""
 
     @classmethod
     def of(cls, consumer: str, line: Mapping[str, Any]) -> Received:
@@ -94,7 +98,28 @@ class Received:
             line.get("keys") or None,
             line["properties"],
             line["times"],
+            line.get("receipt"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """One message of a request to acknowledge, with the times of the request and of its answer in s since 1970.
+
+    `outcome` is the name of the code in the answer (`OK`), or the client's error.
+    """
+
+    group: str
+    receipt: str
+    asked_at: float
+    answered_at: float
+    outcome: str
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> list[Acknowledged]:
+        """From a driver's line."""
+        times = line["askedMs"] / 1000, line["answeredMs"] / 1000
+        return [cls(line["group"], receipt, *times, outcome) for receipt, outcome in line["outcomes"].items()]
 
 
 class Inbox:
@@ -109,6 +134,9 @@ class Inbox:
         with self._changed:
             self._received.append(received)
             self._changed.notify_all()
+
+    def acknowledged(self, outcomes: Sequence[Acknowledged]) -> None:
+        """Note how a request to acknowledge messages has ended."""
 
     def stir(self) -> None:
         """Have waiting checks look again."""
@@ -202,6 +230,10 @@ class Client:
         assert isinstance(answer, list)
         return answer
 
+    def recall(self, topic: str, handle: str) -> None:
+        """Have a delayed message recalled."""
+        self.ask("recall", topic=topic, handle=handle)
+
     def consume(
         self, consumer: str, group: str, topic: str, how: str = "concurrent", **options: object
     ) -> None:
@@ -268,6 +300,9 @@ class Client:
                 line = json.loads(text)
                 if line.get("event") == "received":
                     self._inbox.add(Received.of(line["consumer"], line["message"]))
+                    continue
+                if line.get("event") == "acknowledged":
+                    self._inbox.acknowledged(Acknowledged.of(line))
                     continue
                 with self._changed:
                     if "event" in line:

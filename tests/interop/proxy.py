@@ -15,7 +15,7 @@ from interop import building
 from interop.client import DEADLINE_S, ClientFailed
 from support.broker_process import free_port
 
-VERSION = "5.3.3"
+VERSION = "5.5.0"
 _STARTS_MAX = 3
 
 _SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -1,7 +1,8 @@
-"""`python tests/interop/run.py`: every client against this broker, feature by feature; prints a table.
+"""`python tests/interop/run.py`: every client against this broker, feature by feature; prints tables.
 
-A client that cannot be fetched here is skipped by name. `--write` writes what was checked into the table of
-docs/compatibility.md.
+gRPC clients are checked through Reput's proxy and then through RocketMQ's, and the two are compared: the exit code is 1
+if a feature holds only through RocketMQ's. A client that cannot be fetched here is skipped by name. `--write` writes
+what was checked into the tables of docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 from interop import proxy, table
-from interop.catalogue import CLIENTS, FEATURES
+from interop.catalogue import CLIENTS, COLUMNS, FEATURES, PROXIES, Column
 from interop.checks import ALONE, CHECKS
 from interop.scene import Scene
 from support.maven import Unreachable
 
 _SAYS = threading.Lock()
+_TABLES = (table.REMOTING, table.GRPC)
 
 
 def main() -> int:
@@ -33,79 +35,130 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--grpc", action="store_true", help="only the table of the gRPC clients")
     parser.add_argument("--client", action="append", choices=[*CLIENTS], help="only this one; repeatable")
     parser.add_argument("--feature", action="append", choices=[*FEATURES], help="only this one; repeatable")
     parser.add_argument("--jobs", type=int, default=3, help="checks at a time (3)")
     parser.add_argument("--keep", type=Path, help="keep logs and stores in this new directory")
-    parser.add_argument(
-        "--proxy", choices=["reput", "apache"], default="reput", help="whose, for gRPC clients (%(default)s)"
-    )
-    parser.add_argument("--write", action="store_true", help="write the table into docs/compatibility.md")
+    parser.add_argument("--proxy", choices=[*PROXIES], help="gRPC clients through this one only")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/compatibility.md")
     arguments = parser.parse_args()
-    clients, skipped = _available(arguments.client or [*CLIENTS], arguments.proxy)
+    proxies = [arguments.proxy] if arguments.proxy else [*PROXIES]
+    columns = [
+        column
+        for column in COLUMNS
+        if column.client in (arguments.client or CLIENTS)
+        and (column.proxy in proxies if column.proxy else not arguments.grpc)
+    ]
+    features = arguments.feature or [*FEATURES]
+    # All clients send what each of them reads in the feature `fields`.
+    senders, skipped = _available((arguments.client if "fields" not in features else None) or [*CLIENTS])
+    if "apache" in proxies:
+        try:
+            proxy.command()
+        except Unreachable as error:
+            columns = [column for column in columns if column.proxy != "apache"]
+            skipped["RocketMQ's proxy"] = str(error)
+    columns = [column for column in columns if column.client in senders]
     with tempfile.TemporaryDirectory(prefix="reput-interop-") as temporary:
         directory = arguments.keep or Path(temporary)
-        results = run(clients, arguments.feature or [*FEATURES], directory, arguments.jobs, arguments.proxy)
-    print(table.text(results, clients))
+        results = run(columns, features, senders, directory, arguments.jobs)
+    for made in _TABLES:
+        if any((column, feature) in results for column in made.columns for feature in made.features):
+            print(made.text(results))
     for name, reason in skipped.items():
-        print(f"skipped: {CLIENTS[name].title}: {reason}")
-    failed, known = [], 0
-    for (client, feature), result in results.items():
-        kind = CLIENTS[client]
-        is_known = feature in (
-            kind.fails | (kind.fails_with_apache if arguments.proxy == "apache" else set())
-        )
-        known += is_known and not result.holds
-        if is_known == result.holds:
-            what = "passed, though the client is known to fail" if is_known else result.reason
-            failed.append(f"{CLIENTS[client].title}: {FEATURES[feature]}: {what}")
-    for line in failed:
-        print(f"FAILED: {line}")
-    count = sum(not result.is_lacking for result in results.values()) - len(failed) - known
-    print(f"{count} passed, {len(failed)} failed, {known} by the client's fault, {len(skipped)} skipped")
+        print(f"skipped: {name}: {reason}")
+    failed = _report(results)
+    print(f"{len(skipped)} skipped")
     if arguments.write:
-        table.write(results)
+        for made in _TABLES:
+            made.write(results)
     return 1 if failed else 0
 
 
-def _available(names: Sequence[str], proxy_kind: str) -> tuple[list[str], dict[str, str]]:
-    """Fetch and build the clients; return those that are here, and why the others are not."""
+def _report(results: table.Results) -> bool:
+    """Print what has failed and the summary; return whether it is our fault."""
+    failed: list[str] = []
+    passed = known = theirs = 0
+    for (column, feature), result in results.items():
+        fails = feature in CLIENTS[column.client].fails
+        line = f"{column.title}: {FEATURES[feature]}: {result.reason}"
+        if result.is_lacking:
+            continue
+        if column.proxy == "apache" and not result.holds:
+            theirs += 1
+            print(f"fails: {line}")
+        elif fails and not result.holds:
+            known += 1
+        elif fails and column.proxy != "apache":
+            failed.append(f"{line}: passed, though the client is known to fail")
+        elif result.holds:
+            passed += 1
+        else:
+            failed.append(line)
+    found = table.compare(results)
+    worse = [f"{CLIENTS[client].title}: {FEATURES[feature]}" for client, feature in found.worse]
+    for line in failed:
+        print(f"FAILED: {line}")
+    for line in worse:
+        print(f"WORSE than through RocketMQ's proxy: {line}")
+    print(
+        f"{passed} passed, {len(failed)} failed, {known} by the client's fault, {theirs} through RocketMQ's proxy"
+    )
+    if found.same or found.better or found.worse:
+        print(
+            f"Reput's proxy compared with RocketMQ's {proxy.VERSION}: {len(found.better)} features better, "
+            f"{len(found.same)} equal, {len(found.worse)} worse"
+        )
+    return bool(failed or worse)
+
+
+def _available(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Fetch and build the clients; return those that are here, and by their titles why the others are not."""
     found, skipped = [], {}
     for name in names:
         try:
             CLIENTS[name].command()
-            if CLIENTS[name].through_proxy and proxy_kind == "apache":
-                proxy.command()
             found.append(name)
         except Unreachable as error:
-            skipped[name] = str(error)
+            skipped[CLIENTS[name].title] = str(error)
     return found, skipped
 
 
 def run(
-    clients: Sequence[str], features: Sequence[str], directory: Path, jobs: int, proxy_kind: str
-) -> dict[tuple[str, str], table.Result]:
-    """Check these features of these clients, some at a time; return the results by client and feature."""
-    directory.mkdir(parents=True, exist_ok=True)
-    results: dict[tuple[str, str], table.Result] = {}
-    (directory / "shared").mkdir()
-    with Scene(directory / "shared", proxy=proxy_kind) as shared, ThreadPoolExecutor(jobs) as threads:
-        shared.senders = clients
+    columns: Sequence[Column], features: Sequence[str], senders: Sequence[str], directory: Path, jobs: int
+) -> dict[tuple[Column, str], table.Result]:
+    """Check these features in these columns, some at a time, one proxy after the other; return the results.
 
-        def check(client: str, feature: str) -> None:
-            results[client, feature] = _check(shared, client, feature, proxy_kind)
+    Args:
+        columns: each with a client that is here.
+        features: by name; of those that a client does not offer the result says so.
+        senders: clients that send what is read in the feature `fields`.
+        directory: for stores and logs.
+        jobs: how many checks run at a time.
+    """
+    results: dict[tuple[Column, str], table.Result] = {}
+    for kind in PROXIES:
+        chosen = [column for column in columns if (column.proxy or "reput") == kind]
+        wanted = [(column, feature) for feature in features for column in chosen]
+        if not wanted:
+            continue
+        shared_directory = directory / kind / "shared"
+        shared_directory.mkdir(parents=True)
+        with Scene(shared_directory, proxy=kind) as shared, ThreadPoolExecutor(jobs) as threads:
+            shared.senders = senders
 
-        wanted = [
-            (client, feature)
-            for feature in features
-            for client in clients
-            if feature not in CLIENTS[client].lacks
-        ]
-        for future in [threads.submit(check, *each) for each in wanted]:
-            future.result()
-    for client in clients:
-        for feature in CLIENTS[client].lacks.intersection(features):
-            results[client, feature] = table.Result(is_lacking=True)
+            def check(column: Column, feature: str, kind: str = kind, shared: Scene = shared) -> None:
+                results[column, feature] = _check(shared, column.client, feature, kind)
+
+            running = []
+            for column, feature in wanted:
+                if feature in CLIENTS[column.client].lacks:
+                    results[column, feature] = table.Result(is_lacking=True)
+                else:
+                    running.append(threads.submit(check, column, feature))
+            for each in running:
+                each.result()
     return results
 
 
@@ -126,7 +179,9 @@ def _check(shared: Scene, client: str, feature: str, proxy_kind: str) -> table.R
         result = table.Result(reason=f"{type(error).__name__}: {error}".splitlines()[0])
     with _SAYS:
         outcome = "passed" if result.holds else "FAILED"
-        print(f"{outcome:7}{client:12}{feature:17}{time.monotonic() - started_at:6.1f} s", flush=True)
+        took_s = time.monotonic() - started_at
+        through = proxy_kind if CLIENTS[client].through_proxy else ""
+        print(f"{outcome:7}{client:12}{through:7}{feature:17}{took_s:6.1f} s", flush=True)
     return result
 
 

@@ -26,6 +26,7 @@ from support.mounts import try_to_mount, unmount
 _QUICK: Final = {
     "REPUT_METRICS__REFRESH_INTERVAL": "1s",
     "REPUT_GROUPS__LAG_REFRESH_INTERVAL": "1s",
+    "REPUT_GROUPS__STUCK_AFTER": "5s",
     "REPUT_STORE__COMMIT_LOG_FILE_SIZE": "16MiB",
     "REPUT_NAME_PORT": "off",
 }

@@ -61,11 +61,13 @@ class Archived:
         archive = ArchiveDirectory(self.root)
         named = [self.root / file.path for file in archive.files()]
         missing = [path for path in named if not path.is_file()]
-        outcome.expect(not missing, f"{what}: {len(missing)} files that manifests name are not there")
+        outcome.expect(
+            not missing, "files missing", f"{what}: {len(missing)} that manifests name are not there"
+        )
         outcome.compare(f"{what}, by manifests", wanted, rows_of(path for path in named if path.is_file()))
         outcome.compare(f"{what}, by directory", wanted, rows_of(self.root.glob("topic=*/**/[!.]*.parquet")))
         left = [path.name for path in self.root.glob("topic=*/**/.*")]
-        outcome.expect(not left, f"{what}: temporary files are left, such as {left[:3]}")
+        outcome.expect(not left, "files left", f"{what}: temporary ones, such as {left[:3]}")
 
 
 def _row(queue_id: int, offset: int, body: bytes) -> str:
@@ -102,7 +104,7 @@ def task_fails(trial: Trial) -> Outcome:
     with scene(trial, TOPIC, QUEUES) as found:
         archived = Archived(found, trial, 2)
         found.expect_end(outcome, "tasks that always fail", 1, archived.drive(point=ALWAYS_FAILING))
-        outcome.expect(not ArchiveDirectory(archived.root).files(), "a batch that failed has a manifest")
+        outcome.expect(not ArchiveDirectory(archived.root).files(), "failed batch", "it has a manifest")
         found.expect_end(outcome, "a task that fails once", 0, archived.drive(point=FAILING))
         archived.check(outcome, "tasks fail")
     return outcome

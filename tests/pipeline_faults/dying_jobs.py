@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from pyspark import TaskContext
 
-from pipeline_faults import dying_sink, planted
+from pipeline_faults import dying_sink
 from pipeline_faults.points import Point
 from reput_client.arrow.queues import QueueRange
 from reput_pipeline.archives import manifests, plan
@@ -73,7 +73,6 @@ def _plant_in_archive(point: Point) -> None:
 def dying_write_task(number: int, task: ArchiveTask) -> Iterator[ArchiveFile]:
     """Write the files of a task of batch `number`, in a worker."""
     point = Point.of_environment()
-    planted.plant_of_environment()
     close = _OneFile.close
 
     def dying_close(self: _OneFile) -> tuple[int, int | None, int | None]:

@@ -1,4 +1,7 @@
-"""The sink with something that dies, or fails, before and after each of its steps."""
+"""The sink with something that dies, or fails, before and after each of its steps.
+
+To import it plants the bug that the environment names: a driver imports it, and so does each of its workers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 
+from pipeline_faults import planted
 from pipeline_faults.points import SLOW, Point
 from reput_pipeline.data_source import ReputDataSource
 from reput_pipeline.sink.writers import ReputBatchWriter, ReputStreamWriter
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SLOW_S: Final = 300.0
+
+planted.plant_of_environment()
 
 
 def _before_end(point: Point, batch_id: int) -> None:

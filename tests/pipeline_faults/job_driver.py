@@ -12,12 +12,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from pipeline_faults import dying_jobs, planted
+from pipeline_faults import dying_jobs
 from pipeline_faults.points import lead_group
 from reput_pipeline.jobs.command_line import run_job
 
 if __name__ == "__main__":
     lead_group()
-    planted.plant_of_environment()
     dying_jobs.plant()
     sys.exit(run_job(sys.argv[1], sys.argv[2:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from pipeline_faults import archive_kinds, lake_kinds, replay_kinds, sink_kinds, stream_kinds
 from pipeline_faults.outcomes import Outcome
@@ -23,4 +24,7 @@ KINDS: dict[str, Callable[[Trial], Outcome]] = {
     "replay: driver killed": replay_kinds.driver_killed,
     "replay: broker killed": replay_kinds.broker_killed,
     "stream: masters killed": stream_kinds.masters_killed,
+    "stream: packets lost": stream_kinds.packets_lost,
 }
+WITH_A_NETWORK: Final = frozenset({"stream: packets lost"})
+"""Those that need a network of their own, which only root can make."""

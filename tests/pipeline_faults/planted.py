@@ -1,31 +1,43 @@
 """Bugs to plant in the pipeline and its broker, so that the kinds of faults can prove that they would notice them.
 
-The environment names a bug; every process of a driver, and the broker, plants it in itself. None of this is reachable
-from the product.
+The environment names a bug. Each process plants it once: a broker and a driver of the lake at their start, the other
+drivers and their workers when they import `dying_sink`. None of this is reachable from the product.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from pipeline_faults.points import BUG
+from support import planted_bugs
 
 if TYPE_CHECKING:
     from reput_client.arrow.queues import QueueRange
 
 
-class Bug(NamedTuple):
-    """A bug, the kind of fault that has to catch it, and the points at which that has something to catch."""
+@dataclass(frozen=True)
+class Bug(planted_bugs.Bug):
+    """A bug that a kind of fault has to catch.
 
-    name: str
-    plant: Callable[[], None]
+    Attributes:
+        points: at which the kind has something to catch.
+        rules: of `Outcome`, by one of which it has to be caught.
+    """
+
     kind: str
     points: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+_LOST: Final = ("rows missing",)
+_TWICE: Final = ("rows too many",)
+_ONCE: Final = ("rows once",)
 
 
 def commit_not_remembered() -> None:
@@ -136,23 +148,40 @@ def iceberg_progress_apart() -> None:
     Transaction.set_properties = lambda _, given: kept.update(given)  # type: ignore[method-assign,assignment,misc]
 
 
-BUGS = (
-    Bug("commit_not_remembered", commit_not_remembered, "sink: driver killed", ("after-commit",)),
-    Bug("recovery_publishes_all", recovery_publishes_all, "replay: broker killed", ("piece:1",)),
-    Bug("decision_forgotten", decision_forgotten, "sink: master killed", ("marking",)),
-    Bug("manifest_before_files", manifest_before_files, "archive: driver killed", ("after-manifest",)),
-    Bug("names_made_anew", names_made_anew, "archive: driver killed", ("before-manifest",)),
-    Bug("delta_progress_apart", delta_progress_apart, "lake: delta job killed", ()),
-    Bug("iceberg_progress_apart", iceberg_progress_apart, "lake: iceberg job killed", ()),
-    Bug("replay_without_key", replay_without_key, "replay: driver killed", ("after-commit",)),
+def run_for_query() -> None:
+    """the sink knows a query by its run, which ends with the first error, and not by its checkpoint"""
+    from pyspark import TaskContext
+
+    from reput_pipeline.sink import writers
+
+    run_task = writers._run_task
+
+    def of_run(options: Any, columns: Any, batches: Any, query_id: str, batch_id: int) -> Any:
+        context = TaskContext.get()
+        assert context is not None
+        return run_task(
+            options, columns, batches, f"query:{context.getLocalProperty('spark.jobGroup.id')}", batch_id
+        )
+
+    writers._run_task = of_run
+
+
+BUGS: Final = planted_bugs.table_of(
+    (
+        Bug(commit_not_remembered, "sink: driver killed", ("after-commit",), _TWICE),
+        Bug(recovery_publishes_all, "replay: broker killed", ("piece:1",), _TWICE),
+        Bug(decision_forgotten, "sink: master killed", ("marking",), (*_LOST, *_TWICE)),
+        Bug(manifest_before_files, "archive: driver killed", ("after-manifest",), (*_LOST, "files missing")),
+        Bug(names_made_anew, "archive: driver killed", ("before-manifest",), _TWICE),
+        Bug(delta_progress_apart, "lake: delta job killed", (), _ONCE),
+        Bug(iceberg_progress_apart, "lake: iceberg job killed", (), _ONCE),
+        Bug(replay_without_key, "replay: driver killed", ("after-commit",), _TWICE),
+        Bug(run_for_query, "stream: masters killed", ("piece:1",), _TWICE),
+    )
 )
-_planted: list[str] = []
 
 
 def plant_of_environment() -> None:
-    """Plant the bug that the environment names, once in a process."""
-    wanted = os.environ.get(BUG, "")
-    for bug in BUGS:
-        if bug.name == wanted and bug.name not in _planted:
-            _planted.append(bug.name)
-            bug.plant()
+    """Plant the bug that the environment names, if it names one."""
+    if wanted := os.environ.get(BUG):
+        BUGS[wanted].plant()

@@ -8,7 +8,7 @@ from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import FAILING
 from pipeline_faults.scene import KILLED, Scene, Trial, scene
 from pipeline_faults.steps import REPLAY_POINTS, SINK_STEPS
-from reput_client.blocking.bulk import BatchWriter
+from reput_client.blocking.bulk import StagingProducer
 from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
@@ -58,11 +58,12 @@ class Replayed:
         for queue_id, bodies in self.queues.items():
             outcome.expect(
                 sorted(found[queue_id]) != sorted(bodies) or found[queue_id] == bodies,
-                f"{what}: queue {queue_id} has another order",
+                "order",
+                f"{what}: of queue {queue_id}",
             )
-        with BatchWriter(address) as writer:
-            left = writer.staged().stagings
-        outcome.expect(left == 0, f"{what}: {left} stagings are left")
+        with StagingProducer(address) as writer:
+            left = writer.query_staged().stagings
+        outcome.expect(left == 0, "stagings left", f"{what}: {left}")
 
 
 def _rows(queues: dict[int, list[bytes]]) -> list[str]:

@@ -17,10 +17,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from pipeline_faults.kinds import KINDS
+from cluster_faults.network import Unavailable, enter
+from pipeline_faults.kinds import KINDS, WITH_A_NETWORK
 from pipeline_faults.planted import BUGS, Bug
 from pipeline_faults.scene import Trial
-from support.planted_bugs import NONE, add_bug_option, chosen_bugs
+from support.planted_bugs import add_bug_option, chosen_bugs
 
 
 def main() -> int:
@@ -32,18 +33,28 @@ def main() -> int:
     parser.add_argument("--point", action="append", default=[], help="only this point; repeatable")
     parser.add_argument("--seed", type=int, default=None, help="repeat the random choices of an earlier run")
     parser.add_argument("--minutes", type=float, default=5.0, help="of a kind that runs for a time")
-    planted = {bug.name: bug for bug in BUGS}
-    add_bug_option(parser, [*planted])
+    add_bug_option(parser, [*BUGS])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no driver and no broker is left behind
     kinds = [name for name in KINDS if arguments.kind in name]
     if not kinds:
         print(f"no kind has {arguments.kind!r} in its name; there are {', '.join(KINDS)}", file=sys.stderr)
         return 2
+    chosen = [BUGS[name] for name in chosen_bugs(arguments.bug, BUGS)]
+    bugs = [bug for bug in chosen if bug.kind in kinds]
+    if chosen and not bugs:
+        needed = ", ".join(f"{bug.name}: {bug.kind!r}" for bug in chosen)
+        print(f"no bug is for a kind with {arguments.kind!r} in its name; {needed}", file=sys.stderr)
+        return 2
+    if WITH_A_NETWORK.intersection(kinds) and not bugs:
+        try:
+            enter(("iptables", "iptables"))
+        except Unavailable as error:
+            print(f"without {' and '.join(WITH_A_NETWORK)}: {error}", file=sys.stderr)
+            kinds = [name for name in kinds if name not in WITH_A_NETWORK]
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(1 << 31)
     print(f"seed {seed}", flush=True)
-    bugs = [planted[name] for name in chosen_bugs(arguments.bug, planted) if planted[name].kind in kinds]
-    if arguments.bug != NONE:
+    if bugs:
         caught = sum(_report_bug(bug, seed) for bug in bugs)
         print(f"{caught} of {len(bugs)} planted bugs caught")
         return 1 if caught < len(bugs) else 0
@@ -63,18 +74,18 @@ def _report_kind(name: str, trial: Trial) -> bool:
     print(f"{name}: {outcome.rounds} rounds, {len(outcome.violations)} violations, {took:.0f} s", flush=True)
     for text in outcome.notes:
         print(f"    {text}")
-    for text in outcome.violations[:10]:
-        print(f"  {text}", flush=True)
+    for violation in outcome.violations[:10]:
+        print(f"  {violation}", flush=True)
     return not outcome.violations
 
 
 def _report_bug(bug: Bug, seed: int) -> bool:
     outcome = KINDS[bug.kind](Trial(random.Random(f"{seed} {bug.name}"), bug.points, bug.name))
-    caught = [text for text in outcome.violations if " rows " in text or " files " in text]
+    caught = [violation for violation in outcome.violations if violation.rule in bug.rules]
     how = f"caught by {bug.kind}" if caught else f"NOT CAUGHT by {bug.kind}"
-    print(f"{bug.name} ({bug.plant.__doc__}): {how}", flush=True)
-    for text in (caught or outcome.violations)[:1]:
-        print(f"    {text[:200]}", flush=True)
+    print(f"{bug.name} ({bug.story}): {how}", flush=True)
+    for violation in (caught or outcome.violations)[:1]:
+        print(f"    {str(violation)[:200]}", flush=True)
     return bool(caught)
 
 

@@ -10,24 +10,31 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
+from unittest.mock import patch
 
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import BUG, MARKS, POINT
+from reput_client import TLS
 from reput_client.blocking import Admin
 from support.broker_process import BrokerProcess
 from support.cluster_of_three import ClusterOfThree
+from support.tls_files import make_tls_files
+from support.waiting import wait_until
 
 HERE: Final = Path(__file__).resolve().parent
 PATIENCE_S: Final = 900.0
 """So long a driver may take on a machine that is busy."""
 KILLED: Final = -signal.SIGKILL
 _DYING_BROKER: Final = HERE / "dying_broker.py"
+_SECRET: Final = "secret-of-the-scene"
+Ports: TypeAlias = tuple[int, int]
+"""Of a broker: for clients, and for its slaves."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +151,7 @@ class Scene:
 
     def expect_end(self, outcome: Outcome, what: str, wanted: int, ended: int | None) -> None:
         """Note a violation if a driver did not end as wanted."""
-        outcome.expect(
-            ended == wanted, f"{what}: the driver ended with {ended}, not {wanted}:\n{self.tail()}"
-        )
+        outcome.expect(ended == wanted, "driver end", f"{what}: with {ended}, not {wanted}:\n{self.tail()}")
 
     def tail(self) -> str:
         """The last output of the drivers."""
@@ -172,11 +177,11 @@ class Scene:
             while not ended.wait(0.02) and broker.running:
                 pass
             if broker.running:
-                outcome.violations.append(f"the driver ended before the broker was killed at {step}")
+                outcome.expect(False, "step reached", f"{step} of the broker, before the driver ended")
                 break
             code = broker.wait(1.0)
             outcome.rounds += 1
-            outcome.expect(code == KILLED, f"{step}: the broker ended with {code}:\n{broker.log_tail()}")
+            outcome.expect(code == KILLED, "broker end", f"{step}: with {code}:\n{broker.log_tail()}")
         self.change_broker("none")
         self.broker.wait_ready(PATIENCE_S)
 
@@ -184,8 +189,22 @@ class Scene:
 class GroupScene(Scene):
     """A group of three brokers with an etcd, and drivers. It runs within the context."""
 
-    def __init__(self, directory: Path, trial: Trial) -> None:
+    def __init__(self, directory: Path, trial: Trial, *, secured: bool = False) -> None:
         super().__init__(directory, trial)
+        self.tls: TLS | None = None
+        if secured:
+            files = make_tls_files(directory)
+            self.tls = TLS(str(files.ca))
+            self._environment |= {
+                # What counts the rows at the end does without TLS.
+                "REPUT_TLS__MODE": "permissive",
+                "REPUT_TLS__CERT": str(files.broker),
+                "REPUT_TLS__CA": str(files.ca),
+                "REPUT_TLS__CONNECT": "true",
+                "REPUT_TLS__HTTP_MODE": "off",
+                "REPUT_ACCESS__ENABLED": "true",
+                "REPUT_ACCESS__ADMIN_SECRET": _SECRET,
+            }
         self._step = directory / "step"
         self._step.write_text("")
         command = [sys.executable, str(_DYING_BROKER), f"@{self._step}"]
@@ -208,13 +227,39 @@ class GroupScene(Scene):
     def master_address(self) -> str:
         return self._cluster.brokers[self._cluster.wait_master()].address
 
-    def lose_master(self, outcome: Outcome) -> None:
-        """Kill the master, wait for another one, and have the old one return as a slave."""
+    def lose_master(
+        self,
+        outcome: Outcome,
+        step: str,
+        driver: subprocess.Popen[bytes],
+        amid: Callable[[Ports, list[Ports]], AbstractContextManager[None]] | None = None,
+    ) -> None:
+        """Kill the master, wait for another one, and have the old one return as a slave.
+
+        Args:
+            step: at which the master dies of itself; with an empty one it is killed at once.
+            driver: what makes it come to the step, as long as it runs.
+            amid: what happens meanwhile, given the ports of the master and of all.
+        """
         cluster = self._cluster
         old = cluster.wait_in_sync(0, 1, 2)
-        cluster.brokers[old].kill()
-        outcome.expect(cluster.wait_master() != old, "a killed broker is still the master")
-        cluster.brokers[old].start()
+        ports = [(broker.port, ha) for broker, ha in zip(cluster.brokers, cluster.ha_ports, strict=True)]
+        with nullcontext() if amid is None else amid(ports[old], ports):
+            master = cluster.wait_master()  # may be another one by now
+            broker = cluster.brokers[master]
+            if step:
+                self._step.write_text(step)
+                with suppress(AssertionError):
+                    wait_until(lambda: not broker.running or driver.poll() is not None, PATIENCE_S)
+                self._step.write_text("")
+                outcome.expect(not broker.running, "step reached", f"{step} of the master")
+            broker.kill()
+            if amid is None:  # otherwise it may have been the only one in sync, and no other can take over
+                outcome.expect(
+                    cluster.wait_master() != master, "failover", "a killed broker is still the master"
+                )
+        broker.start()
+        cluster.wait_master()
 
     @contextmanager
     def losing_its_master(self, step: str, outcome: Outcome) -> Iterator[None]:
@@ -237,22 +282,23 @@ class GroupScene(Scene):
             ended.set()
             waiter.join()
         died = not cluster.brokers[old].running
-        outcome.expect(died, f"the driver ended before the master was killed at {step}")
+        outcome.expect(died, "step reached", f"{step} of the master, before the driver ended")
         if died:
             outcome.rounds += 1
-            outcome.expect(cluster.wait_master() != old, f"{step}: there is no other master")
+            outcome.expect(cluster.wait_master() != old, "failover", f"{step}: there is no other master")
             cluster.brokers[old].kill()  # so that it can be started again
             cluster.brokers[old].start()
 
 
 @contextmanager
-def group_scene(trial: Trial, topic: str, queues: int) -> Iterator[GroupScene]:
-    """A scene whose group runs and has a topic."""
+def group_scene(trial: Trial, topic: str, queues: int, *, secured: bool = False) -> Iterator[GroupScene]:
+    """A scene whose group runs and has a topic; `secured` with TLS and a user, who is this process's meanwhile."""
     with (
+        patch.dict(os.environ, {"REPUT_USER": "admin", "REPUT_SECRET": _SECRET} if secured else {}),
         tempfile.TemporaryDirectory(prefix="reput-faults-", ignore_cleanup_errors=True) as directory,
-        GroupScene(Path(directory), trial) as found,
+        GroupScene(Path(directory), trial, secured=secured) as found,
     ):
-        with Admin(found.addresses) as admin:
+        with Admin(found.addresses, tls=found.tls) as admin:
             admin.create_topic(topic, queues=queues)
         yield found
 

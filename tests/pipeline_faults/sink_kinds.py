@@ -10,7 +10,7 @@ from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
 from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, group_scene, scene
 from pipeline_faults.steps import FAILOVER_STEPS, SINK_STEPS, STREAM_POINTS
-from reput_client.blocking.bulk import BatchWriter
+from reput_client.blocking.bulk import StagingProducer
 from support.sink_client import published
 from support.spark_cluster import SparkCluster
 
@@ -57,9 +57,9 @@ class Lines:
         address = self._scene.master_address
         found = published(address, TOPIC)
         outcome.compare(what, self.rows, (body.decode() for bodies in found.values() for body in bodies))
-        with BatchWriter(address) as writer:
-            left = writer.staged().stagings
-        outcome.expect(left == 0, f"{what}: {left} stagings are left")
+        with StagingProducer(address) as writer:
+            left = writer.query_staged().stagings
+        outcome.expect(left == 0, "stagings left", f"{what}: {left}")
 
 
 def driver_killed(trial: Trial) -> Outcome:
@@ -84,7 +84,7 @@ def task_fails(trial: Trial) -> Outcome:
         found.expect_end(outcome, "tasks that always fail", 1, lines.drive(ALWAYS_FAILING))
         bodies = published(found.broker.address, TOPIC)
         outcome.expect(
-            not any(bodies.values()), "something was published of a batch that never was committed"
+            not any(bodies.values()), "failed batch", "something was published, and it never was committed"
         )
         found.expect_end(outcome, "a task that fails once", 0, lines.drive(FAILING))
         lines.check(outcome, "tasks fail")
@@ -150,7 +150,7 @@ def speculation(trial: Trial) -> Outcome:
         for batch_id in range(batches):
             attempts = len(list(found.marks.glob(f"attempt-{batch_id}-*")))
             outcome.rounds += 1
-            outcome.expect(attempts >= 2, f"batch {batch_id} had {attempts} attempts: nothing was speculated")
+            outcome.expect(attempts >= 2, "speculation", f"batch {batch_id} had {attempts} attempts")
         lines.check(outcome, "speculation")
     return outcome
 

@@ -23,10 +23,11 @@ FAILOVER_STEPS: Final = (
     "decided",
     "piece:1",
     "marking",
+    "marking!",
     "marked",
     "noted",
 )
-"""As those of the sink, where another master finds something different."""
+"""As those of the sink, where another master finds something different: at `!`, nothing of the batch."""
 
 STREAM_POINTS: Final = (
     "before-staging",

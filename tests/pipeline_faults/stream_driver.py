@@ -1,7 +1,7 @@
 """A Spark driver with two streams over a topic of a group: to another topic of it, and to Parquet files.
 
-Usage: `python stream_driver.py --broker ADDRESSES --topic T --copies T --directory DIR --ended FILE`; once FILE is
-there, the queries process what the topic has and end.
+Usage: `python stream_driver.py --broker ADDRESSES --topic T --copies T --directory DIR --ended FILE
+[--tls-ca FILE]`; once FILE is there, the queries process what the topic has and end.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ sys.path.remove(str(Path(__file__).resolve().parent))
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from reput_pipeline.spark.keep_running import keep_running
+from pipeline_faults import dying_sink
+from reput_pipeline.spark.keep_running import LATE_WORKER, keep_running
 from reput_pipeline.spark.session import make_session
+
+# A commit whose master dies takes longer, since another one is elected after its lease of 3 s only: the query ends,
+# without knowing whether the batch is written, and makes it again.
+_COMMIT_TIMEOUT_MS = "2500"
 
 
 def main() -> int:
@@ -26,14 +31,19 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     for name in ("broker", "topic", "copies", "directory", "ended"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--tls-ca")
     arguments = parser.parse_args()
+    address = {"nameServer": arguments.broker}
+    if arguments.tls_ca:
+        address["tlsCa"] = arguments.tls_ca
     directory = Path(arguments.directory)
     conf = {"spark.driver.memory": "512m", "spark.log.level": "ERROR"}
     spark = make_session("failovers", master="local[2]", conf=conf)
+    dying_sink.register(spark)
 
     def rows(checkpoint: str, sink: str, **options: str) -> StreamingQuery:
         source = spark.readStream.format("reput").options(
-            nameServer=arguments.broker, subscribe=arguments.topic, startingOffsets="earliest"
+            **address, subscribe=arguments.topic, startingOffsets="earliest"
         )
         place = str(directory / checkpoint)
         frame = source.load().select("body")
@@ -44,12 +54,23 @@ def main() -> int:
 
     def copy() -> StreamingQuery:
         make_session("failovers")
-        started.append(rows("cp-copies", "reput", nameServer=arguments.broker, topic=arguments.copies))
+        options = {**address, "commitTimeoutMs": _COMMIT_TIMEOUT_MS}
+        started.append(rows("cp-copies", "reput", topic=arguments.copies, **options))
         return started[-1]
 
-    files = rows("cp-parquet", "parquet", path=str(directory / "parquet"))
+    def write_files() -> StreamingQuery:
+        while True:
+            query = rows("cp-parquet", "parquet", path=str(directory / "parquet"))
+            while query.isActive and not query.recentProgress:
+                time.sleep(0.1)
+            if LATE_WORKER not in str(query.exception()):
+                return query
+
+    files = write_files()
     stop = threading.Event()
-    copier = threading.Thread(target=keep_running, args=(copy,), kwargs={"stop": stop}, daemon=True)
+    copier = threading.Thread(
+        target=keep_running, args=(copy,), kwargs={"stop": stop, "most_pause_s": 5.0}, daemon=True
+    )
     copier.start()
 
     def is_up() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import trio
 
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
+from support.broker_process import BrokerProcess
 from support.browser import CHROMIUM, Browser, Page
 from support.console_scene import HOSTILE_KEY, ORDERS, fill
 
@@ -26,17 +29,19 @@ STORE = {
 }
 # What each page shows once its data are there.
 PAGES = {
-    "": "Needs attention",
+    "": "billing is empty for",
     "topics": "payments",
     "topics/orders": "billing",
     "groups": "billing",
-    "groups/billing": "Lag in each queue",
+    "groups/billing": "and no member is online. Start its consumers",
     "messages?topic=orders": "o-59",
     "messages?mode=key&topic=orders&key=o-7": "o-7",
     "messages?mode=id": "The offset message id is",
     "dead-letters": "billing",
     "dead-letters/billing": "card declined <b>today</b>",
     "delayed": "mail-0",
+    "transactions": "No transaction is open",
+    "delayed?topic=emails": "nightly",
     "clients": "Connections",
     "store": "store.file_reserved_time",
     "cluster": "No slave copies",
@@ -95,13 +100,78 @@ def test_every_page_shows_its_data_and_fits(browser: Browser, url: str, width: i
 def test_the_numbers_are_live(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         page.until("document.querySelectorAll('svg.plot').length === 6")
+        page.until("document.querySelector('svg.plot .line0').getAttribute('d').includes('L')")
         before = page.run("document.getElementById('state').textContent")
         page.until(f"document.getElementById('state').textContent !== {before!r}")
         page.run("document.querySelector('svg.plot').focus()")
         page.press("ArrowLeft")
         page.until("document.querySelector('.legend .when').textContent.endsWith('ago')")
         words = page.run("document.querySelector('svg.plot').getAttribute('aria-label')")
-        assert words.startswith("Messages a second: in ")
+        assert words.startswith("Messages per second: in ")
+
+
+def test_a_part_of_the_plots_is_chosen_and_times_are_local_or_utc(browser: Browser, url: str) -> None:
+    when = "document.querySelector('.legend .when').textContent"
+    shown = "document.getElementById('range').textContent"
+    pressed = "(document.querySelector('.ranges [aria-pressed=true]')?.textContent ?? '')"
+    page = browser.page(1280, 800)
+    page.call("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
+    page.open(url)
+    page.until("document.querySelector('svg.plot .line0').getAttribute('d').includes('L')")
+    page.until(f"{pressed} === '5 min'")
+
+    # All times of the console are in the browser's zone, or in UTC, which it keeps.
+    assert page.run("document.getElementById('zone-button').textContent") == "UTC+05:30"
+    page.run("document.querySelector('svg.plot').focus()")
+    page.press("ArrowLeft")
+    page.until(f"{when}.endsWith('ago')")
+    local = _minutes(page.run(when))
+    page.click("#zone-button", "UTC+05:30")
+    page.until("document.getElementById('zone-button').textContent === 'UTC'")
+    page.until("document.querySelector('svg.plot .line0').getAttribute('d').includes('L')")
+    page.run("document.querySelector('svg.plot').focus()")
+    page.press("ArrowLeft")
+    page.until(f"{when}.endsWith('ago')")
+    assert (local - _minutes(page.run(when))) % (24 * 60) in (329, 330)
+    page.open(f"{url}#/messages?topic=orders&start=time")
+    page.until("document.getElementById('zone-button').textContent === 'UTC'")
+    page.until("document.getElementById('at').value")
+    assert abs(page.run("Date.parse(document.getElementById('at').value + 'Z') - Date.now()")) < 20 * 60000
+
+    # A part of a plot is chosen by the mouse, the keyboard, and buttons.
+    page.run("void (location.hash = '#/')")
+    page.until("document.querySelector('svg.plot .line0').getAttribute('d').includes('L')")
+    page.until("document.querySelector('.attention ul')")  # above the plots, which it moves
+    page.drag("svg.plot", 0.7, 0.95)
+    page.until(f"{shown}.includes(' to ') && {shown}.includes('(UTC)')")
+    assert page.run(pressed) == ""
+    began, ended = page.run(shown).split(" (")[0].split(" to ")
+    length = page.run(f"(Date.parse('{ended}Z') - Date.parse('{began}Z')) / 1000")
+    assert 60 < length < 100
+    page.run("document.querySelector('svg.plot').focus()")
+    page.press("+")
+    page.until(f"{shown}.includes(' to ') && !{shown}.includes('{began}')")
+    page.click(".ranges button", "24 h")
+    page.until(f"{pressed} === '24 h' && {shown}.includes('steps of 2 min')")
+    page.click(".ranges button", "Zoom out")
+    page.until(f"{shown}.includes('steps of 10 min')")
+    page.click(".ranges button", "5 min")
+    page.until(f"{shown}.includes('steps of 1.0 s')")
+
+    # The page of the cluster has the same range and its own plots.
+    page.run("void (location.hash = '#/cluster')")
+    page.shows("1 of 1")
+    page.click(".ranges button", "By broker")
+    page.until("document.querySelector('main .legend .key').textContent.startsWith('broker-a')")
+    # Figures of those who look into the broker are here, not on the first page.
+    page.shows("Delay of the event loop")
+    assert page.problems == []
+
+
+def _minutes(text: str) -> int:
+    """Return the minutes since midnight of a time."""
+    hours, minutes = text.split(":")[:2]
+    return 60 * int(hours) + int(minutes)
 
 
 def test_it_is_used_by_keyboard(browser: Browser, url: str) -> None:
@@ -158,16 +228,25 @@ def test_a_hostile_message_is_text(browser: Browser, url: str) -> None:
 
 def test_a_login_permits_a_replay(browser: Browser, url: str) -> None:
     with opened(browser, f"{url}#/dead-letters/billing") as page:
-        page.until("document.querySelectorAll('main tbody tr').length === 4")
-        page.run("document.querySelectorAll('main tbody input')[3].click()")
-        page.click("main button", "Replay 1 selected")
-        page.shows("Replay 1 dead letter?")
-        page.click("dialog .primary")
-        page.until("document.getElementById('token')")
-        page.run("document.getElementById('token').focus()")
+        page.click("#login-button", "Log in")
+        page.until("document.activeElement.id === 'secret'")
         page.write(TOKEN)
         page.press("Enter")
-        page.shows("1 dead letter was sent: 1 to orders.")
+        page.until("document.querySelectorAll('main tbody tr').length === 4")
+        page.run("document.querySelectorAll('main tbody input')[3].click()")
+        page.click("[data-action=replay-dead-letters]")
+        page.until("document.querySelector('#field-offsets').value === '0'")
+        page.click("dialog .primary", "Show what changes")
+        page.shows("1 dead letter is sent: 1 to orders")
+        page.click("#perform")
+        page.shows("1 dead letter was sent: 1 to orders")
+        page.until("document.querySelectorAll('main tbody tr')[3].textContent.includes(' to orders')")
+        page.run("document.querySelectorAll('main tbody input')[3].click()")
+        page.click("[data-action=replay-dead-letters]")
+        page.click("dialog .primary", "Show what changes")
+        page.shows("no dead letter of billing is sent")
+        page.shows("1 was replayed before")
+        page.press("Escape")
         page.click("#login-button", "Log out")
         page.until("document.getElementById('login-button').textContent === 'Log in'")
 
@@ -179,6 +258,30 @@ def test_it_says_when_the_broker_is_gone(browser: Browser, tmp_path: Path) -> No
         page.open(f"http://{broker.http_address}/console/#/topics")
         page.shows("No topic matches.")
         page.shows("running")
-    page.shows("no connection")
-    page.press("r")
-    page.shows("The broker does not answer.")
+    page.shows("no answer")
+    page.shows("The broker does not answer since")
+    page.until("document.getElementById('state').classList.contains('bad')")
+    # What never came is not said to be empty, and the rest looks old.
+    page.run("void (location.hash = '#/groups')")
+    page.until("document.querySelector('main .page.failed')")
+    assert "No group matches" not in page.run("document.body.innerText")
+    assert page.run("getComputedStyle(document.querySelector('.listing')).opacity") == "0.55"
+
+
+def test_a_broker_that_hangs_looks_away_at_once(browser: Browser, tmp_path: Path) -> None:
+    page = browser.page()
+    with BrokerProcess(tmp_path / "data") as broker:
+        page.open(f"http://127.0.0.1:{broker.http_port}/console/#/groups")
+        page.shows("running")
+        page.shows("No group matches.")
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            # Four seconds pass.
+            page.run("void (Date.now = ((now) => () => now() + 4000)(Date.now))")
+            page.until("document.getElementById('state').classList.contains('bad')")
+            page.shows("The broker does not answer since")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        page.shows("running")
+        page.until("!document.getElementById('away').firstChild")
+        page.shows("No group matches.")

@@ -108,8 +108,8 @@ def send_and_cancel(address: str, sent: Sent, rng: random.Random, turn: int) -> 
     number = 0
     try:
         with (
-            Producer(address, group="p", timeout_s=10.0) as producer,
-            Admin(address, timeout_s=10.0) as admin,
+            Producer(address, group="p", timeout_s=3.0) as producer,
+            Admin(address, timeout_s=3.0) as admin,
         ):
             while True:
                 body = b"%d-%d" % (turn, number)

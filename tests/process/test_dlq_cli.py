@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from reput_cli.rendering import rfc3339
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_protocol.record.dead_letter import replayed_id
@@ -118,7 +121,7 @@ def bodies(messages: list[ReceivedMessage]) -> list[str]:
 def test_list_says_how_many_from_where_and_why(letters: Letters) -> None:
     (row,) = letters.json("list", letters.group)
     assert row["group"] == letters.group
-    assert row["messages"] == 10
+    assert (row["messages"], row["replayed"]) == (10, 0)
     assert row["origins"] == {letters.orders: 6, letters.bills: 4}
     assert row["reasons"] == {"consumer": 5, "max_reconsume_times": 5}
     assert row["attempts"] == {"1": 10}
@@ -127,8 +130,8 @@ def test_list_says_how_many_from_where_and_why(letters: Letters) -> None:
     (row,) = letters.json("list", letters.group, "--filter", f"RETRY_TOPIC = '{letters.bills}' AND n > 1")
     assert (row["messages"], row["origins"]) == (2, {letters.bills: 2})
     plain = letters.cli("list", letters.group).stdout.splitlines()
-    assert plain[0].split("\t")[:2] == ["group", "messages"]
-    assert plain[1].split("\t")[4:] == [
+    assert plain[0].split("\t")[:3] == ["group", "messages", "replayed"]
+    assert plain[1].split("\t")[5:] == [
         f"{letters.orders} 6, {letters.bills} 4", "consumer 5, max_reconsume_times 5", "1",
     ]  # fmt: skip
 
@@ -174,34 +177,68 @@ def test_replay_sends_each_once_as_a_new_message(letters: Letters) -> None:
         assert found["DLQ_ORIGIN_MESSAGE_ID"] == origin != message.message_id
         assert not {"RETRY_TOPIC", "DLQ_REASON", "RETRY_REASON", "ORIGIN_MESSAGE_ID", "DELAY"} & set(found)
     again = letters.cli("replay", letters.group)
-    assert "10 dead letters were replayed or skipped before" in again.stderr
+    assert "10 were replayed before" in again.stderr
     assert len(letters.messages(letters.orders)) == 12
     letters.give_back(replayed[0])
     letters.cli("replay", letters.group)
     assert bodies(letters.messages(letters.orders)[12:]) == [f"{letters.orders} 0"], "the one that came back"
     assert len(letters.messages(f"%DLQ%{letters.group}")) == 11, "they stay where they are"
     letters.cli("replay", letters.group, "-o", "earliest", "-n", "2")
+    assert len(letters.messages(letters.orders)) == 13
+    letters.cli("replay", letters.group, "--again", "-n", "2")
     assert len(letters.messages(letters.orders)) == 15
 
 
+def typed(command: list[str], text: str) -> tuple[int, str]:
+    """Run a command on a terminal on which a text is typed; return its exit code and what it says."""
+    terminal, of_command = pty.openpty()
+    try:
+        os.write(terminal, text.encode())
+        done = subprocess.run(command, stdin=of_command, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(terminal)
+        os.close(of_command)
+    return done.returncode, done.stderr
+
+
 def test_replay_asks_first(letters: Letters) -> None:
-    done = reput("dlq", "replay", letters.group, server=letters.broker.address, text="")
-    assert done.returncode != 0
-    assert "there is no terminal to ask for confirmation" in done.stderr
-    assert "--yes" in done.stderr
-    wrong = letters.cli("replay", letters.group, text="another\n", code=1)
-    assert "the name was not typed" in wrong.stderr
+    for text in ("", "yes\n", f"{letters.group}\n"):
+        done = reput("dlq", "replay", letters.group, server=letters.broker.address, text=text)
+        assert done.returncode == 2
+        assert "there is no terminal to ask for confirmation" in done.stderr
+        assert "--yes" in done.stderr
+    code, said = typed(letters.command("replay", letters.group), "another\n")
+    assert (code, "the name was not typed" in said) == (1, True)
     assert len(letters.messages(letters.orders)) == 6
-    right = letters.cli("replay", letters.group, text=f"{letters.group}\n")
-    assert "up to 10 dead letters of" in right.stderr
+    code, said = typed(letters.command("replay", letters.group), f"{letters.group}\n")
+    assert (code, "up to 10 dead letters of" in said) == (0, True)
     assert len(letters.messages(letters.orders)) == 12
+
+
+def test_list_and_peek_show_what_was_replayed(letters: Letters) -> None:
+    letters.cli("replay", letters.group, "--filter", "n = '1'")
+    (row,) = letters.json("list", letters.group)
+    assert (row["messages"], row["replayed"]) == (10, 2)
+    (row,) = letters.json("list", letters.group, "--filter", f"RETRY_TOPIC = '{letters.orders}'")
+    assert (row["messages"], row["replayed"]) == (6, 1)
+    first, second = (
+        json.loads(line) for line in letters.cli("peek", letters.group, "-n", "2").stdout.splitlines()
+    )
+    assert (first["replayed_at"], first["replayed_to"], first["replayed_message_id"]) == (None, None, None)
+    (copy,) = letters.messages(letters.orders)[6:]
+    assert (second["replayed_to"], second["replayed_message_id"]) == (letters.orders, copy.offset_message_id)
+    assert second["replayed_at"] == rfc3339(copy.store_timestamp_ms)
+    block = letters.cli("peek", letters.group, "-o", "1:2", "-O", "table").stdout
+    assert f"  replayed {second['replayed_at']} to {letters.orders}\n" in block
+    plain = letters.cli("peek", letters.group, "-o", "1:2", "-O", "plain").stdout
+    assert plain.split("\t")[4:6] == [second["replayed_at"], letters.orders]
 
 
 def test_what_a_selection_has_sent_is_not_sent_again(letters: Letters) -> None:
     letters.cli("replay", letters.group, "--filter", "n IN ('1', '3')")
     assert len(letters.messages(letters.orders)) == 8
     all_of_them = letters.cli("replay", letters.group)
-    assert "4 were sent by another replay before" in all_of_them.stderr
+    assert "4 were replayed before" in all_of_them.stderr
     assert sorted(bodies(letters.messages(letters.orders)[6:])) == [f"{letters.orders} {n}" for n in range(6)]
 
 
@@ -211,7 +248,7 @@ def test_a_message_with_the_id_of_a_replay_hides_no_letter(letters: Letters) -> 
     other = next(one for one in letters.messages(letters.orders) if one.body != letter.body)
     with Producer(letters.broker.address, timeout_s=30.0) as producer:
         producer.forward(other, letters.orders, unique_id=replayed_id(letter.offset_message_id))
-    assert "sent by another replay" not in letters.cli("replay", letters.group).stderr
+    assert "replayed before" not in letters.cli("replay", letters.group).stderr
     assert letter.body in [message.body for message in letters.messages(letters.orders)[7:]]
 
 
@@ -222,7 +259,7 @@ def test_a_filter_a_count_and_another_topic(letters: Letters) -> None:
     arguments = ("replay", letters.group, "--filter", "n IN ('1', '3')", "--to", target, "-n", "3")
     first = letters.cli(*arguments)
     assert f"3 dead letters of {letters.group} sent to {target}" in first.stderr
-    assert "the same command continues there" in first.stderr
+    assert "the same command sends them" in first.stderr
     letters.cli(*arguments)
     assert bodies(letters.messages(target)) == [
         f"{letters.orders} 1", f"{letters.orders} 3", f"{letters.bills} 1", f"{letters.bills} 3",
@@ -248,7 +285,7 @@ def test_an_interrupted_replay_continues_where_it_stopped(letters: Letters) -> N
     work.send_signal(signal.SIGINT)
     _, errors = work.communicate(timeout=60)
     assert work.returncode == 130
-    assert "the same command continues there" in errors
+    assert "the same command sends them" in errors
     done = len(letters.messages(letters.orders)) - 6
     assert 2 <= done < 6
     letters.cli("replay", letters.group)
@@ -258,17 +295,17 @@ def test_an_interrupted_replay_continues_where_it_stopped(letters: Letters) -> N
 def test_a_topic_that_is_gone_is_not_made_by_a_replay(letters: Letters) -> None:
     with Admin(letters.broker.address, timeout_s=30.0) as admin:
         admin.delete_topic(letters.bills)
-    done = letters.cli("replay", letters.group, code=5)
-    assert f"topic {letters.bills}" in done.stderr
+    done = letters.cli("replay", letters.group, code=8)
+    assert f"4 were left, since topic {letters.bills} does not exist any more" in done.stderr
     assert "--to ANOTHER_TOPIC" in done.stderr
-    assert len(letters.messages(letters.orders)) == 12, "those before it have been sent"
+    assert len(letters.messages(letters.orders)) == 12, "the others have been sent"
 
 
 def test_one_that_does_not_say_where_it_came_from_is_left(letters: Letters) -> None:
     with Producer(letters.broker.address, group="p", timeout_s=30.0) as producer:
         producer.send(Message(f"%DLQ%{letters.group}", b"by hand"))
     done = letters.cli("replay", letters.group, code=8)
-    assert "1 was left without a topic to return to" in done.stderr
+    assert "1 was left, not proven to come from the topic" in done.stderr
     remedy = done.stderr.partition("try: reput dlq ")[2].splitlines()[0]
     assert remedy.endswith("--to TOPIC")
     letters.cli(*shlex.split(remedy.removesuffix("TOPIC")), letters.bills)
@@ -282,10 +319,10 @@ def test_purge_asks_and_says_what_goes(letters: Letters) -> None:
     topic = f"%DLQ%{letters.group}"
     dry = letters.cli("purge", letters.group, "--dry-run")
     assert f"topic {topic}: 10 dead letters, 6 not replayed yet" in dry.stderr
-    refused = letters.cli("purge", letters.group, text="another\n", code=1)
+    refused = letters.cli("purge", letters.group, text=f"{letters.group}\n", code=2)
     assert "were not deleted" in refused.stderr
     assert len(letters.messages(topic)) == 10
-    letters.cli("purge", letters.group, text=f"{letters.group}\n")
+    letters.cli("purge", letters.group, "--yes")
     assert "has no dead letters" in letters.cli("peek", letters.group, code=5).stderr
     letters.give_back(letters.messages(letters.bills)[3])
     assert bodies(letters.messages(topic)) == [f"{letters.bills} 3"], "the next one brings the topic back"

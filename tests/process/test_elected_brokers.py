@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,22 +17,18 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import slave_synchronize
 from reput_broker.ha.copies import GroupCopies
 from reput_broker.ha.election import table_copies
-from reput_broker.ha.election.elector import Elector
-from reput_broker.ha.election.engine import Leader, Terms
-from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.table_copies import TableCopies
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer, Refusal, Response
-from reput_broker.roles import Role
 from reput_broker.server.listener import Server
 from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.tables.tables import Tables
 from reput_client import Consumer, Message, Producer, ReceivedMessage, TransactionProducer, TransactionState
-from reput_client.produce.batch_writer import BatchWriter, StagingScope
+from reput_client.produce.staging_producer import StagingProducer, StagingScope
 from reput_protocol.codes import AckLevel, PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.consumers import SendBackHeader
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
@@ -58,88 +54,14 @@ from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.wire.channel import Peer
 from reput_protocol.wire.header import HeaderType
-from support.broker_process import free_port
-from support.election_engine import EngineState, FakeEngine
+from support.elected_group import ElectedGroup, soon
 from support.inside import elector_of, parts_of, storage_of
 from support.waiting import until
 
 _T = TypeVar("_T")
 
-LEASE_S = 2.0
 TOPIC = "T"
 PULL = PullMessageHeader("g", TOPIC, 0, 0, 10, PullSysFlag.SUBSCRIPTION, subscription="*")
-
-
-class Group:
-    """Brokers of one group. `brokers` has those that run, by number."""
-
-    def __init__(self, path: Path, **ha: Any) -> None:
-        self.path, self.ha = path, ha
-        self.state = EngineState(LEASE_S)
-        self.ports = {number: (free_port(), free_port()) for number in range(3)}
-        self.brokers: dict[int, Broker] = {}
-        self.engines = {number: FakeEngine(self.state) for number in range(3)}
-
-    @asynccontextmanager
-    async def member(self, number: int, *, in_sync_timeout_s: float = 2.0) -> AsyncIterator[Broker]:
-        port, ha_port = self.ports[number]
-        data_dir = self.path / str(number)
-        config = BrokerConfig(
-            data_dir=data_dir,
-            broker_id=0 if number == 0 else number,
-            port=port,
-            ha_port=ha_port,
-            store={"commit_log_file_size": "1MiB", "index": False},
-            topics={"default_queues": 1},
-            ha={"send_heartbeat_interval": "200ms", **self.ha},
-            election={"etcd": ["http://127.0.0.1:1"]},  # the elector that is given is used instead
-        )
-        epochs = EpochFile(data_dir / "epochFileCheckpoint")
-        elector = Elector(
-            self.engines[number],
-            Leader(number, f"127.0.0.1:{port}", f"127.0.0.1:{ha_port}"),
-            Role.ASYNC_MASTER,
-            MemberFile(data_dir / "config" / "election.json", cluster="c", broker_name="b", member=number),
-            Terms(LEASE_S, first_master=0, in_sync_timeout_s=in_sync_timeout_s, gap_max=1 << 30),
-            lambda: epochs.last,
-        )
-        async with Broker(config, tenures=elector) as broker:
-            self.brokers[number] = broker
-            yield broker
-            del self.brokers[number]
-
-    def master(self) -> Broker:
-        leader = self.state.record.leader
-        assert leader is not None
-        return self.brokers[leader.member]
-
-    async def in_sync(self, *numbers: int, completes: bool = False) -> Broker:
-        """Wait until these are in sync with a master that serves, or still completes a batch; return it."""
-        async with _soon():
-            while True:
-                record = self.state.record
-                broker = self.brokers.get(-1 if record.leader is None else record.leader.member)
-                if (
-                    broker is not None
-                    and record.in_sync == {*numbers}
-                    and confirm_offset(broker) is not None
-                    and (completes or broker.health.ready)
-                ):
-                    return broker
-                await trio.sleep(0.01)
-
-
-@asynccontextmanager
-async def _soon() -> AsyncIterator[None]:
-    with trio.fail_after(20):
-        yield
-
-
-def confirm_offset(broker: Broker) -> int | None:
-    try:
-        return broker.store.confirm_offset if broker.store.is_open else None
-    except AssertionError:
-        return None  # between two tenures
 
 
 async def ask(broker: Broker, code: RequestCode, ext: Any, body: bytes = b"") -> ClientAnswer:
@@ -167,7 +89,7 @@ async def committed(broker: Broker) -> ClientAnswer:
 
 async def between_tenures(work: Callable[[], Awaitable[_T]]) -> _T:
     """Repeat `work` while its connection ends, as connections do when a broker's role changes."""
-    async with _soon():
+    async with soon():
         while True:
             with suppress(RemoteUnreachable):
                 return await work()
@@ -175,7 +97,7 @@ async def between_tenures(work: Callable[[], Awaitable[_T]]) -> _T:
 
 
 async def put_once_it_leads(broker: Broker, body: bytes) -> None:
-    async with _soon():
+    async with soon():
         while True:
             with suppress(RemoteUnreachable):
                 if (await put(broker, body, AckLevel.FLUSHED)).code == 0:
@@ -184,7 +106,7 @@ async def put_once_it_leads(broker: Broker, body: bytes) -> None:
 
 
 async def until_refused(broker: Broker, reason: str) -> None:
-    async with _soon():
+    async with soon():
         while True:
             with suppress(RemoteUnreachable):
                 if reason in ((await put(broker, b"refused", AckLevel.FLUSHED)).remark or ""):
@@ -204,7 +126,7 @@ def readable(broker: Broker) -> int:
 
 @pytest.mark.trio
 async def test_consumers_see_only_what_the_set_has(tmp_path: Path) -> None:
-    group = Group(tmp_path, slave_read_enabled=True, slave_timeout="500ms")
+    group = ElectedGroup(tmp_path, slave_read_enabled=True, slave_timeout="500ms")
     async with AsyncExitStack() as stack:
         master = await stack.enter_async_context(group.member(0))
         async with group.member(1) as slave:
@@ -233,7 +155,7 @@ async def test_consumers_see_only_what_the_set_has(tmp_path: Path) -> None:
 
 @pytest.mark.trio
 async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> None:
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as first:
         async with group.member(1):
             await group.in_sync(0, 1)
@@ -264,7 +186,7 @@ async def test_a_hand_over_is_refused_or_says_what_is_lost(tmp_path: Path) -> No
 @pytest.mark.trio
 async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) -> None:
     """The engine forgets that member 2 has left the set, and elects it once it can ask no member that knows of that."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as first, group.member(1) as second:
         async with group.member(2):
             await group.in_sync(0, 1, 2)
@@ -291,13 +213,13 @@ async def test_a_restored_engine_cuts_nothing_that_is_confirmed(tmp_path: Path) 
 
 @pytest.mark.trio
 async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Path) -> None:
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as master:
         await put_once_it_leads(master, b"one")
         group.state.is_down = True
         epoch = group.state.record.epoch
         answers: list[str] = []
-        async with _soon():
+        async with soon():
             while not answers or not answers[-1].startswith("NOT_MASTER"):
                 answers.append((await put(master, b"more", AckLevel.FLUSHED)).remark or "")
                 await trio.sleep(0.02)
@@ -310,7 +232,7 @@ async def test_a_master_without_its_engine_refuses_after_its_lease(tmp_path: Pat
 @pytest.mark.trio
 async def test_clients_leave_a_master_that_only_they_can_reach(tmp_path: Path) -> None:
     """It is cut off from the engine, and its name service knows of no master. New clients find the other one too."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as old, group.member(1) as new:
         await group.in_sync(0, 1)
         addresses = [old.address, new.address]
@@ -330,7 +252,7 @@ async def test_clients_leave_a_master_that_only_they_can_reach(tmp_path: Path) -
 @pytest.mark.trio
 async def test_the_address_of_the_isolated_master_alone_is_enough(tmp_path: Path) -> None:
     """It says which members there are: to clients that it served, and to those that come then."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as old, group.member(1) as new:
         await group.in_sync(0, 1)
         async with Producer(old.address, timeout_s=15.0, retries=3) as producer:
@@ -352,7 +274,7 @@ async def test_the_address_of_the_isolated_master_alone_is_enough(tmp_path: Path
 @pytest.mark.trio
 async def test_a_master_stops_although_its_own_puts_wait_for_the_fence(tmp_path: Path) -> None:
     """The decision of a transaction is not in the op queue yet, and is not put there after a hand-over."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as master:
         await group.in_sync(0)
 
@@ -367,20 +289,20 @@ async def test_a_master_stops_although_its_own_puts_wait_for_the_fence(tmp_path:
         parts = parts_of(master)
         parts.puts.fence.end("handed over")
         assert ((await committed(master)).remark or "").startswith("NOT_MASTER")
-        async with _soon():
+        async with soon():
             await parts.finish()
 
 
 @pytest.mark.trio
 async def test_a_hand_over_loses_no_offset_that_was_committed(tmp_path: Path) -> None:
     """A group commits until it is refused; the next master has what was acknowledged last."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as master, group.member(1) as slave:
         await group.in_sync(0, 1)
         for _ in range(20):
             assert (await put(master, b"x")).code == 0
         offset, remark = -1, ""
-        async with _soon(), trio.open_nursery() as nursery:
+        async with soon(), trio.open_nursery() as nursery:
             nursery.start_soon(promote, master, 1)
             while not remark:
                 try:
@@ -408,7 +330,7 @@ async def make_topic(broker: Broker, name: str) -> ClientAnswer:
 async def test_a_change_is_answered_once_the_set_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(tmp_path, in_sync_replicas=2, slave_timeout="60s")
+    group = ElectedGroup(tmp_path, in_sync_replicas=2, slave_timeout="60s")
     held = trio.Event()
     take = SlaveSynchronize._take_if_due
 
@@ -442,7 +364,7 @@ async def test_a_change_is_answered_once_the_set_has_it(
 async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(tmp_path, slave_timeout="60s")
+    group = ElectedGroup(tmp_path, slave_timeout="60s")
     async with group.member(0, in_sync_timeout_s=60.0) as first, group.member(1):
         await group.in_sync(0, 1)
         ids = [str((await put(first, body)).ext["msgId"]) for body in (b"one", b"other")]
@@ -493,7 +415,7 @@ async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_chang
         close_all(self, reason)
 
     monkeypatch.setattr(Server, "close_all", note)
-    group = Group(tmp_path, in_sync_replicas=2)
+    group = ElectedGroup(tmp_path, in_sync_replicas=2)
     async with group.member(1):
         async with group.member(0):
             await group.in_sync(0, 1)
@@ -505,7 +427,7 @@ async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_chang
 
 @pytest.mark.trio
 async def test_a_master_that_has_lost_its_slaves_or_its_engine_answers_no_change(tmp_path: Path) -> None:
-    group = Group(tmp_path, in_sync_replicas=2, slave_timeout="300ms")
+    group = ElectedGroup(tmp_path, in_sync_replicas=2, slave_timeout="300ms")
     async with group.member(0, in_sync_timeout_s=1.0) as first:
         async with group.member(1):
             await group.in_sync(0, 1)
@@ -527,7 +449,7 @@ async def test_a_master_that_has_lost_its_slaves_or_its_engine_answers_no_change
 async def test_a_slave_of_an_earlier_version_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(tmp_path, in_sync_replicas=2)
+    group = ElectedGroup(tmp_path, in_sync_replicas=2)
 
     async def ask_nothing(*_: object) -> None: ...
 
@@ -549,7 +471,7 @@ async def test_a_slave_of_an_earlier_version_is_not_waited_for(
 async def test_a_slave_follows_a_master_of_an_earlier_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     monkeypatch.setattr(
         TableCopies, "wait", lambda *_: Response(int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
     )
@@ -577,7 +499,7 @@ async def members(client: RemotingClient) -> list[str]:
 @pytest.mark.trio
 async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path) -> None:
     """With a list of those that have come, they would consume the queues of the others, which still do so too."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     clients = []
 
     def connect(broker: Broker) -> RemotingClient:
@@ -607,7 +529,7 @@ async def test_a_new_master_awaits_the_members_of_the_one_before(tmp_path: Path)
 
 @pytest.mark.trio
 async def test_a_master_with_a_full_disk_gives_way(tmp_path: Path) -> None:
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as master, group.member(1) as slave:
         await group.in_sync(0, 1)
         master.store.refuse_for_disk("the disk is full")
@@ -619,7 +541,7 @@ async def test_a_master_with_a_full_disk_gives_way(tmp_path: Path) -> None:
 async def test_a_member_that_cannot_lead_stays_up_as_a_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     real, failures = EpochFile.begin, [OSError(errno.ENOSPC, "No space left on device")]
 
     def begin(*arguments: Any) -> Any:
@@ -642,7 +564,7 @@ async def decided(master: Broker, publisher_stops: pytest.MonkeyPatch) -> None:
         raise Refusal(ErrorCode.DISK_FULL, "no space left")
 
     publisher_stops.setattr(Publisher, "_put", refuse)
-    async with BatchWriter(master.address, timeout_s=10) as writer:
+    async with StagingProducer(master.address, timeout_s=10) as writer:
         writer.begin(StagingScope("q", 0, 0, "staging1"))
         messages = [Message(TOPIC, b"%d" % number) for number in range(3)]
         await writer.stage(TOPIC, 0, 3, encode_put_block(messages, TOPIC, 0, 1, ["a", "b", "c"]))
@@ -656,7 +578,7 @@ async def test_slaves_follow_a_master_that_completes_a_batch_and_one_takes_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next master has no room for the stagings; the other one has."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
 
     async def no_space(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -684,7 +606,7 @@ async def test_slaves_follow_a_master_that_completes_a_batch_and_one_takes_over(
 async def test_a_member_that_cannot_complete_a_batch_stays_up_as_a_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     async with group.member(0) as master:
         await put_once_it_leads(master, b"before")
         with monkeypatch.context() as publisher_stops:
@@ -710,7 +632,7 @@ async def test_routes_of_other_brokers_stay_when_the_role_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One registers again while the tenure ends."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     drain = Server.drain
     async with group.member(0) as master:
         await group.in_sync(0)
@@ -736,8 +658,8 @@ async def test_routes_of_other_brokers_stay_when_the_role_changes(
         with monkeypatch.context() as patch:
             patch.setattr(Server, "drain", drain_slowly)
             await elector.give_up(1, "a test")
-            await until(lambda: master._tenure is not None and not master._tenure.tenure.is_master)
-            await until(lambda: master._tenure is not None and master._tenure.parts is not None)
+            await until(lambda: master._running is not None and not master._running.tenure.is_master)
+            await until(lambda: master._running is not None and master._running.parts is not None)
         route = RouteHeader("theirs").to_ext(HeaderType.MSGPACK)
         answer = await between_tenures(lambda: ask(master, RequestCode.GET_ROUTEINFO_BY_TOPIC, route))
         assert b"127.0.0.1:9" in answer.body
@@ -760,12 +682,12 @@ async def members_at(broker: Broker) -> dict[int, str]:
 @pytest.mark.trio
 async def test_every_member_names_the_whole_group_also_after_a_failover(tmp_path: Path) -> None:
     """Without name servers; slave ids are the members' numbers and one."""
-    group = Group(tmp_path)
+    group = ElectedGroup(tmp_path)
     ports = {number: str(port) for number, (port, _) in group.ports.items()}
 
     async def all_name(expected: dict[int, str], *brokers: Broker) -> None:
         for broker in brokers:
-            async with _soon():
+            async with soon():
                 while (found := await members_at(broker)) != expected:
                     assert len(set(found.values())) == len(found), "no member is listed twice"
                     await trio.sleep(0.05)
@@ -775,7 +697,7 @@ async def test_every_member_names_the_whole_group_also_after_a_failover(tmp_path
         async with group.member(0) as master:
             await group.in_sync(0, 1, 2)
             await all_name({0: ports[0], 2: ports[1], 3: ports[2]}, master, *others)
-        async with _soon():
+        async with soon():
             while (leader := group.state.record.leader) is None or leader.member == 0:
                 await trio.sleep(0.02)
         slave = 3 - leader.member

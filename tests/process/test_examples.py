@@ -106,3 +106,80 @@ def test_the_fastapi_application_bills_what_is_ordered(broker: BrokerProcess) ->
             application.terminate()
             status = application.wait(30.0)
         assert status in (0, -signal.SIGTERM)
+
+
+def test_the_celery_program_bills_and_reminds(broker: BrokerProcess, tmp_path: Path) -> None:
+    environment = {**os.environ, "CELERY_URL": f"reput://{broker.address}//"}
+    command = [sys.executable, "-m", "celery", "--workdir", str(EXAMPLES), "-A", "celery_shop", "worker"]
+    with (tmp_path / "worker.log").open("wb") as log:
+        worker = subprocess.Popen([*command, "-P", "threads"], env=environment, stdout=log, stderr=log)
+    try:
+        program = [sys.executable, str(EXAMPLES / "celery_shop.py")]
+        ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr + (tmp_path / "worker.log").read_text()
+        assert ended.stdout.splitlines() == ["billed 3003 cents", "order 1 is paid", "order 7 is not paid"]
+    finally:
+        worker.terminate()
+        assert worker.wait(30.0) == 0
+
+
+def test_the_fastapi_service_has_its_invoices_printed_by_workers(broker: BrokerProcess) -> None:
+    environment = {**os.environ, "BROKER": broker.address}
+    url = f"http://127.0.0.1:{free_port()}"
+    places = ["--app-dir", str(EXAMPLES)]
+    commands = [
+        ["uvicorn", *places, "--port", url.rpartition(":")[2], "fastapi_tasks:app"],
+        ["taskiq", "worker", *places, "--workers", "1", "fastapi_tasks:broker"],
+    ]
+    running = [subprocess.Popen([sys.executable, "-m", *each], env=environment) for each in commands]
+
+    def asked(path: str, method: str) -> str | None:
+        with suppress(URLError):  # until it has started, or the invoice is printed
+            return str(json.load(urlopen(Request(f"{url}/{path}", method=method), timeout=10.0)))
+        return None
+
+    try:
+        task_id = wait_until(lambda: asked("invoices/7?delay_s=0.5", "POST"))
+        assert wait_until(lambda: asked(f"invoices/{task_id}", "GET")) == "invoice-7.pdf"
+    finally:
+        for each in running:
+            each.terminate()
+        ended = [each.wait(30.0) for each in running]
+    assert set(ended) <= {0, -signal.SIGTERM}
+
+
+def test_the_django_shop_confirms_an_order(broker: BrokerProcess, tmp_path: Path) -> None:
+    port = free_port()
+    environment = {
+        **os.environ,
+        "SHOP_SERVER": broker.address,
+        "SHOP_DATABASE": str(tmp_path / "shop.sqlite3"),
+        "DJANGO_SETTINGS_MODULE": "webshop.settings",
+    }
+    manage = [sys.executable, str(EXAMPLES / "django_shop/manage.py")]
+    subprocess.run([*manage, "migrate", "--verbosity", "0"], env=environment, check=True, timeout=60)
+    commands = (["reput_worker"], ["runserver", "--noreload", f"127.0.0.1:{port}"])
+    started = [
+        subprocess.Popen(
+            [*manage, *command], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        for command in commands
+    ]
+    orders = f"http://127.0.0.1:{port}/orders/"
+
+    def answer(request: str | Request) -> dict[str, object]:
+        with suppress(URLError), urlopen(request, timeout=5) as response:
+            found: dict[str, object] = json.load(response)
+            return found
+        return {}
+
+    try:
+        wait_until(lambda: answer(Request(orders, b"product=lamp")) == {"order": 1})
+        expected = {"product": "lamp", "confirmed": True, "task": "SUCCESSFUL", "says": "lamp is on its way"}
+        wait_until(lambda: answer(f"{orders}1/") == expected)
+        started[0].send_signal(signal.SIGTERM)
+        assert started[0].wait(20) == 0
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()

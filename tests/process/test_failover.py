@@ -20,6 +20,7 @@ from reput_client.blocking import Consumer, Message, PopConsumer, Producer, Pull
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import Header
+from schedules.scene import create, verdict_of
 from support.cluster_of_three import ClusterOfThree
 from support.etcd_process import MISSING
 from support.pops import acknowledge, pop
@@ -101,6 +102,21 @@ def test_a_hand_over_by_command_loses_nothing(group: Group) -> None:
     group.assert_nothing_missing(new)
 
 
+def test_a_schedule_sends_for_each_time_once_over_a_hand_over_and_a_kill(group: Group) -> None:
+    cluster, old = group.cluster, group.master()
+    plans = create(cluster.addresses, [(f"@every {ms}ms", "all") for ms in (1000, 1000, 1500)])
+    command = [sys.executable, "-m", "reput_cli", "broker", "promote", str((old + 1) % 3)]
+    subprocess.run([*command, "--server", cluster.brokers[old].address], check=True, timeout=30)
+    master = group.master()
+    cluster.brokers[master].kill()
+    cluster.wait_master()
+    verdict = verdict_of(cluster.addresses, plans)
+    cluster.brokers[master].start()
+    cluster.brokers[master].wait_ready()
+    assert not verdict.wrong, verdict
+    assert verdict.times >= 6
+
+
 def test_clients_follow_a_hand_over_and_a_kill(group: Group) -> None:
     """A group gets everything that was acknowledged, once; a producer needs no retries for what was not stored."""
     cluster, old = group.cluster, group.master()
@@ -108,7 +124,7 @@ def test_clients_follow_a_hand_over_and_a_kill(group: Group) -> None:
     stored: list[bytes] = []
     got: list[bytes] = []
     unknown: set[bytes] = set()
-    ended = threading.Event()
+    ended, sent = threading.Event(), threading.Event()
 
     def produce() -> None:
         with Producer(addresses, ack="replicated", timeout_s=20.0) as producer:
@@ -121,10 +137,11 @@ def test_clients_follow_a_hand_over_and_a_kill(group: Group) -> None:
                 except (SendOutcomeUnknown, AckNotReached):
                     unknown.add(body)
                 time.sleep(0.005)
+        sent.set()
 
     def consume() -> None:
         with Consumer(addresses, group="clients", topic="clients", commit_interval_s=0.2) as consumer:
-            while not (ended.is_set() and set(stored) <= set(got)):
+            while not (sent.is_set() and set(stored) <= set(got)):
                 message = consumer.receive(0.5)
                 if message is not None:
                     got.append(bytes(message.body))

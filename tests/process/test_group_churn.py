@@ -27,7 +27,16 @@ QUICKLY = {"REPUT_GROUPS__HEARTBEAT_TIMEOUT": "3s"}
 SHORT_LOCKS = (sys.executable, short_locks.__file__)
 SHARED_ANEW_S = 2.0
 """Twice what is promised, for a machine that has other things to do."""
-KINDS = pytest.mark.parametrize("kind", [(), ("--orderly",)], ids=["side by side", "orderly"])
+_OPTIONS: dict[str, tuple[str, ...]] = {"side by side": (), "orderly": ("--orderly",)}
+
+
+def kinds(short: str, long: str) -> pytest.MarkDecorator:
+    """Run with one kind of member, and with --long with the other too."""
+    cases = [
+        pytest.param(_OPTIONS[short], id=short),
+        pytest.param(_OPTIONS[long], id=long, marks=pytest.mark.long),
+    ]
+    return pytest.mark.parametrize("kind", cases)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +120,7 @@ def test_an_orderly_member_that_is_killed(broker: BrokerProcess, tmp_path: Path)
         assert handled_twice(events) <= begun_by(victim)
 
 
-@KINDS
+@kinds("orderly", long="side by side")
 def test_a_suspended_member_loses_its_queues_and_lowers_no_offset(
     broker: BrokerProcess, tmp_path: Path, kind: tuple[str, ...]
 ) -> None:
@@ -143,8 +152,10 @@ def test_a_suspended_member_loses_its_queues_and_lowers_no_offset(
 
 @pytest.mark.parametrize(
     ("how", "kind"),
-    [(signal.SIGTERM, ()), (signal.SIGKILL, ("--orderly",))],
-    ids=["stopped-side by side", "killed-orderly"],
+    [
+        pytest.param(signal.SIGTERM, (), id="stopped-side by side", marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, ("--orderly",), id="killed-orderly"),
+    ],
 )
 def test_a_broker_that_is_restarted(tmp_path: Path, how: signal.Signals, kind: tuple[str, ...]) -> None:
     with (
@@ -171,7 +182,7 @@ def test_a_broker_that_is_restarted(tmp_path: Path, how: signal.Signals, kind: t
         assert len(handled_twice(events)) <= 20 * len(running), "what was in flight, or not committed"
 
 
-@KINDS
+@kinds("side by side", long="orderly")
 def test_handlers_that_fail_now_and_then(
     broker: BrokerProcess, tmp_path: Path, kind: tuple[str, ...]
 ) -> None:

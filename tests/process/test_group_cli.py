@@ -80,6 +80,10 @@ def test_list_describe_and_members(cli: Cli, topic: str, member: GroupClient) ->
         "members": 1,
         "topics": [f"%RETRY%{topic}", topic],
         "lag": 6,
+        "since_ms": None,
+        "member": None,
+        "queue": None,
+        "reason": None,
     }
     (queue,) = cli.json("describe", topic, "--topic", topic)
     assert queue["lag_age_s"] > 0
@@ -103,7 +107,7 @@ def test_list_describe_and_members(cli: Cli, topic: str, member: GroupClient) ->
 def test_reset_shows_its_plan_and_asks(cli: Cli, topic: str) -> None:
     shown = cli("reset", topic, topic, "--to", "earliest", "--dry-run")
     assert shown.stdout.splitlines() == [HEAD, f"{topic}\t0\t4\t0\t-4"]
-    assert "nothing was set" in shown.stderr
+    assert "nothing was changed" in shown.stderr
     assert (
         "the name was not typed" in cli("reset", topic, topic, "--to", "latest", text="no\n", code=1).stderr
     )
@@ -194,7 +198,10 @@ def test_a_group_s_life(cli: Cli, broker: BrokerProcess) -> None:
     assert "created" in cli("create", name, "--retry-max", "3").stderr
     assert "already exists" in cli("create", name).stderr
     assert "disabled, at most 3 retries" in cli("alter", name, "--disable").stderr
-    assert next(row for row in cli.json("list") if row["group"] == name)["state"] == "disabled"
+    (row,) = [row for row in cli.json("list") if row["group"] == name]
+    assert (row["state"], row["reason"]) == ("ok", "the group may not consume")
+    assert f"{name} is ok: the group may not consume\n" in cli("list", "-O", "table").stderr
+    assert cli("describe", name).stderr.startswith(f"group {name}: ok (the group may not consume), 0 members")
     assert "enabled, at most 5 retries" in cli("alter", name, "--enable", "--retry-max", "5").stderr
     cli("alter", name, code=2)
     cli("alter", "no_such_group", "--disable", code=5)
@@ -222,13 +229,18 @@ def test_what_does_not_exist_is_not_to_be_created_to_be_deleted(cli: Cli) -> Non
 
 
 @pytest.mark.parametrize(("tag", "is_other"), [("*", False), ("A", True)])
-def test_a_member_with_another_filter_is_warned(
+def test_a_member_with_another_filter_is_refused_unless_forced(
     cli: Cli, topic: str, member: GroupClient, tag: str, is_other: bool
 ) -> None:
-    done = reput("consume", topic, "--group", topic, "--tag", tag, "--end", server=cli.server)
-    assert done.returncode == 0
-    warning = f"the members of group {topic} read {topic} with the filter '*', this one with 'A'"
-    assert (warning in done.stderr) == is_other
+    line = ("consume", topic, "--group", topic, "--tag", tag, "--end")
+    what = f"the members of group {topic} read {topic} with the filter '*', this one with 'A'"
+    done = reput(*line, server=cli.server)
+    assert done.returncode == (1 if is_other else 0)
+    assert (what in done.stderr) == is_other
+    assert ("--force joins nevertheless" in done.stderr) == is_other
+    forced = reput(*line, "--force", server=cli.server)
+    assert forced.returncode == 0
+    assert (what in forced.stderr) == is_other
 
 
 def test_a_time_that_has_passed_is_named(cli: Cli, topic: str) -> None:

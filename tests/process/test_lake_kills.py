@@ -18,7 +18,7 @@ for library in ("deltalake", "pyiceberg"):
     pytest.importorskip(library)
 lake_tables = import_module("support.lake_tables")
 
-KILLS = 5
+KILLS = 2
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])

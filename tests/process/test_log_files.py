@@ -85,7 +85,7 @@ class Load:
         self.acknowledged += bodies
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize("flush", [pytest.param("sync", marks=pytest.mark.long), "async"])
 def test_with_a_pool_nothing_acknowledged_is_lost_to_a_kill(tmp_path: Path, flush: str) -> None:
     environment = {**POOL, "REPUT_STORE__FLUSH": flush}
     kept: list[bytes] = []

@@ -18,8 +18,10 @@ import pytest
 
 from reput_client import Ack
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ReputError
 from support.broker_process import SMALL_INDEX, BrokerProcess, free_port
+from support.raw_client import RawClient
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -379,3 +381,32 @@ def _refused(address: str) -> bool:
     except ReputError:
         return True
     return False
+
+
+def test_a_kill_loses_no_topic_of_a_large_table(tmp_path: Path) -> None:
+    """Its changes are in a journal, until topics.json is written again."""
+    many = [{"topicName": f"topic-{number}"} for number in range(500)]
+    config = tmp_path / "store" / "config"
+    with BrokerProcess(tmp_path / "store", environment={"REPUT_OFFSETS__FLUSH_INTERVAL": "1h"}) as process:
+        client = RawClient(process.address)
+        body = json.dumps({"topicConfigList": many}).encode()
+        assert client.request(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)[0].code == 0
+        client.close()
+        whole = (config / "topics.json").read_bytes()
+        with Admin(process.address) as admin:
+            for number in range(20):
+                admin.create_topic(f"later-{number}")
+            admin.delete_topic("topic-7")
+        put(process.address, "sent", b"x")  # created by its first message
+        process.kill()
+        assert (config / "topics.json").read_bytes() == whole
+        process.start()
+        process.wait_ready()
+        with Admin(process.address) as admin:
+            names = set(admin.list_topics())
+        assert {f"later-{number}" for number in range(20)} | {"sent", "topic-8", "topic-499"} <= names
+        assert "topic-7" not in names
+        assert bodies_of(process.address, "sent") == [b"x"]
+        assert process.terminate() == 0
+    assert b"later-19" in (config / "topics.json").read_bytes()
+    assert not (config / "topics.journal").exists()

@@ -70,6 +70,8 @@ def test_the_page_of_a_live_broker_keeps_to_the_catalogue(broker: BrokerProcess)
         "reput_name_server_registrations_total",
         "reput_replication_lag_bytes",
         "reput_replication_lag_seconds",
+        "reput_schedule_messages_sent_total",
+        "reput_schedule_state",
         "reput_transactions_open",
         "reput_transactions_total",
         "reput_transaction_checks_total",

@@ -231,7 +231,7 @@ async def test_replicated_without_a_slave(tmp_path: Path) -> None:
     config = master_config(tmp_path, slave_timeout="200ms", send_heartbeat_interval="100ms")
     async with Broker(config) as master:
         with pytest.raises(StoreUnavailable, match="slaves in sync: 0, needed: 1, connected: 0"):
-            await load(master, 1, ack="replicated")
+            await load(master, 1, ack="replicated", timeout_s=3.0)
         assert master.store.max_physical_offset == 0
         async with await trio.open_tcp_stream("127.0.0.1", port_of(master.ha_address)) as silent:
             await silent.send_all(bytes(8))  # a slave of RocketMQ that takes nothing

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_client.blocking.bulk import BatchWriter
-from reput_client.produce.batch_writer import StagingScope
+from reput_client.blocking.bulk import StagingProducer
+from reput_client.produce.staging_producer import StagingScope
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
@@ -34,7 +34,7 @@ def bodies(batch_id: int) -> list[bytes]:
     return [b"%d/%04d" % (batch_id, number) + b"." * 300 for number in range(BLOCKS * BLOCK)]
 
 
-def stage(writer: BatchWriter, batch_id: int) -> StagedPart:
+def stage(writer: StagingProducer, batch_id: int) -> StagedPart:
     scope = StagingScope("q", batch_id, 0, uuid.uuid4().hex)
     writer.begin(scope)
     every = bodies(batch_id)
@@ -58,7 +58,7 @@ def test_a_master_that_is_killed_while_it_publishes_is_followed_by_one_that_comp
     command = [sys.executable, str(STAND_IN), f"@{step}"]
     options = {"REPUT_TOPICS__DEFAULT_QUEUES": "1"}
     with ClusterOfThree(tmp_path, environment=options, command=command) as cluster:
-        with BatchWriter(cluster.addresses, timeout_s=PATIENCE_S) as writer:
+        with StagingProducer(cluster.addresses, timeout_s=PATIENCE_S) as writer:
             assert not writer.commit("q", 0, [stage(writer, 0)]).repeated
             part, old = stage(writer, 1), cluster.wait_in_sync(0, 1, 2)
             step.write_text("piece:3")
@@ -74,7 +74,7 @@ def test_a_master_that_is_killed_while_it_publishes_is_followed_by_one_that_comp
             assert result.repeated, "the next master has published the rest before it took the commit"
             new = cluster.wait_master()
             assert new != old
-            assert writer.staged("q").last_batch_id == 1
+            assert writer.query_staged("q").last_batch_id == 1
             assert not writer.commit("q", 2, [stage(writer, 2)]).repeated
         expected = [body for batch_id in range(3) for body in bodies(batch_id)]
         assert published(cluster.brokers[new].address, TOPIC) == {0: expected}

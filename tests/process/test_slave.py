@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.topic import RouteHeader, TopicRoute
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import BrokerProcess, free_port
+from support.dead_letters import send_and_give_up
 from support.tenures import SetTenures
 from support.waiting import until
 
@@ -128,6 +130,23 @@ async def test_a_promoted_slave_has_offsets_topics_groups_and_delayed_messages(
                 b"timed by the old master",
                 b"waits by level",
             ], "each once"
+
+
+@pytest.mark.trio
+async def test_a_promoted_slave_knows_which_dead_letters_were_replayed(tmp_path: Path) -> None:
+    async with pair(tmp_path) as both:
+        give_up = partial(send_and_give_up, both.master.address, "billing", "orders", [b"1", b"2", b"3"])
+        await trio.to_thread.run_sync(give_up)
+        async with Admin(both.master.address) as admin:
+            (sent,) = await admin.replay_dead_letters("billing", [1])
+        await both.synchronized()
+        await both.promote()
+        async with Admin(both.slave.address) as admin:
+            assert (await admin.replays("billing", 0, 3)).replays == [sent.replay]
+            letters = await admin.replay_dead_letters("billing", range(3))
+            assert [letter.outcome for letter in letters] == ["SENT", "SENT_BEFORE", "SENT"]
+            found = await admin.fetch_messages("orders", 0, 3, 9)
+            assert sorted(message.body for message in found.messages) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.trio

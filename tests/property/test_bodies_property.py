@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET, structs
+from msgspec import UNSET, Meta, structs
 
 from reput_protocol.codes import ConsumeFromWhere, ConsumeResult, ConsumeType, MessageModel
 from reput_protocol.commands.consumers import (
@@ -201,7 +201,13 @@ def values_of(field: structs.FieldInfo) -> st.SearchStrategy[Any]:
     if get_args(kind)[:1] == (str,):  # what it names is in its annotation
         kind = str
     of_type: dict[Any, st.SearchStrategy[Any]] = {LONG: I64, INTEGER: I32, bool: FLAG, str: NAME}
-    values = of_type[kind] if kind in of_type else st.sampled_from(kind)
+    bounds = [meta for meta in get_args(kind) if isinstance(meta, Meta)]
+    if kind in of_type:
+        values = of_type[kind]
+    elif bounds:
+        values = st.integers(int(bounds[0].ge or 0), int(bounds[0].le or 0))
+    else:
+        values = st.sampled_from(kind)
     return values | st.none() if field.default is None else values
 
 

@@ -536,6 +536,39 @@ def test_a_repeated_name_is_found_among_very_many() -> None:
     ]
 
 
+def test_properties_are_right_after_records_with_nearly_the_same_names() -> None:
+    """The names of the record before are expected first; each of these is like them, but for something."""
+    usual = b"KEYS\x01k\x02TAGS\x01paid\x02n\x011\x02"
+    others = [
+        b"",
+        b"KEYS\x01k",
+        b"KEYS\x01\x02TAGS\x01paid\x02n\x011\x02",
+        b"KEYS\x01k\x02TAGS\x01\x02n\x011\x02",
+        b"KEYS\x01k\x02KEYS\x01other\x02n\x011\x02",
+        b"KEYS\x01k\x02TAGS\x01paid\x02n\x011\x02KEYS\x01other\x02",
+        b"KEYS\x01k\x02TAGS\x01paid\x02n\x011\x02more\x012\x02",
+        b"KEYS\x01k\x02TAGS\x01paid\x02",
+        b"KEYSx\x01k\x02TAGS\x01paid\x02n\x011\x02",
+        b"KEYS\x01k\x02TAG\x01paid\x02n\x011\x02",
+        b"KEYS\x01k\x01l\x02TAGS\x01paid\x02n\x011",
+        b"KEYS\x02TAGS\x01paid\x02n\x01",
+        b"KEYS\x01gr\xc3\xb6\xc3\x9fe\x02TAGS\x01\xff\x02n\x011\x02",
+        b"TAGS\x01paid\x02KEYS\x01k\x02n\x011\x02",
+        b"\x01k\x02TAGS\x01paid\x02n\x011\x02",
+    ]
+    texts = [text for other in others for text in (usual, usual, other, other, usual)] + others
+    data = b"".join(encode_record(Record("orders", b"b", properties=text)) for text in texts)
+    firsts, name_ends, names, value_ends, values = property_columns(data, scan_records(data, 0, len(data))[0])
+    pairs = list(zip(pieces(names, name_ends), pieces(values, value_ends), strict=True))
+    assert [pairs[start:end] for start, end in pairwise(firsts)] == [
+        list(decode_properties(text).items()) for text in texts
+    ]
+
+
+def pieces(joined: bytearray, ends: array[int]) -> list[str]:
+    return [joined[start:end].decode() for start, end in pairwise(ends)]
+
+
 def gathered(found: tuple[Any, bytearray, bytearray, int]) -> list[str]:
     """The values as text; bounds, presence bits and their number must agree."""
     bounds, data, present, missing = found

@@ -23,7 +23,7 @@ from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.offset import QueryConsumerOffsetHeader
 from reput_protocol.wire.header import Header, HeaderType
-from support.delivery_fakes import FakeClient
+from support.member_fakes import FakeClient
 from support.retention import RESERVED_MS, Cleaning, FakeMachine, fill, settle
 from support.stores import opened, put, small_options
 

@@ -55,7 +55,7 @@ def test_rows_are_put_together_by_queue(written: list[Record], deleted_below: in
             column.append(value)
     with tempfile.TemporaryDirectory() as directory:
         deleted = DeletedTopics(Path(directory) / "deleted.json")
-        deleted.add("deleted", deleted_below)
+        deleted.add(["deleted"], deleted_below)
         found = rows_by_queue(scan_dispatch(data), deleted)
     assert [[*rows[:3], *map(list, rows[3:])] for rows in found] == expected
 

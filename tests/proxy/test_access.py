@@ -14,9 +14,11 @@ from reput_broker import BrokerConfig
 from reput_broker.background import BackgroundBroker
 from reput_client import TLS
 from reput_protocol.errors import ReputError
+from reput_protocol.proxy_process import ProxySpan
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.rejections import Rejected
 from reput_proxy.server import ProxyOptions, serving
+from reput_proxy.spans import Spans
 from reput_proxy.upstream import BrokerOptions
 from reput_proxy.users import Users, UsersUnreadable
 from support.broker_process import free_port
@@ -25,6 +27,7 @@ from support.grpc_client import (
     Telemetry,
     client_of,
     consumer_settings,
+    in_asyncio,
     message,
     producer_settings,
     proxy_of,
@@ -70,103 +73,114 @@ def send_request(topic: str) -> pb.SendMessageRequest:
     return pb.SendMessageRequest(messages=[message(topic, b"x", "ID")])
 
 
-def test_each_request_has_the_rights_of_its_user(guarded: str, users_file: Path) -> None:
-    async def work() -> None:
-        async with (
-            proxy_of(guarded, users=users_file) as running,
-            client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
-            client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
-        ):
-            assert (await alice.call("SendMessage", send_request("orders"))).status.code == Code.OK
-            assert (await bob.call("SendMessage", send_request("orders"))).status.code == Code.FORBIDDEN
-            assert (await alice.call("SendMessage", send_request("other"))).status.code == Code.FORBIDDEN
-            [got] = await alice.receive_all("orders", "billing", 1)
-            status, _ = await bob.receive("orders", "billing")
-            assert status.code == Code.FORBIDDEN
-            # A handle is no right: bob has it, and may still not settle the message.
-            answer = await bob.ack("billing", got)
-            assert answer.status.code == Code.FORBIDDEN
-            assert (await alice.ack("billing", got)).status.code == Code.OK
+@in_asyncio
+async def test_a_call_without_a_valid_signature_makes_no_span(guarded: str, users_file: Path) -> None:
+    """Its client could otherwise fill traces: a sampled context counts whatever the ratio is."""
+    found: list[ProxySpan] = []
+    sampled = {"traceparent": f"00-{32 * 'a'}-{16 * 'b'}-01"}
+    async with (
+        proxy_of(guarded, users=users_file, spans=Spans(found.append, 1.0)) as running,
+        client_of(running.address, metadata=sampled) as nameless,
+        client_of(running.address, metadata={**sampled, **signed_by("alice", BOB)}) as wrong,
+        client_of(running.address, metadata={**sampled, **signed_by("alice", ALICE)}) as alice,
+    ):
+        for client in (nameless, wrong):
+            sent = await client.call("SendMessage", send_request("orders"))
+            assert sent.status.code == Code.UNAUTHORIZED
+            status, _ = await client.receive("orders", "billing")
+            assert status.code == Code.UNAUTHORIZED
+        assert found == []
+        await alice.call("SendMessage", send_request("orders"))
+        assert len(found) == 1
 
-    asyncio.run(work())
+
+@in_asyncio
+async def test_each_request_has_the_rights_of_its_user(guarded: str, users_file: Path) -> None:
+    async with (
+        proxy_of(guarded, users=users_file) as running,
+        client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
+        client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
+    ):
+        assert (await alice.call("SendMessage", send_request("orders"))).status.code == Code.OK
+        assert (await bob.call("SendMessage", send_request("orders"))).status.code == Code.FORBIDDEN
+        assert (await alice.call("SendMessage", send_request("other"))).status.code == Code.FORBIDDEN
+        [got] = await alice.receive_all("orders", "billing", 1)
+        status, _ = await bob.receive("orders", "billing")
+        assert status.code == Code.FORBIDDEN
+        # A handle is no right: bob has it, and may still not settle the message.
+        answer = await bob.ack("billing", got)
+        assert answer.status.code == Code.FORBIDDEN
+        assert (await alice.ack("billing", got)).status.code == Code.OK
 
 
-def test_another_user_with_the_same_client_id_has_no_part_in_its_messages(
+@in_asyncio
+async def test_another_user_with_the_same_client_id_has_no_part_in_its_messages(
     guarded: str, users_file: Path
 ) -> None:
-    async def work() -> None:
-        async with (
-            proxy_of(guarded, users=users_file) as running,
-            client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
-            client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
+    async with (
+        proxy_of(guarded, users=users_file) as running,
+        client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
+        client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
+    ):
+        stream = Telemetry(alice)
+        await stream.settle(consumer_settings("billing", "orders"))
+        await alice.call("SendMessage", send_request("orders"))
+        [got] = await alice.receive_all("orders", "billing", 1, auto_renew=True)
+        await bob.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())
+        await bob.ack("billing", got)
+        assert len(running.proxy.renewals) == 1
+        assert (await alice.ack("billing", got)).status.code == Code.OK
+
+
+@in_asyncio
+async def test_it_is_ready_while_a_broker_answers_one_of_its_users(guarded: str, users_file: Path) -> None:
+    async with proxy_of(guarded, users=users_file) as running:
+        assert await running.proxy.is_ready()
+    async with proxy_of(f"127.0.0.1:{free_port()}", users=users_file) as running:
+        with pytest.raises(ReputError):
+            await running.proxy.is_ready()
+
+
+@in_asyncio
+async def test_a_transaction_is_begun_and_ended_with_the_rights_of_its_user(
+    guarded: str, users_file: Path
+) -> None:
+    async with (
+        proxy_of(guarded, users=users_file) as running,
+        client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
+        client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
+    ):
+        [half] = await alice.send(message("orders", b"x", "ID", message_type=pb.TRANSACTION))
+        given = pb.SendMessageRequest(messages=[message("orders", b"x", "ID2", message_type=pb.TRANSACTION)])
+        assert (await bob.call("SendMessage", given)).status.code == Code.FORBIDDEN
+        request = pb.EndTransactionRequest(
+            topic=pb.Resource(name="orders"), transaction_id=half.transaction_id, resolution=pb.COMMIT
+        )
+        assert (await bob.call("EndTransaction", request)).status.code == Code.FORBIDDEN
+        assert (await alice.call("EndTransaction", request)).status.code == Code.OK
+        await alice.receive_all("orders", "billing", 1)
+
+
+@in_asyncio
+async def test_a_request_that_is_not_signed_by_a_user_is_rejected(guarded: str, users_file: Path) -> None:
+    async with proxy_of(guarded, users=users_file) as running:
+        for metadata in (
+            {},
+            signed_by("alice", BOB),
+            signed_by("nobody", ALICE),
+            signed_by("carol", ALICE),
+            {**signed_by("alice", ALICE), "x-mq-date-time": "another"},
+            {"authorization": "Basic abc", "x-mq-date-time": "now"},
         ):
-            stream = Telemetry(alice)
-            await stream.settle(consumer_settings("billing", "orders"))
-            await alice.call("SendMessage", send_request("orders"))
-            [got] = await alice.receive_all("orders", "billing", 1, auto_renew=True)
-            await bob.call("NotifyClientTermination", pb.NotifyClientTerminationRequest())
-            await bob.ack("billing", got)
-            assert len(running.proxy.renewals) == 1
-            assert (await alice.ack("billing", got)).status.code == Code.OK
-
-    asyncio.run(work())
-
-
-def test_it_is_ready_while_a_broker_answers_one_of_its_users(guarded: str, users_file: Path) -> None:
-    async def work() -> None:
-        async with proxy_of(guarded, users=users_file) as running:
-            assert await running.proxy.is_ready()
-        async with proxy_of(f"127.0.0.1:{free_port()}", users=users_file) as running:
-            with pytest.raises(ReputError):
-                await running.proxy.is_ready()
-
-    asyncio.run(work())
-
-
-def test_a_transaction_is_begun_and_ended_with_the_rights_of_its_user(guarded: str, users_file: Path) -> None:
-    async def work() -> None:
-        async with (
-            proxy_of(guarded, users=users_file) as running,
-            client_of(running.address, metadata=signed_by("alice", ALICE)) as alice,
-            client_of(running.address, metadata=signed_by("bob", BOB)) as bob,
-        ):
-            [half] = await alice.send(message("orders", b"x", "ID", message_type=pb.TRANSACTION))
-            given = pb.SendMessageRequest(
-                messages=[message("orders", b"x", "ID2", message_type=pb.TRANSACTION)]
-            )
-            assert (await bob.call("SendMessage", given)).status.code == Code.FORBIDDEN
-            request = pb.EndTransactionRequest(
-                topic=pb.Resource(name="orders"), transaction_id=half.transaction_id, resolution=pb.COMMIT
-            )
-            assert (await bob.call("EndTransaction", request)).status.code == Code.FORBIDDEN
-            assert (await alice.call("EndTransaction", request)).status.code == Code.OK
-            await alice.receive_all("orders", "billing", 1)
-
-    asyncio.run(work())
-
-
-def test_a_request_that_is_not_signed_by_a_user_is_rejected(guarded: str, users_file: Path) -> None:
-    async def work() -> None:
-        async with proxy_of(guarded, users=users_file) as running:
-            for metadata in (
-                {},
-                signed_by("alice", BOB),
-                signed_by("nobody", ALICE),
-                signed_by("carol", ALICE),
-                {**signed_by("alice", ALICE), "x-mq-date-time": "another"},
-                {"authorization": "Basic abc", "x-mq-date-time": "now"},
-            ):
-                async with client_of(running.address, metadata=metadata) as client:
-                    answer = await client.call("SendMessage", send_request("orders"))
-                    assert answer.status.code == Code.UNAUTHORIZED
-                    status, _ = await client.receive("orders", "billing")
-                    assert status.code == Code.UNAUTHORIZED
-                    stream = Telemetry(client)
-                    with pytest.raises(grpc.aio.AioRpcError) as raised:
-                        await stream.settle(producer_settings("orders"))
-                    assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-    asyncio.run(work())
+            async with client_of(running.address, metadata=metadata) as client:
+                answer = await client.call("SendMessage", send_request("orders"))
+                assert answer.status.code == Code.UNAUTHORIZED
+                status, _ = await client.receive("orders", "billing")
+                assert status.code == Code.UNAUTHORIZED
+                stream = Telemetry(client)
+                with pytest.raises(grpc.aio.AioRpcError) as raised:
+                    await stream.settle(producer_settings("orders"))
+                assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_a_new_secret_counts_without_a_restart(tmp_path: Path, users_file: Path) -> None:

@@ -17,7 +17,7 @@ from reput_cli.doctor.findings import State
 from reput_cli.root import root
 from reput_protocol.exit_codes import ExitCode
 from support.broker_process import free_port
-from support.grpc_client import client_of, message, proxy_of
+from support.grpc_client import client_of, in_asyncio, message, proxy_of
 from support.tls_files import make_tls_files
 
 
@@ -47,18 +47,16 @@ def states(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {check: finding["state"] for check, finding in found.items()}
 
 
-def test_a_proxy_that_serves_has_no_fault(address: str, topic: str) -> None:
-    async def work() -> None:
-        async with proxy_of(address) as proxy, client_of(proxy.address) as client:
-            await client.send(message(topic, b"x", "ID"))
-            code, found = await examine(proxy.address, "--topic", topic)
-            assert states(found) == dict.fromkeys(["connection", "users", "brokers", "addresses"], "ok")
-            assert proxy.address in found["addresses"]["found"]
-            assert code == ExitCode.DONE
-            code, found = await examine(proxy.address)
-            assert (code, found["brokers"]["state"]) == (ExitCode.DONE, "ok")
-
-    asyncio.run(work())
+@in_asyncio
+async def test_a_proxy_that_serves_has_no_fault(address: str, topic: str) -> None:
+    async with proxy_of(address) as proxy, client_of(proxy.address) as client:
+        await client.send(message(topic, b"x", "ID"))
+        code, found = await examine(proxy.address, "--topic", topic)
+        assert states(found) == dict.fromkeys(["connection", "users", "brokers", "addresses"], "ok")
+        assert proxy.address in found["addresses"]["found"]
+        assert code == ExitCode.DONE
+        code, found = await examine(proxy.address)
+        assert (code, found["brokers"]["state"]) == (ExitCode.DONE, "ok")
 
 
 def test_nothing_listens() -> None:
@@ -74,65 +72,55 @@ def test_another_server_at_the_port(address: str) -> None:
     assert "takes no gRPC calls" in found["connection"]["found"]
 
 
-def test_a_proxy_without_a_broker() -> None:
-    async def work() -> None:
-        async with proxy_of(f"127.0.0.1:{free_port()}") as proxy:
-            code, found = await examine(proxy.address)
-            assert code == ExitCode.FAILED
-            assert "does not reach a broker" in found["brokers"]["found"]
-
-    asyncio.run(work())
+@in_asyncio
+async def test_a_proxy_without_a_broker() -> None:
+    async with proxy_of(f"127.0.0.1:{free_port()}") as proxy:
+        code, found = await examine(proxy.address)
+        assert code == ExitCode.FAILED
+        assert "does not reach a broker" in found["brokers"]["found"]
 
 
-def test_an_advertised_address_that_no_client_reaches(address: str, topic: str) -> None:
-    async def work() -> None:
-        async with proxy_of(address, advertise=f"127.0.0.1:{free_port()}") as proxy:
-            code, found = await examine(proxy.address)
-            assert code == ExitCode.FAILED
-            assert "--advertise" in found["addresses"]["next"]
-
-    asyncio.run(work())
+@in_asyncio
+async def test_an_advertised_address_that_no_client_reaches(address: str, topic: str) -> None:
+    async with proxy_of(address, advertise=f"127.0.0.1:{free_port()}") as proxy:
+        code, found = await examine(proxy.address)
+        assert code == ExitCode.FAILED
+        assert "--advertise" in found["addresses"]["next"]
 
 
-def test_users(address: str, tmp_path: Path) -> None:
+@in_asyncio
+async def test_users(address: str, tmp_path: Path) -> None:
     users = tmp_path / "users.json"
     users.write_text(json.dumps({"users": {"alice": {"secret": "the-secret-of-alice"}}}))
     users.chmod(0o600)
     secret, wrong = tmp_path / "secret", tmp_path / "wrong"
     secret.write_text("the-secret-of-alice")
     wrong.write_text("another-secret-of-hers")
-
-    async def work() -> None:
-        async with proxy_of(address, users=users) as proxy:
-            code, found = await examine(proxy.address)
-            assert code == ExitCode.NOT_AUTHORISED
-            assert found["users"]["state"] == "fault"
-            for file, expected in ((wrong, ExitCode.NOT_AUTHORISED), (secret, ExitCode.DONE)):
-                code, found = await examine(proxy.address, "--user", "alice", "--secret-file", str(file))
-                assert code == expected, found
-            assert found["users"]["found"] == "requests need a user"
-
-    asyncio.run(work())
+    async with proxy_of(address, users=users) as proxy:
+        code, found = await examine(proxy.address)
+        assert code == ExitCode.NOT_AUTHORISED
+        assert found["users"]["state"] == "fault"
+        for file, expected in ((wrong, ExitCode.NOT_AUTHORISED), (secret, ExitCode.DONE)):
+            code, found = await examine(proxy.address, "--user", "alice", "--secret-file", str(file))
+            assert code == expected, found
+        assert found["users"]["found"] == "requests need a user"
 
 
-def test_tls(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_asyncio
+async def test_tls(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = make_tls_files(tmp_path)
-
-    async def work() -> None:
-        async with proxy_of(address, tls_cert=files.broker) as proxy:
-            code, found = await examine(proxy.address, "--tls-ca", str(files.ca))
-            assert code == ExitCode.DONE, found
-            code, found = await examine(proxy.address, "--timeout", "2s")
-            assert code == ExitCode.CANNOT_CONNECT
-            assert "--tls-ca" in found["connection"]["next"]
-            monkeypatch.setenv("SSL_CERT_FILE", str(files.other_ca))
-            code, found = await examine(proxy.address, "--tls", "--timeout", "2s")
-            assert code == ExitCode.CANNOT_CONNECT
-            monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))  # as an authority of the system
-            code, found = await examine(proxy.address, "--tls")
-            assert code == ExitCode.DONE, found
-
-    asyncio.run(work())
+    async with proxy_of(address, tls_cert=files.broker) as proxy:
+        code, found = await examine(proxy.address, "--tls-ca", str(files.ca))
+        assert code == ExitCode.DONE, found
+        code, found = await examine(proxy.address, "--timeout", "2s")
+        assert code == ExitCode.CANNOT_CONNECT
+        assert "--tls-ca" in found["connection"]["next"]
+        monkeypatch.setenv("SSL_CERT_FILE", str(files.other_ca))
+        code, found = await examine(proxy.address, "--tls", "--timeout", "2s")
+        assert code == ExitCode.CANNOT_CONNECT
+        monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))  # as an authority of the system
+        code, found = await examine(proxy.address, "--tls")
+        assert code == ExitCode.DONE, found
 
 
 def test_the_state_of_the_proxy_of_a_broker() -> None:

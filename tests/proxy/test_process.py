@@ -1,4 +1,8 @@
-"""`reput proxy` as a process, in front of a broker that is killed."""
+"""`reput proxy` as a process, in front of a broker that is killed.
+
+`proxy_faults` kills under RocketMQ's own clients, in `make test` the proxy alone. The kills here need none of those,
+and check that clients get no error but those after which they try again.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +73,7 @@ def test_it_is_not_ready_without_a_broker_and_becomes_ready(tmp_path: Path) -> N
         (("--listen-tls-cert", "missing.pem", "--listen-tls-key", "missing.pem"), "missing.pem"),
         (("--users", "missing.json"), "missing.json"),
         (("--advertise", "no port"), "no port"),
+        (("--tracing-sample-ratio", "0.5"), "--tracing-endpoint"),
     ],
 )
 def test_a_mistake_ends_it_with_a_text(tmp_path: Path, arguments: tuple[str, ...], error: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
+from reput_proxy import messaging_pb2 as pb
 from support.broker_process import BrokerProcess, free_port
 from support.grpc_client import Code, client_of, message, signed_by
 from support.tls_files import make_tls_files
@@ -99,6 +100,20 @@ def test_it_serves_and_the_broker_shows_its_state(tmp_path: Path) -> None:
         assert broker.metric("reput_proxy_sent_messages_total") == 1
         assert os.getpgid(pid) == pid, "Ctrl-C at a terminal must not reach it"
         assert [event["address"] for event in broker.events("proxy_ready")] == [broker.proxy_address]
+
+
+def test_its_routes_name_the_address_of_the_configuration(tmp_path: Path) -> None:
+    async def routed(broker: BrokerWithProxy) -> pb.Endpoints:
+        async with client_of(broker.proxy_address) as client:
+            await client.send(message("orders", b"x", "ID"))
+            answer = await client.call("QueryRoute", pb.QueryRouteRequest(topic=pb.Resource(name="orders")))
+        endpoints: pb.Endpoints = answer.message_queues[0].broker.endpoints
+        return endpoints
+
+    with running(tmp_path, {"REPUT_PROXY_ADVERTISE": "proxy.example:443"}) as broker:
+        broker.wait_proxy()
+        [address] = asyncio.run(routed(broker)).addresses
+        assert (address.host, address.port) == ("proxy.example", 443)
 
 
 def test_it_is_started_again_when_it_ends(tmp_path: Path) -> None:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from reput_broker.background import BackgroundBroker
 from reput_client import Admin, Consumer, Message, Producer
+from reput_client.pop.settling import Settling
 from reput_protocol.commands.group import SubscriptionGroupConfig
+from reput_protocol.errors import ReputError
 from reput_proxy import messaging_pb2 as pb
+from reput_proxy.call import Call
 from reput_proxy.messages import duration_of
+from reput_proxy.receiving import receive
+from reput_proxy.service import METHODS
 from support.grpc_client import (
+    TIMEOUT_S,
     Code,
     GrpcClient,
     bodies,
     client_of,
+    in_asyncio,
     message,
     proxy_of,
     receive_request,
@@ -92,10 +103,11 @@ async def test_priorities(client: GrpcClient, address: str, topic: str) -> None:
     plain = pb.SendMessageRequest(messages=[message(topic, b"x", "ID")])
     answer = await client.call("SendMessage", plain)
     assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-    wrong = pb.SendMessageRequest(messages=[message(topic, b"x", "ID", priority=-1)])
-    answer = await client.call("SendMessage", wrong)
-    assert answer.status.code == Code.BAD_REQUEST
-    assert "priority -1" in answer.status.message
+    for priority in (-1, -(1 << 31)):
+        wrong = pb.SendMessageRequest(messages=[message(topic, b"x", "ID", priority=priority)])
+        answer = await client.call("SendMessage", wrong)
+        assert answer.status.code == Code.BAD_REQUEST
+        assert answer.status.message == f"priority {priority} must be an int from 0 to {(1 << 31) - 1}"
 
 
 @with_proxy
@@ -201,19 +213,17 @@ _BAD: list[tuple[str, dict[str, Any], int]] = [
 ]
 
 
-def test_what_cannot_be_sent_is_rejected_with_its_code(address: str, topic: str) -> None:
-    async def work() -> None:
-        async with proxy_of(address) as running, client_of(running.address) as client:
-            for name, parts, code in _BAD:
-                given = message(**{"topic": topic, "body": b"x", "message_id": "ID", **parts})
-                answer = await client.call("SendMessage", pb.SendMessageRequest(messages=[given]))
-                assert answer.status.code == code, (name, answer)
-                assert answer.status.message
-            several = [message(topic, b"x", "ID1"), message(topic + "2", b"x", "ID2")]
-            answer = await client.call("SendMessage", pb.SendMessageRequest(messages=several))
-            assert answer.status.code == Code.MESSAGE_CORRUPTED
-
-    asyncio.run(work())
+@in_asyncio
+async def test_what_cannot_be_sent_is_rejected_with_its_code(address: str, topic: str) -> None:
+    async with proxy_of(address) as running, client_of(running.address) as client:
+        for name, parts, code in _BAD:
+            given = message(**{"topic": topic, "body": b"x", "message_id": "ID", **parts})
+            answer = await client.call("SendMessage", pb.SendMessageRequest(messages=[given]))
+            assert answer.status.code == code, (name, answer)
+            assert answer.status.message
+        several = [message(topic, b"x", "ID1"), message(topic + "2", b"x", "ID2")]
+        answer = await client.call("SendMessage", pb.SendMessageRequest(messages=several))
+        assert answer.status.code == Code.MESSAGE_CORRUPTED
 
 
 # -- receives ----------------------------------------------------------------------------------------------------------
@@ -258,24 +268,50 @@ async def test_a_waiting_receive_gets_what_is_sent_meanwhile(
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def test_a_message_for_a_client_that_has_gone_is_redelivered_at_once(address: str, topic: str) -> None:
+@in_asyncio
+async def test_a_message_for_a_client_that_has_gone_is_redelivered_at_once(address: str, topic: str) -> None:
     """The pop of a cancelled receive may be under way, and its messages were then invisible for a minute."""
+    async with proxy_of(address) as running, client_of(running.address) as client:
+        async with Producer(address) as producer:
+            for n in range(30):
+                call = client.start("ReceiveMessage", receive_request(topic, topic, wait_s=20))
+                await until(lambda: running.proxy.receives == 1)
+                sending = asyncio.ensure_future(producer.send(Message(topic, b"%d" % n)))
+                await asyncio.sleep(0.0005 * n)
+                call.cancel()
+                await sending
+                await until(lambda: not running.proxy.receives)
+        got = await client.receive_all(topic, topic, 30)
+        assert sorted(bodies(got)) == sorted(b"%d" % n for n in range(30))
 
-    async def work() -> None:
-        async with proxy_of(address) as running, client_of(running.address) as client:
-            async with Producer(address) as producer:
-                for n in range(30):
-                    call = client.start("ReceiveMessage", receive_request(topic, topic, wait_s=20))
-                    await until(lambda: running.proxy.receives == 1)
-                    sending = asyncio.ensure_future(producer.send(Message(topic, b"%d" % n)))
-                    await asyncio.sleep(0.0005 * n)
-                    call.cancel()
-                    await sending
-                    await until(lambda: not running.proxy.receives)
-            got = await client.receive_all(topic, topic, 30)
-            assert sorted(bodies(got)) == sorted(b"%d" % n for n in range(30))
 
-    asyncio.run(work())
+@in_asyncio
+async def test_a_damaged_message_is_not_renewed_and_a_sent_one_is_not_given_back(
+    broker: BackgroundBroker, topic: str
+) -> None:
+    """The damaged one was held for three hours, and an ended call gave back a sent message in place of the next."""
+    async with proxy_of(broker.address) as running, client_of(running.address, "client-2") as other:
+        async with Admin(broker.address) as admin:
+            await admin.create_topic(topic, queues=1)
+        await other.send(*(message(topic, body, f"ID-{topic}") for body in (b"damage me", b"1", b"2")))
+        change_stored(broker.data_dir, b"damage me", b"damaged !")
+        call = Call(running.proxy, running.proxy.upstream("", None), "", "client-1", TIMEOUT_S, {})
+        responses = receive(call, receive_request(topic, topic, auto_renew=True))
+        ok, first, second = [await anext(responses) for _ in range(3)]
+        assert (ok.status.code, first.message.body, second.message.body) == (Code.OK, b"1", b"2")
+        await responses.aclose()  # type: ignore[attr-defined]  # while the second is written
+        assert [held.delivery._handle.queue_offset for held in running.proxy.renewals._held.values()] == [1]
+        assert bodies(await other.receive_all(topic, topic, 1)) == [b"2"]
+
+
+def change_stored(data_dir: Path, old: bytes, new: bytes) -> None:
+    """Change bytes of the log that are there once."""
+    for path in (data_dir / "commitlog").iterdir():
+        at = path.read_bytes().find(old)
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(new)
 
 
 @with_proxy
@@ -332,6 +368,39 @@ async def test_a_message_becomes_a_dead_letter_once(client: GrpcClient, address:
     assert sum(each.max_offset for each in stats.offset_table.values()) == 1
 
 
+@pytest.mark.parametrize("name", ["AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"])
+@pytest.mark.parametrize("ends", ["with an error", "cancelled", "for another broker"])
+@in_asyncio
+async def test_what_could_not_be_settled_is_renewed_again(
+    address: str, topic: str, name: str, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client tries again, and until then no other one gets the message."""
+
+    async def fails(*_: object) -> None:
+        if ends == "cancelled":
+            await asyncio.sleep(TIMEOUT_S)
+        raise ReputError("the broker is away")
+
+    async with proxy_of(address) as running, client_of(running.address) as client:
+        await client.send(message(topic, b"x", "ID"))
+        [got] = await client.receive_all(topic, topic, 1, auto_renew=True)
+        [held] = running.proxy.renewals._held.values()
+        if ends == "for another broker":
+            held.delivery.broker_name = "broker-z"  # where the topic was
+        monkeypatch.setattr(Settling, "_ask", fails)
+        request = GetMessageClass(METHODS[name].input_type)(
+            group=pb.Resource(name=topic), topic=pb.Resource(name=topic)
+        )
+        entry = request.entries.add() if name == "AckMessage" else request
+        entry.receipt_handle = got.system_properties.receipt_handle
+        if ends == "cancelled":
+            with pytest.raises(grpc.aio.AioRpcError):
+                await client.call(name, request, 1.0)
+        else:
+            assert (await client.call(name, request)).status.code != Code.OK
+        await until(lambda: [*running.proxy.renewals._held.values()] == [held])
+
+
 @with_proxy
 async def test_a_group_in_order_gets_the_next_message_once_the_one_before_is_acknowledged(
     client: GrpcClient, address: str, topic: str
@@ -375,3 +444,55 @@ def test_a_broker_that_is_away_is_an_error_after_which_clients_try_again(name: s
 
     with suppress(grpc.RpcError):
         asyncio.run(work())
+
+
+@in_asyncio
+async def test_receivers_that_no_client_waits_with_are_forgotten(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks with a filter of its own each time would otherwise have the proxy keep them all."""
+    monkeypatch.setattr("reput_proxy.receivers._IDLE_MAX", 2)
+    monkeypatch.setattr("reput_proxy.receiving.WAIT_MIN_S", 0.01)
+    async with proxy_of(address) as running, client_of(running.address) as client:
+        waiting = asyncio.ensure_future(client.receive_all(topic, topic, 1, wait_s=20.0, tags="waiting"))
+        await until(lambda: running.proxy.receives == 1)
+        for number in range(5):
+            status, _ = await client.receive(topic, topic, wait_s=0.0, tags=f"tag-{number}")
+            assert status.code == Code.MESSAGE_NOT_FOUND
+        kept = [wanted.tags for wanted in running.proxy.upstream("", None).receivers._poppings]
+        assert kept == ["waiting", "tag-3", "tag-4"]
+        await client.send(message(topic, b"x", "ID", tag="waiting"))
+        assert bodies(await waiting) == [b"x"]
+
+
+@in_asyncio
+async def test_receivers_of_many_waits_that_end_at_once_are_forgotten(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reput_proxy.receivers._IDLE_MAX", 2)
+    async with proxy_of(address) as running, client_of(running.address) as client:
+        waits = [
+            asyncio.ensure_future(client.receive(topic, topic, wait_s=20.0, tags=f"tag-{number}"))
+            for number in range(20)
+        ]
+        await until(lambda: running.proxy.receives == 20)
+        receivers = running.proxy.upstream("", None).receivers
+        assert len(receivers._poppings) == 20
+        receivers.end_waiting()
+        await asyncio.gather(*waits)
+        assert len(receivers._poppings) == 2
+
+
+def test_a_receive_of_an_unknown_topic_logs_nothing(
+    address: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Any client can name topics."""
+
+    async def work() -> None:
+        async with proxy_of(address) as running, client_of(running.address) as client:
+            status, _ = await client.receive(topic, topic, wait_s=5.0)
+            assert status.code == Code.MESSAGE_NOT_FOUND
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(work())
+    assert [record.getMessage() for record in caplog.records if topic in record.getMessage()] == []

@@ -3,35 +3,47 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from interop.catalogue import CLIENTS
-from interop.client import Client, ClientFailed, Inbox, Letter, Received
+from interop.client import Acknowledged, Client, ClientFailed, Inbox, Letter, Received
+from proxy_faults.judge import Delivery, History, Span, unexplained
 
 TOPIC = "orders"
 HOWS = ("simple", "concurrent")
 """Consumers of a client; each is a group of its own, so that each receives every message."""
 SENDERS = 2
-SETTLED_S = 15.0
-"""A message that was received so long before a kill is acknowledged by then, unless a client waited for its answer."""
+INVISIBLE_S = 60.0
+"""After so long what is not acknowledged comes again; also what push consumers of a proxy have that was killed."""
+_LATE_S = 10.0
 _END_S = 240.0
 
 
-class TimedInbox(Inbox):
-    """What consumers have received, and when."""
+class HistoryInbox(Inbox):
+    """What consumers have received and acknowledged, and when; each is in a group of its name."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.arrivals: dict[tuple[str, bytes], list[float]] = {}
+        self.deliveries: dict[tuple[str, bytes], list[Delivery]] = {}
+        self.acks: dict[tuple[str, str], list[Acknowledged]] = {}
 
     def add(self, received: Received) -> None:
         """Note a message."""
-        self.arrivals.setdefault((received.consumer, received.body), []).append(time.monotonic())
+        assert received.receipt is not None
+        delivery = Delivery(received.receipt, time.time())
+        self.deliveries.setdefault((received.consumer, received.body), []).append(delivery)
         super().add(received)
+
+    def acknowledged(self, outcomes: Sequence[Acknowledged]) -> None:
+        """Note acknowledgements."""
+        for each in outcomes:
+            self.acks.setdefault((each.group, each.receipt), []).append(each)
 
 
 class Load:
@@ -41,19 +53,26 @@ class Load:
         client: a name of the interop suite's catalogue.
         address: of the proxy.
         home: a new directory for the clients' files.
+        brokers_die: whether brokers are among what is killed.
+        invisible_s: how long the simple consumer has to acknowledge a message.
 
     Attributes:
         stored: bodies of the messages whose sends have succeeded.
         failed: how many sends have not.
-        kills: the times of kills.
+        kills: when what was killed, as of `History`.
     """
 
-    def __init__(self, client: str, address: str, home: Path) -> None:
+    def __init__(
+        self, client: str, address: str, home: Path, *, brokers_die: bool, invisible_s: float = INVISIBLE_S
+    ) -> None:
         command = CLIENTS[client].command()
-        self.inbox = TimedInbox()
+        self.inbox = HistoryInbox()
         self.stored: list[bytes] = []
         self.failed = 0
-        self.kills: list[float] = []
+        self.kills: list[Span] = []
+        self._sends: dict[bytes, Span] = {}
+        self._brokers_die = brokers_die
+        self._invisible_s = invisible_s
         self._numbers = itertools.count()
         self._is_over = threading.Event()
         self._consumers = Client(f"{client} receives", command, address, home / "consumers", self.inbox)
@@ -62,15 +81,14 @@ class Load:
 
     def start(self) -> None:
         """Create topic and groups, and begin to send and receive."""
-        self._until(lambda: bool(self._producers.produce(TOPIC, [Letter(b"first")])), "the first send")
-        self.stored.append(b"first")
+        self._until(self._send_one, "the first send")
         for how in HOWS:
             self._until(lambda: self._consume(how), f"the consumer {how}")  # noqa: B023 - called at once
         for sender in self._senders:
             sender.start()
 
     def _consume(self, how: str) -> bool:
-        self._consumers.consume(how, f"billing-{how}", TOPIC, how)
+        self._consumers.consume(how, how, TOPIC, how, invisibleMs=round(1000 * self._invisible_s))
         return True
 
     def _until(self, action: Callable[[], bool], what: str) -> None:
@@ -85,16 +103,24 @@ class Load:
                     raise AssertionError(f"{what}: {error}") from error
                 time.sleep(0.5)
 
+    def _send_one(self) -> bool:
+        """Send one message, which is not sent again; raises `ClientFailed`."""
+        body, started_at = f"message {next(self._numbers)}".encode(), time.time()
+        self._sends[body] = Span(started_at, math.inf)
+        try:
+            self._producers.produce(TOPIC, [Letter(body)])
+            self.stored.append(body)
+        finally:
+            self._sends[body] = Span(started_at, time.time())
+        return True
+
     def _send(self) -> None:
         while not self._is_over.is_set():
-            body = f"message {next(self._numbers)}".encode()
             try:
-                self._producers.produce(TOPIC, [Letter(body)])
+                self._send_one()
             except ClientFailed:
                 self.failed += 1
                 self._is_over.wait(0.1)
-            else:
-                self.stored.append(body)
 
     def more(self, count: int) -> None:
         """Wait until so many more messages are stored, and as many received by each consumer."""
@@ -122,31 +148,41 @@ class Load:
             time.sleep(0.05)
 
     def finish(self) -> list[str]:
-        """Stop sending, wait until all is received, and return what was wrong, a line each."""
+        """Stop sending, wait until all is received and nothing comes again, and return what was wrong, a line each."""
         self._is_over.set()
         for sender in self._senders:
             sender.join()
         with suppress(AssertionError):
             self._wait(lambda: not self.missing(), "all is received")
         lost = [f"{how}: {body!r} was sent and is not received" for how, body in self.missing()]
-        return lost + self.unexplained()
+        ends_at = time.monotonic() + self._invisible_s + _LATE_S
+        while not (wrong := lost + unexplained(self.history())) and time.monotonic() < ends_at:
+            time.sleep(1)
+        return wrong
 
     def missing(self) -> list[tuple[str, bytes]]:
         """Return by consumer the stored messages that it has not received."""
-        return [(how, body) for how in HOWS for body in self.stored if (how, body) not in self.inbox.arrivals]
+        return [
+            (how, body) for how in HOWS for body in self.stored if (how, body) not in self.inbox.deliveries
+        ]
+
+    def history(self) -> History:
+        """Return what has happened so far."""
+        return History(
+            dict(self._sends),
+            dict(self.inbox.deliveries),
+            dict(self.inbox.acks),
+            self.kills,
+            brokers_die=self._brokers_die,
+        )
 
     def duplicates(self) -> int:
         """Return how many deliveries were not the first."""
-        return sum(len(times) - 1 for times in self.inbox.arrivals.values())
+        return sum(1 for _ in self.history().repeats())
 
-    def unexplained(self) -> list[str]:
-        """Return the duplicates of messages that were received long before the next kill: they were acknowledged."""
-        return [
-            f"{how}: {body!r} was received again after {times[n] - times[n - 1]:.1f} s, and no kill explains it"
-            for (how, body), times in self.inbox.arrivals.items()
-            for n in range(1, len(times))
-            if not any(times[n - 1] - SETTLED_S <= kill <= times[n - 1] + SETTLED_S for kill in self.kills)
-        ]
+    def acks(self) -> Counter[bool]:
+        """Return how many acknowledgements were answered OK (True), and how many ended otherwise."""
+        return Counter(ack.outcome == "OK" for acks in [*self.inbox.acks.values()] for ack in acks)
 
     def close(self) -> None:
         """End the clients."""

@@ -11,18 +11,24 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import reput_broker.console
-from reput_broker.console.app import _CHANGES, _LOOK_UPS, _PAGES, PATH
+from reput_broker.console.actions import ACTIONS
+from reput_broker.console.app import _LOOK_UPS, _PAGES, PATH
 from scan.findings import Finding
 from scan.requests import Connect
 
 HEALTH: Final = ("/livez", "/readyz", "/readyz?verbose")
-"""The health page: all that a client without a user may see."""
+"""The health page: all of the broker that a client without a user may see."""
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "PROPFIND")
 _STATIC: Final = Path(reput_broker.console.__file__).parent / "static"
+_LOGIN: Final = (
+    "/", "/console", PATH, f"{PATH}api/session", *(f"{PATH}{path.name}" for path in sorted(_STATIC.iterdir())),
+)  # fmt: skip
+"""The files of the console and its login, which show nothing of the broker."""
 _PLACES: Final = (
-    "/", "/metrics", "/metrics/rocketmq", "/status", "/console", PATH, f"{PATH}events",
-    *(f"{PATH}api/{name}" for name in ("session", "body", "login", "logout", *_PAGES, *_LOOK_UPS, *_CHANGES)),
-    *(f"{PATH}{path.name}" for path in sorted(_STATIC.iterdir())),
+    "/metrics", "/metrics/rocketmq", "/status", f"{PATH}events",
+    *(f"{PATH}api/{name}" for name in ("body", "export", "login", "logout", "actions", "offered")),
+    *(f"{PATH}api/{name}" for name in (*_PAGES, *_LOOK_UPS)),
+    *(f"{PATH}api/actions/{name}" for name in ACTIONS),
     "/docs", "/openapi.json", "/admin", "/config", "/debug/pprof", "/favicon.ico", "/robots.txt", "/.git/config",
 )  # fmt: skip
 _DISGUISED: Final = (
@@ -61,7 +67,7 @@ _WRONG: Final = (
 def scan_pages(
     port: int, connect: Connect, host: str, how: str = "", *, quick: bool = False
 ) -> Iterator[Finding]:
-    """Ask for all of it; only the health page may answer.
+    """Ask for all of it; only the health page may answer, and the files of the console, with its login.
 
     Args:
         quick: try wrong secrets, whose answers come after a second, with a few paths only.
@@ -69,10 +75,15 @@ def scan_pages(
     guarded = _PLACES[:: 10 if quick else 1]
     health = [_Attempt("GET", path) for path in HEALTH] + [_Attempt("HEAD", path) for path in HEALTH]
     yield _ask(port, connect, host, f"the health page{how}", health, may_answer=True)
+    login = [_Attempt(method, path) for path in _LOGIN for method in ("GET", "HEAD")]
+    yield _ask(port, connect, host, f"the console's files and login{how}", login, may_answer=True)
     others = [
-        _Attempt(method, path) for path in HEALTH for method in _METHODS if method not in ("GET", "HEAD")
+        _Attempt(method, path)
+        for path in (*HEALTH, *_LOGIN)
+        for method in _METHODS
+        if method not in ("GET", "HEAD")
     ]
-    yield _ask(port, connect, host, f"the health page by other methods{how}", others)
+    yield _ask(port, connect, host, f"the open pages by other methods{how}", others)
     attempts = [_Attempt(method, path) for path in _PLACES for method in _METHODS]
     yield _ask(port, connect, host, f"{len(_PLACES)} other paths, {len(_METHODS)} methods{how}", attempts)
     attempts = [_Attempt(method, path) for path in _DISGUISED for method in ("GET", "POST")]
@@ -86,7 +97,11 @@ def scan_pages(
         _Attempt("POST", "/livez", more="X-Original-URL: /metrics\r\nX-Rewrite-URL: /metrics\r\n"),
         _Attempt("GET", "/metrics", more=f"Authorization: {_basic('a', 'b')}\r\nAuthorization: Basic\r\n"),
         _Attempt("GET", f"{PATH}api/topics", more="Cookie: reput=1; reput_console=1\r\n"),
-        _Attempt("POST", f"{PATH}api/replay", more="X-HTTP-Method-Override: GET\r\nX-Reput-Console: 1\r\n"),
+        _Attempt(
+            "POST",
+            f"{PATH}api/actions/replay-dead-letters",
+            more="X-HTTP-Method-Override: GET\r\nX-Reput-Console: 1\r\n",
+        ),
     ]
     yield _ask(port, connect, host, f"headers that some servers trust{how}", tricks)
 
@@ -108,8 +123,9 @@ def _ask(
             status, _, text = answer.partition("\r\n\r\n")
             line = status.partition("\r\n")[0]
             code = line.split(" ")[1] if line.count(" ") > 1 else ""
-            if may_answer and code == "200":
-                finding.note(f"200 {text}".strip())
+            if may_answer and code in ("200", "307"):
+                is_health = attempt.path in HEALTH
+                finding.note(f"200 {text}".strip() if is_health else code)
             elif code.startswith("4"):
                 finding.note(code)
             else:

@@ -3,8 +3,9 @@
 The broker is in a network namespace of its own, and the scan comes from the many addresses of another one. It looks for
 all open TCP ports and tries on each: every request code in every type of header, unsigned and with wrong signatures;
 TLS; every page and method of HTTP; connections that are not finished; PROXY headers. Then the same over TLS, with a
-broker whose ports take it. Prints a table; fails if anything answers but the health page and refusals, which must not
-tell which topics exist, or if the administrator finds that anything has changed.
+broker whose ports take it. Prints a table; fails if anything answers but the health page, the files of the console
+with its login, and refusals, which must not tell which topics exist, or if the administrator finds that anything has
+changed.
 
 Needs root, and Linux with network namespaces.
 """

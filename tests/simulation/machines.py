@@ -174,7 +174,7 @@ class BrokerMachine(Machine):
         open.
         """
         elector = None if self.broker is None else self.broker._base.elector
-        tenure = None if self.broker is None else self.broker._tenure
+        tenure = None if self.broker is None else self.broker._running
         if elector is None or tenure is None or tenure.storage is None:
             return None
         storage, end = tenure.storage, tenure.storage.store.max_physical_offset
@@ -197,7 +197,7 @@ class BrokerMachine(Machine):
         assert process is not None
 
         async def ask() -> None:
-            elector, tenure = broker._base.elector, broker._tenure
+            elector, tenure = broker._base.elector, broker._running
             assert elector is not None
             if tenure is None or tenure.storage is None:
                 return  # between two tenures it takes no request

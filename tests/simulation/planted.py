@@ -5,35 +5,29 @@ Each function changes the process of one simulation before it begins. None of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from reput_broker.put.pending_puts import PendingPut
-from reput_protocol.codes import AckLevel
+from reput_broker.request import PutAck
+from support import planted_bugs
 
 _FAILOVERS: Final = {"lose-master": 6, "partition": 1, "stall-broker": 1}
 
 
-@dataclass(frozen=True, slots=True)
-class Bug:
+@dataclass(frozen=True)
+class Bug(planted_bugs.Bug):
     """One bug: by which rules it is to be caught, what has to happen for that, and within how many seeds.
 
     Attributes:
         scene: what follows the random faults, see `scenes`.
     """
 
-    plant: Callable[[], None]
     rules: tuple[str, ...]
     weights: dict[str, int] = field(default_factory=lambda: dict(_FAILOVERS))
     scene: str = "nothing"
     has_pool: bool = False
     seeds: int = 20
-
-    @property
-    def story(self) -> str:
-        """What goes wrong."""
-        return str(self.plant.__doc__)
 
 
 def acknowledged_before_the_copy() -> None:
@@ -42,7 +36,7 @@ def acknowledged_before_the_copy() -> None:
 
     real = LogProgress.answer_when
 
-    def hasty(self: LogProgress, level: AckLevel | None, end_offset: int, put: PendingPut) -> None:
+    def hasty(self: LogProgress, level: PutAck, end_offset: int, put: PendingPut) -> None:
         self.replicated.advance(end_offset)
         real(self, level, end_offset, put)
 
@@ -114,12 +108,12 @@ def restored_engine_believed() -> None:
 
 def stays_where_it_is() -> None:
     """a client asks only the address that it is connected to who leads"""
-    from reput_client.transport.session import Session
+    from reput_client.transport.route_search import RouteSearch
 
-    def none(self: Session) -> None:
+    def none(self: RouteSearch) -> None:
         return None
 
-    Session._next_guide = none  # type: ignore[method-assign]
+    RouteSearch.next_guide = none  # type: ignore[method-assign]
 
 
 def level_not_repeated() -> None:
@@ -140,9 +134,8 @@ def changes_answered_at_once() -> None:
     TableCopies._counts = property(lambda _: False)  # type: ignore[method-assign,assignment]
 
 
-BUGS: Final = {
-    bug.plant.__name__: bug
-    for bug in (
+BUGS: Final = planted_bugs.table_of(
+    (
         Bug(acknowledged_before_the_copy, ("replicated lost",)),
         Bug(shorter_log_promoted, ("replicated lost", "taken back")),
         Bug(no_fence, ("stale master",), {"cut-off-engine": 6, "loss": 1}),
@@ -158,4 +151,4 @@ BUGS: Final = {
         ),
         Bug(restored_engine_believed, ("replicated lost", "taken back"), {}, "restored-engine"),
     )
-}
+)

@@ -168,12 +168,12 @@ async def compare_logs(world: World) -> None:
 
 def _end_of(broker: BrokerMachine) -> int:
     """Return the end of a broker's log; -1 while it has none open."""
-    tenure = None if broker.broker is None else broker.broker._tenure
+    tenure = None if broker.broker is None else broker.broker._running
     return -1 if tenure is None or tenure.storage is None else tenure.storage.store.max_physical_offset
 
 
 def _topics_of(broker: BrokerMachine) -> set[str]:
-    tenure = None if broker.broker is None else broker.broker._tenure
+    tenure = None if broker.broker is None else broker.broker._running
     return set() if tenure is None or tenure.storage is None else set(tenure.storage.tables.topics.all())
 
 

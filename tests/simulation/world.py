@@ -19,9 +19,9 @@ import trio
 
 from histories import consuming, instruments, terms
 from histories.consuming import Member
-from reput_broker.compose import election, storage
+from reput_broker.delay import schedule
 from reput_broker.groups import membership
-from reput_broker.ha.election import mastership
+from reput_broker.ha.election import mastership, opening
 from reput_client import Admin
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ReputError
@@ -172,7 +172,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.failovers = 0
         self.engine = EngineState(lease_s=_LEASE_S)
-        patch.object(election, "_make_engine", lambda _: self._connect_to_engine()).start()
+        patch.object(opening, "_make_engine", lambda _: self._connect_to_engine()).start()
         self._numbers = {"m": 0, "p": 0, "r": 0, "q": 0}
         resource.setrlimit(
             resource.RLIMIT_NOFILE, (_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -181,7 +181,7 @@ class World:
         logging.basicConfig(handlers=[_ClientLog(self.log)], level=logging.INFO)
         instruments.install(self.history, ITS_GROUP)  # type: ignore[arg-type]
         instruments.shorten_lock_times()
-        defaults = storage.open_schedule.__kwdefaults__
+        defaults = schedule.open_schedule.__kwdefaults__
         assert defaults is not None
         defaults["wheel_slots"] = _WHEEL_SLOTS
         shorten_in_broker(terms.LOCK_TIMEOUT_S)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-collect_ignore = [] if os.environ.get("CLUSTERS") else ["test_clusters.py"]
-"""Those that run with `CLUSTERS=all`."""
+_ONLY_WITH = {"CLUSTERS": "test_clusters.py", "DELTA": "test_delta.py"}
+collect_ignore = [file for variable, file in _ONLY_WITH.items() if not os.environ.get(variable)]
+"""Those that run with `CLUSTERS=all` and `DELTA=1`."""
 
 pyspark = pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from reput_broker.background import BackgroundBroker
-from reput_client.admin_dead_letters import DeadLetter
 from reput_client.blocking import Admin
 from reput_pipeline.archives.read import read_archive
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
 from support.dead_letters import send_and_give_up
 from support.pipeline_jobs import Run, runner
-from support.store_samples import MESSAGES, fill, hashes
+from support.store_samples import MESSAGES, copied, fill, hashes
 from support.stores import FakeClock, dispatch_all, opened, small_options
 
 
@@ -89,10 +88,18 @@ def test_a_deleted_key_is_left_out_after_a_time(spark: Any) -> None:
     assert left(day + timedelta(hours=9)) == kept
 
 
+STORE = {
+    "commit_log_file_size": 1 << 20,
+    "consume_queue_entries": 1000,
+    "index_slots": 100,
+    "index_entries": 1000,
+}
+
+
 def dead_letters(root: Path) -> None:
     """Five dead letters of a group, from two topics."""
     clock = FakeClock()
-    store = opened(small_options(root), clock)
+    store = opened(small_options(root, **STORE), clock)
     for number in range(5):
         clock.now_ms += 1000
         properties = {
@@ -112,7 +119,9 @@ def dead_letters(root: Path) -> None:
 def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
     run: Run, tmp_path: Path, new_reput_broker: Callable[..., BackgroundBroker]
 ) -> None:
+    """Those of a copy of the broker's directory: it has them too, and says which it has replayed."""
     dead_letters(tmp_path / "s")
+    copied(tmp_path / "s", tmp_path / "broker")
     ran = run("dlq", "--path", tmp_path / "s", "--group", "shop")
     assert ran.code == 0, ran.err
     kinds = [(row["group"], row["origin"], row["reason"], row["messages"]) for row in ran.result["groups"]]
@@ -122,7 +131,7 @@ def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
         ("shop", "orders", "asked for", 2),
         ("shop", "orders", "attempts used up", 1),
     ]
-    broker = new_reput_broker(store={"flush": "sync"})
+    broker = new_reput_broker(data_dir=tmp_path / "broker", store=STORE)
     arguments = ["dlq", "--path", tmp_path / "s", "--origin", "orders", "--reason", "asked", "--replay"]
     assert run(*arguments).result["argument"] == "--to-server"
     assert run(*arguments, "--dry-run").result["would_send"] == 2
@@ -130,6 +139,7 @@ def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
     assert run(*arguments).result["argument"] == "--yes"
     with Admin(broker.address) as admin:
         admin.create_topic("orders")
+        admin.create_topic("%DLQ%shop", queues=1)
     ran = run(*arguments, "--yes")
     assert (ran.code, ran.result["sent"], ran.result["sent_before"]) == (0, 2, 0), ran.err
     again = run(*arguments, "--yes")
@@ -145,14 +155,20 @@ def test_dead_letters_are_grouped_and_chosen_ones_sent_back(
     assert not {"RETRY_TOPIC", "DLQ_REASON"} & properties
 
 
-def test_what_the_command_line_has_replayed_is_not_sent_again(
+def test_the_job_and_the_command_line_send_each_letter_once(
     run: Run, new_reput_broker: Callable[..., BackgroundBroker]
 ) -> None:
     broker = new_reput_broker(store={"flush": "sync"})
-    send_and_give_up(broker.address, "shop", "orders", [b"dead-0", b"dead-1"])
+    send_and_give_up(broker.address, "shop", "orders", [b"dead-0", b"dead-1", b"dead-2"])
+    job = ("dlq", "--server", broker.address, "--group", "shop", "--replay", "--yes")
     with Admin(broker.address) as admin:
         letters = admin.dead_letters("shop")
-        first = admin.fetch_messages(letters.topic, 0, 0, 1).messages[0]
-        admin.replay_dead_letter(DeadLetter(first))
-    ran = run("dlq", "--server", broker.address, "--group", "shop", "--replay", "--yes")
-    assert (ran.code, ran.result["sent"], ran.result["sent_before"]) == (0, 1, 1), ran.err
+        sent = admin.replay_dead_letters("shop", [1])
+        ids = [message.message_id for message in admin.fetch_messages(letters.topic, 0, 0, 3).messages]
+        ran = run(*job, "--id", ids[0], "--id", ids[1])
+        assert (ran.code, ran.result["sent"], ran.result["sent_before"]) == (0, 1, 1), ran.err
+        sent += admin.replay_dead_letters("shop", [0, 1, 2])
+        assert [letter.outcome for letter in sent] == ["SENT", "SENT_BEFORE", "SENT_BEFORE", "SENT"]
+        ran = run(*job)
+        assert (ran.code, ran.result["sent"], ran.result["sent_before"]) == (0, 0, 3), ran.err
+        assert admin.max_offset("orders", 0) == 6

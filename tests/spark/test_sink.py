@@ -12,7 +12,7 @@ import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin
-from reput_client.blocking.bulk import BatchWriter
+from reput_client.blocking.bulk import StagingProducer
 from support.sink_client import published
 
 TOPIC = "orders"
@@ -36,8 +36,8 @@ def numbers(broker: BackgroundBroker, topic: str = TOPIC) -> list[int]:
 
 
 def staged(broker: BackgroundBroker) -> int:
-    with BatchWriter(broker.address) as writer:
-        return writer.staged().stagings
+    with StagingProducer(broker.address) as writer:
+        return writer.query_staged().stagings
 
 
 def read(spark: Any, broker: BackgroundBroker, topic: str = TOPIC) -> list[Any]:
@@ -295,8 +295,8 @@ def test_a_batch_that_spark_runs_again_is_not_published_again(
     assert numbers(broker) == list(range(400))
     assert staged(broker) == 0
     query_id = json.loads((stream.checkpoint / "metadata").read_text())["id"]
-    with BatchWriter(broker.address) as writer:
-        assert writer.staged(f"query:{query_id}").last_batch_id == 3
+    with StagingProducer(broker.address) as writer:
+        assert writer.query_staged(f"query:{query_id}").last_batch_id == 3
 
 
 def test_a_new_checkpoint_is_another_query(spark: Any, broker: BackgroundBroker, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ from reput_protocol.properties import encode_properties
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.record import Record, decode_record
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
-from support.delivery_fakes import FakeClient
 from support.inside import parts_of, storage_of
+from support.member_fakes import FakeClient
 
 T0 = 1_700_000_000_000
 SMALL_STORE = {
@@ -88,6 +88,7 @@ class BenchClient(FakeClient):
         header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON, version)
         counters = self._bench.broker.counters.request(self.header_type, code)
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
+        request.principal = self.principal
         handling = self._bench.parts.server.handling
         result = handling.begin(request)
         if isinstance(result, Put):

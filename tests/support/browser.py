@@ -71,7 +71,7 @@ class Browser:
             "targetId"
         ]
         session = self.call("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        page = self._pages[session] = Page(self, session)
+        page = self._pages[session] = Page(self, session, context)
         page.set_up(width, height, dark)
         return page
 
@@ -118,10 +118,11 @@ class Page:
         problems: what its console reports as an error or warning: exceptions, refused loads, violations of its policy.
     """
 
-    def __init__(self, browser: Browser, session: str) -> None:
+    def __init__(self, browser: Browser, session: str, context: str) -> None:
         self.problems: list[str] = []
         self._browser = browser
         self._session = session
+        self._context = context
 
     def set_up(self, width: int, height: int, dark: bool) -> None:
         """Choose size and colours, and start to listen."""
@@ -193,6 +194,40 @@ class Page:
         self.until(found)
         self.run(f"{found}.click()")
 
+    def click_in_row(self, selector: str, row: str = "") -> None:
+        """Click the first element of a CSS selector, of those in a table's row with a text if one is given."""
+        all_of = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        found = f"{all_of}.find((one) => !{json.dumps(row)} || one.closest('tr').innerText.includes({json.dumps(row)}))"
+        self.until(found)
+        self.run(f"{found}.click()")
+
+    def fill(self, selector: str, value: str | bool, *, is_box: bool = False) -> None:
+        """Give a field of a form a value, as a person would: the form notices."""
+        attribute = "checked" if is_box else "value"
+        self.run(
+            f"(() => {{ const field = document.querySelector({json.dumps(selector)}); "
+            f"field.{attribute} = {json.dumps(value)}; "
+            "field.dispatchEvent(new Event('input', { bubbles: true })); })()"
+        )
+
+    def drag(self, selector: str, start: float, end: float) -> None:
+        """Drag the mouse over the first element of a CSS selector, between two shares of its width."""
+        script = (
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
+            " one.scrollIntoView({block: 'center'}); const box = one.getBoundingClientRect();"
+            " return [box.left, box.top, box.width, box.height]; })()"
+        )
+        left, top, width, height = self.run(script)
+        mouse = {"y": top + height / 2, "button": "left", "clickCount": 1}
+        for kind, share in (
+            ("Pressed", start),
+            ("Moved", (start + end) / 2),
+            ("Moved", end),
+            ("Released", end),
+        ):
+            place = {"x": left + width * share, "buttons": 0 if kind == "Released" else 1}
+            self.call("Input.dispatchMouseEvent", {"type": f"mouse{kind}", **mouse, **place})
+
     def write(self, text: str) -> None:
         """Press a key for each character."""
         for character in text:
@@ -208,9 +243,19 @@ class Page:
         self.call("Input.dispatchKeyEvent", {"type": "keyDown", **code})
         self.call("Input.dispatchKeyEvent", {"type": "keyUp", **code})
 
-    def picture(self, path: Path) -> None:
-        """Write what is visible to a PNG file."""
-        data = self.call("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": False})["data"]
+    def save_downloads(self, directory: Path) -> None:
+        """Write what the page downloads to a directory."""
+        options = {"behavior": "allow", "downloadPath": str(directory), "browserContextId": self._context}
+        self._browser.call("Browser.setDownloadBehavior", options)
+
+    def picture(self, path: Path, *, height_max: int | None = None) -> None:
+        """Write what is visible to a PNG file; with `height_max` also what is below, up to this many pixels."""
+        options: dict[str, Any] = {"format": "png", "optimizeForSpeed": False}
+        if height_max is not None:
+            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+            clip = {"x": 0, "y": 0, "width": size["width"], "height": min(height_max, size["height"])}
+            options |= {"captureBeyondViewport": True, "clip": {**clip, "scale": 1}}
+        data = self.call("Page.captureScreenshot", options)["data"]
         path.write_bytes(base64.b64decode(data))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 from support.broker_process import BrokerProcess, free_port
 from support.etcd_process import Etcd
+from support.kubernetes_process import PROGRAM, Kubernetes
 from support.waiting import wait_until
 
 _DEADLINE_S = 40.0
@@ -38,14 +40,18 @@ class ClusterOfThree:
     ) -> None:
         self.etcd = Etcd(path)
         self.etcd.start()
+        self.kubernetes = Kubernetes(path, self.etcd.address) if PROGRAM else None
+        engine = self.kubernetes.variables if self.kubernetes else {"REPUT_ELECTION__ETCD": self.etcd.address}
         self.brokers = []
-        for number in range(3):
-            ha_port = free_port()
+        self.ha_ports = [free_port() for _ in range(3)]
+        user = f"admin:{(environment or {}).get('REPUT_ACCESS__ADMIN_SECRET', '')}"
+        self._headers = {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
+        for number, ha_port in enumerate(self.ha_ports):
             options = {
                 "REPUT_BROKER_ID": str(number),
                 "REPUT_HA_PORT": str(ha_port),
                 "REPUT_NAME_PORT": "off",
-                "REPUT_ELECTION__ETCD": self.etcd.address,
+                **engine,
                 "REPUT_ELECTION__LEASE": lease,
                 "REPUT_HA__SEND_HEARTBEAT_INTERVAL": "500ms",
                 "REPUT_ELECTION__IN_SYNC_TIMEOUT": "2s",
@@ -60,6 +66,7 @@ class ClusterOfThree:
             for broker in self.brokers:
                 broker.wait_ready()
             self.wait_in_sync(0, 1, 2)
+            assert self.kubernetes is None or len(self.kubernetes.leases()) == 1
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -71,6 +78,8 @@ class ClusterOfThree:
         for broker in self.brokers:
             if broker.running:
                 broker.kill()
+        if self.kubernetes is not None:
+            self.kubernetes.stop()
         self.etcd.stop()
 
     @property
@@ -81,7 +90,7 @@ class ClusterOfThree:
     def status(self, number: int) -> dict[str, Any]:
         """Return what a broker's status page says."""
         url = f"http://127.0.0.1:{self.brokers[number].http_port}/status"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=self._headers), timeout=5) as answer:
             status: dict[str, Any] = json.load(answer)
         return status
 
@@ -103,10 +112,12 @@ class ClusterOfThree:
 
     def wait_master(self) -> int:
         """Wait until there is a master, and return its number."""
-        wait_until(lambda: self.master() is not None, _DEADLINE_S, what=self.tails)
-        master = self.master()
-        assert master is not None
-        return master
+        masters = wait_until(
+            lambda: [master for master in (self.master(),) if master is not None],
+            _DEADLINE_S,
+            what=self.tails,
+        )
+        return masters[0]
 
     def wait_in_sync(self, *numbers: int) -> int:
         """Wait until exactly these members are in sync with a master that leads; return its number."""

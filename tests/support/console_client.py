@@ -45,11 +45,11 @@ class ConsoleClient:
         if "set-cookie" in given:
             self.cookie = given["set-cookie"].partition(";")[0]
         is_json = given.get("content-type", "").startswith("application/json")
-        return Answer(response.status, given, data, json.loads(data) if is_json else None)
+        return Answer(response.status, given, data, json.loads(data) if is_json and data else None)
 
-    def get(self, name: str, **values: object) -> Any:
+    def get(self, page: str, /, **values: object) -> Any:
         """Return the members of a page that must succeed."""
-        answer = self.ask("GET", self.path(name, **values))
+        answer = self.ask("GET", self.path(page, **values))
         assert answer.status == 200, answer
         return answer.members
 
@@ -71,6 +71,6 @@ class ConsoleClient:
         return self.ask("POST", self.path(name), json.dumps(members).encode(), sent)
 
     @staticmethod
-    def path(name: str, **values: object) -> str:
+    def path(page: str, /, **values: object) -> str:
         """Return the path of a page with parameters."""
-        return f"/console/api/{name}" + (f"?{urlencode(values)}" if values else "")
+        return f"/console/api/{page}" + (f"?{urlencode(values)}" if values else "")

@@ -20,6 +20,8 @@ def core_of(**parts: Any) -> Core:
 class NoDuties(RoleDuties):
     """A role that keeps nothing."""
 
+    is_slave = False
+
     @override
     async def before_delete(self) -> None:
         pass
@@ -37,8 +39,8 @@ class NoDuties(RoleDuties):
         return {}
 
     @override
-    def follows(self) -> bool | None:
-        return None
+    def reaches_master(self) -> bool:
+        return False
 
     @override
     def ids_to_pull_from(self) -> list[int]:

@@ -17,11 +17,11 @@ from typing import Any
 import trio
 
 from faults.workload import abandon
-from reput_broker.compose.storage import open_schedule
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.delay.canceller import Canceller
 from reput_broker.delay.feature import DelayFeature
+from reput_broker.delay.schedule import open_schedule
 from reput_broker.put.arrivals import Arrivals
 from reput_broker.put.fence import Fence
 from reput_broker.put.own_puts import OwnPuts
@@ -148,7 +148,7 @@ class DelayBench:
         """Send a message with these properties; return when it is due."""
         found = {"UNIQ_KEY": f"ID-{body.decode()}", **properties}
         record = Record(topic, body, queue_id=queue_id, properties=encode_properties(found))
-        parked = self.parts.delay_hook.redirect(record, dict(found))
+        parked = self.parts.delay_redirects.redirect(record, dict(found))
         assert parked is not None, "it is for later"
         result = self.store.put_record(parked)
         assert result.status is PutStatus.PUT_OK

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.queue_locks import QueueLocks as BrokerLocks
-from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.offset_store import OFFSET_NOT_FOUND, ReadOffsetType
 from reput_client.transport.address import Address
@@ -135,13 +135,13 @@ class SharedOffsets:
 
 def member_of(
     session: ScriptedSession, client_id: str, offsets: SharedOffsets, *, queues: int = 1, **options: Any
-) -> GroupMember:
+) -> MemberParts:
     """Return a member of group `g` that has joined, of topic `t` at broker `b`; nothing runs in its background."""
     readable = tuple(MessageQueue("t", "b", number) for number in range(queues))
     session.routes.put(Route("t", readable, readable, ("b",)), session.runtime.now())
     session.brokers.learn(BrokerData("c", "b", {0: str(ADDRESS)}))
     options = {"start": 0, "offset_store": offsets, "handler_timeout_s": math.inf, **options}
-    member = GroupMember(session, ConsumerOptions(str(ADDRESS), group="g", topic="t", **options))
+    member = MemberParts(session, ConsumerOptions(str(ADDRESS), group="g", topic="t", **options))
     member._membership.client_id = client_id
     member._membership.source = lambda broker_name: ADDRESS if broker_name == "b" else None  # type: ignore[method-assign]
     member._membership.at_master = lambda broker_name: broker_name == "b"  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ import functools
 import hmac
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ParamSpec
 
 import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
@@ -18,6 +18,8 @@ from reput_proxy.proxy import Proxy
 from reput_proxy.server import ProxyOptions, RunningProxy, serving
 from reput_proxy.service import METHODS, SERVICE
 from reput_proxy.upstream import BrokerOptions
+
+P = ParamSpec("P")
 
 Code = pb.Code
 TIMEOUT_S = 30.0
@@ -227,6 +229,16 @@ async def client_of(address: str, client_id: str = "client-1", **more: Any) -> A
         yield client
     finally:
         await client.aclose()
+
+
+def in_asyncio(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test of a coroutine function, which runs in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*given: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*given, **named))
+
+    return run
 
 
 def with_proxy(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

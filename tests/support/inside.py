@@ -27,9 +27,9 @@ def parts_of(broker: Broker) -> MasterParts:
 
 def slave_parts_of(broker: Broker) -> SlaveParts:
     """What serves requests in a slave."""
-    assert broker._tenure is not None
-    assert isinstance(broker._tenure.parts, SlaveParts)
-    return broker._tenure.parts
+    assert broker._running is not None
+    assert isinstance(broker._running.parts, SlaveParts)
+    return broker._running.parts
 
 
 def committer_of(broker: Broker) -> Committer:

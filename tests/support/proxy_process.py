@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,14 +15,20 @@ from support.waiting import wait_until
 
 
 class ProxyProcess:
-    """One process; `log` is what it has written."""
+    """One process; `log` is what it has written. `command` is what stands before `proxy`, the installed `reput`."""
 
-    def __init__(self, directory: Path, server: str, *arguments: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        server: str,
+        *arguments: str,
+        command: Sequence[str] = (sys.executable, "-m", "reput_cli"),
+    ) -> None:
         self.port, self.http_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._log = directory / "proxy.log"
         ports = ["--port", str(self.port), "--http-port", str(self.http_port)]
-        self._command = [sys.executable, "-m", "reput_cli", "proxy", "--server", server, *ports, *arguments]
+        self._command = [*command, "proxy", "--server", server, *ports, *arguments]
         self.start()
 
     def start(self) -> None:
@@ -57,9 +63,11 @@ class ProxyProcess:
 
 
 @contextmanager
-def running_proxy(directory: Path, server: str, *arguments: str) -> Iterator[ProxyProcess]:
-    """Run a proxy while the block runs."""
-    proxy = ProxyProcess(directory, server, *arguments)
+def running_proxy(
+    directory: Path, server: str, *arguments: str, **more: Sequence[str]
+) -> Iterator[ProxyProcess]:
+    """Run a proxy while the block runs; arguments as of `ProxyProcess`."""
+    proxy = ProxyProcess(directory, server, *arguments, **more)
     try:
         yield proxy
     finally:

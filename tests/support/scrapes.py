@@ -16,10 +16,22 @@ from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagFigures
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.progress import GroupProgress
-from reput_broker.observe.counters import Counters, DelayStats, NameServerTraffic, ProxyCounters
+from reput_broker.observe.counters import (
+    Counters,
+    DelayStats,
+    NameServerTraffic,
+    ProxyCounters,
+    ScheduleStats,
+)
 from reput_broker.observe.exposition import MetricSpec
 from reput_broker.observe.health import Health
-from reput_broker.observe.metrics import DelaySources, GroupSources, MetricsSources, PopSources
+from reput_broker.observe.metrics import (
+    DelaySources,
+    GroupSources,
+    MetricsSources,
+    PopSources,
+    ScheduleSources,
+)
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
@@ -69,9 +81,11 @@ def a_few_figures(tmp_path: Path) -> Iterator[MetricsSources]:
     settings = SubscriptionGroupManager(tmp_path / "subscriptionGroup.json", clock_ms=lambda: 0)
     settings.load()
     settings.find_or_create("idle")
-    groups = GroupSources(settings, ConsumerGroups(), ProducerGroups(), GroupProgress(), LagFigures())
+    groups = GroupSources(settings, ConsumerGroups(), ProducerGroups(), GroupProgress(), LagFigures(), dict)
     delays = DelayStats()
     delays.waiting["orders"] += 1
+    schedules = ScheduleStats()
+    schedules.sent["orders"] += 1
     counters = Counters()
     proxy = ProxyCounters(1, is_ready=True, figures=ProxyFigures([("SendMessage", "OK", 1)], sent=1))
     counters.name_servers["names:9876"] = NameServerTraffic()
@@ -85,6 +99,7 @@ def a_few_figures(tmp_path: Path) -> Iterator[MetricsSources]:
         groups=groups,
         proxy=proxy,
         delays=DelaySources(delays, lambda: 0.0, lambda: 0),
+        schedules=ScheduleSources(schedules, lambda: [("nightly", "active")], lambda: 0.0),
         pop=PopSources(lambda: iter([(("billing", "orders"), 2)]), lambda: 0.0),
         replication=lambda: REPLICATION,
     )

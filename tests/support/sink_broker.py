@@ -1,8 +1,9 @@
 """The real broker that kills itself at one step of staging or committing a batch.
 
 Usage: `python sink_broker.py STEP[:N] serve --data-dir DIR ...`; STEP is one of `STEPS`, N says at which time of it.
-`@FILE` in place of a step reads it from a file each time, so that a running broker can be told where to die; there it
-lives on for a moment, in which slaves get what the log has.
+`@FILE` in place of a step reads it from a file each time, so that a running broker can be told where to die. There it
+first waits, at a step that can wait, until the in-sync set has all of its log, so that the next master finds what it
+has done; at `STEP!` it dies at once, and the next master lacks what no sync has followed.
 """
 
 from __future__ import annotations
@@ -13,18 +14,25 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from reput_broker.core import Core
+from reput_broker.request import Refusal
 from reput_broker.staging import committer
 from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.committer import Committer
 from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.staging_file import StagingFile
+from reput_broker.staging.staging_state import StagingState
 
-COPIED_WITHIN_S = 0.5
+COPIED_WITHIN_S = 10.0
+"""The in-sync set may be unable to copy the log, if the network is broken."""
+_AT_ONCE, _ONCE_COPIED = "at once", "once copied"
+_cores: list[Core] = []
 
 
 def die() -> None:
@@ -52,25 +60,49 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
 def plant(step: str) -> None:
     """Have this process die at a step, or with `@FILE` at the one that the file names at the time."""
     if step.startswith("@"):
+        _keep_cores()
         for name in STEPS:
-            _plant(name, _named_in(Path(step[1:]), name), COPIED_WITHIN_S)
+            _plant(name, _named_in(Path(step[1:]), name))
         return
     name, _, number = step.partition(":")
     wanted, times = int(number or 1), itertools.count(1)
-    _plant(name, lambda: next(times) == wanted)
+    _plant(name, lambda: _AT_ONCE if next(times) == wanted else "")
 
 
-def _named_in(file: Path, step: str) -> Callable[[], bool]:
+def _named_in(file: Path, step: str) -> Callable[[], str]:
     times = itertools.count(1)
 
-    def is_due() -> bool:
-        name, _, number = file.read_text().partition(":")
-        return name == step and next(times) == int(number or 1)
+    def due() -> str:
+        text = file.read_text()
+        name, _, number = text.removesuffix("!").partition(":")
+        if name != step or next(times) != int(number or 1):
+            return ""
+        return _AT_ONCE if text.endswith("!") else _ONCE_COPIED
 
-    return is_due
+    return due
 
 
-def _plant(step: str, is_due: Callable[[], bool], lives_on_s: float = 0.0) -> None:
+def _keep_cores() -> None:
+    """Keep the core of the latest tenure."""
+    begin = Committer.__init__
+
+    def begin_and_keep(self: Committer, core: Core, state: StagingState) -> None:
+        begin(self, core, state)
+        _cores[:] = [core]
+
+    Committer.__init__ = begin_and_keep  # type: ignore[method-assign]
+
+
+async def _copied() -> None:
+    """Wait until the in-sync set has the whole log, also while the tenure is being ended."""
+    (core,) = _cores
+    progress, end = core.puts.progress, core.store.max_physical_offset
+    with trio.move_on_after(COPIED_WITHIN_S, shield=True), suppress(Refusal):
+        await progress.flushed.reached(end)
+        await progress.confirmed.reached(end)
+
+
+def _plant(step: str, is_due: Callable[[], str]) -> None:
     owner, attribute, after = STEPS[step]
     inner: Callable[..., Any] = getattr(owner, attribute)
 
@@ -78,11 +110,10 @@ def _plant(step: str, is_due: Callable[[], bool], lives_on_s: float = 0.0) -> No
 
         async def waiting(*arguments: Any, **named: Any) -> Any:
             due = is_due()
-            if due and not after:
-                die()
-            result = await inner(*arguments, **named)
+            result = await inner(*arguments, **named) if after or not due else None
+            if due == _ONCE_COPIED:
+                await _copied()
             if due:
-                await trio.sleep(lives_on_s)
                 die()
             return result
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_
 from msgspec import Struct, to_builtins
 from msgspec.structs import fields
 
+from reput_protocol.codes import TransactionState
 from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.request import RequestType
 from reput_protocol.names import Names
@@ -21,6 +22,8 @@ _TEXTS: Final = {
     "r": "0", "b": "AQ==",
 }  # fmt: skip
 """What a text has to be so that the request is not refused for it."""
+_NUMBERS: Final = {"commitOrRollback": TransactionState.COMMIT.value}
+"""What a number has to be so that there is an answer."""
 
 NameOf = Callable[[str, Names], str]
 """Returns the name for a field, of its path and of what it names."""
@@ -65,5 +68,5 @@ def _plain(hint: Any, name_of: NameOf, path: tuple[str, ...]) -> Any:
         return [_value(part, name_of, path) for part in get_type_hints(hint, include_extras=True).values()]
     if hint is str:
         return _TEXTS.get(path[-1], "x")
-    plain: dict[Any, Any] = {bool: False, int: 0, float: 0.0}
+    plain: dict[Any, Any] = {bool: False, int: _NUMBERS.get(path[-1], 0), float: 0.0}
     return plain.get(hint)

@@ -67,7 +67,7 @@ class Stranger:
     def try_fields(self) -> None:
         """Put a name of others, and one that does not exist, into each field that names something."""
         for row in REQUESTS.values():
-            if row.sender is Sender.TO_CLIENTS or row.is_oneway:
+            if row.sender is Sender.TO_CLIENTS:
                 continue
             for field in (*named_fields(row.header), *named_fields(row.body)):
                 for existing, missing in hidden_names(field.names):

@@ -9,7 +9,7 @@ from reput_broker.access.model import User, Users
 from reput_client import Credentials
 from reput_protocol.codes import MessageSysFlag, RequestCode
 from reput_protocol.commands.body import read_json
-from reput_protocol.names import BROKERS_GROUPS, REPLAY_GROUP, Names, dlq_topic, retry_topic
+from reput_protocol.names import BROKERS_GROUPS, Names, dlq_topic, retry_topic
 from reput_protocol.properties import encode_properties
 from reput_protocol.rights import rule_of
 from reput_protocol.wire.header import HeaderType, Value
@@ -66,6 +66,8 @@ class World:
             self._do(
                 RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"%s"}' % group.encode()
             )
+        schedule = b'{"name":"hidden","when":"@yearly","topic":"%s"}' % TOPIC.encode()
+        self._do(RequestCode.PUT_SCHEDULE, {}, schedule)
         self._send("confidential-1", UNIQ_KEY=UNIQUE_ID, KEYS="confidential-key")
         self._send("confidential-2")
         self._send("confidential-3", UNIQ_KEY=DELAYED_ID, TIMER_DELIVER_MS=str(self.due_ms))
@@ -133,7 +135,7 @@ class World:
                 for place, offsets in _of_others(
                     self._read(RequestCode.GET_ALL_CONSUMER_OFFSET)["offsetTable"]
                 ).items()
-                if place.partition("@")[2] not in _PROGRESS
+                if place.partition("@")[2] not in BROKERS_GROUPS
             },
             "locked": self.member.lock(TOPIC, 1),
             "ends": {topic: self._ends(topic) for topic in (TOPIC, dlq_topic(GROUP)) if topic in topics},
@@ -145,6 +147,11 @@ class World:
             },
             "members": sorted(one["clientId"] for one in described["members"]),
             "queues": [(one["topic"], one["queueId"], one["committedOffset"]) for one in described["queues"]],
+            "schedules": {
+                name: schedule
+                for name, schedule in self._read(RequestCode.GET_ALL_SCHEDULES)["scheduleTable"].items()
+                if "own-" not in schedule["topic"]
+            },
             "modes": self._read(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE),
             "users": self._read_list(RequestCode.AUTH_LIST_USER),
             "rules": self._read_list(RequestCode.AUTH_LIST_ACL),
@@ -230,11 +237,9 @@ _TOPICS: Final = (
 )
 
 
-_PROGRESS: Final = BROKERS_GROUPS | {REPLAY_GROUP}
-"""Groups that have the progress of the broker and of the administrator's replay."""
-
-
 def _of_others(table: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: value for name, value in sorted(table.items()) if "own-" not in name and name not in _PROGRESS
+        name: value
+        for name, value in sorted(table.items())
+        if "own-" not in name and name not in BROKERS_GROUPS
     }

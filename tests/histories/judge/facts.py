@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from histories import terms
-from histories.history import Event
+from histories.history import EVENTS, Event
 from reput_protocol.names import dlq_topic, retry_topic
 
 QueueKey = tuple[str, int]
@@ -237,6 +237,9 @@ class _Reader:
         self._began: dict[str, float] = {}
 
     def take(self, event: Event) -> None:
+        """Call the method that has the event's name, if there is one; raises `ValueError` if no event has it."""
+        if event.what not in EVENTS:
+            raise ValueError(f"no event of a history is called {event.what!r}")
         what = event.what.replace("-", "_")
         reader = getattr(self, f"_{what}", None)
         if reader is not None:

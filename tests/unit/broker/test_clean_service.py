@@ -49,7 +49,7 @@ class Broker:
             surroundings=self.machine.surroundings(),
             counters=self.counters,
             sources=SimpleNamespace(disk=self.figures),
-            health=SimpleNamespace(note_disk=self.said.append),
+            store_health=SimpleNamespace(note_disk=self.said.append),
         )
         role = NoDuties()
         role.needed_from = needed_from  # type: ignore[method-assign]

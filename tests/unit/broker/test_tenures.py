@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -11,10 +13,12 @@ import pytest
 import structlog
 import trio
 
+from reput_broker import serve
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.roles import Master, Role, Tenure
+from reput_broker.staging.feature import StagingFeature
 from reput_broker.store.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_client import Message, Producer, PullConsumer
@@ -93,6 +97,32 @@ async def test_several_changes_and_a_stop_in_the_middle_of_one(tmp_path: Path) -
     assert not broker.store.is_open
     async with Broker(config(tmp_path)) as broker:
         assert broker.health.ready, "the directory was released in order"
+
+
+@pytest.mark.trio
+async def test_a_stop_during_recovery_serves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stopped_meanwhile(_staging: StagingFeature) -> None:
+        broker.stop()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(StagingFeature, "recover", stopped_meanwhile)
+    monkeypatch.setattr(serve, "gc", SimpleNamespace(collect=lambda: None, freeze=lambda: None))
+    broker, ready = Broker(config(tmp_path)), list[Broker]()
+    listens: list[int] = []
+
+    async def stopped() -> None:
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        listens.extend(
+            s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) for s in broker._base.listeners.values()
+        )
+
+    monkeypatch.setattr(broker, "stopped", stopped)
+    with structlog.testing.capture_logs() as logs:
+        await serve._serve(broker, None, ready.append)
+    assert (listens, ready) == ([0], [])
+    events = [entry["event"] for entry in logs]
+    assert "broker_ready" not in events
+    assert not broker.store.is_open
 
 
 @pytest.mark.trio

@@ -95,6 +95,14 @@ def test_json(broker: BackgroundBroker) -> None:
     assert [each.get("value") for each in lines(shown)] == [{"a": [1, None]}, None, "x"]
 
 
+def test_messagepack(broker: BackgroundBroker) -> None:
+    bodies = (b"\x81\xa1a\x93\x01\xc0\xc4\x01\xff", b"\x81\x07\xd4\x05\x01", b"\xc1")
+    first, second, third = lines(consumed(broker, "mp", *bodies, decode="msgpack"))
+    assert first["value"] == {"a": [1, None, "/w=="]}
+    assert second["value"] == {"7": {"extension": 5, "data": "AQ=="}}
+    assert third["error"]
+
+
 def test_each_kind_by_a_registry(broker: BackgroundBroker, fake: FakeRegistry) -> None:
     registry = SchemaRegistry(fake.url)
     bodies = [
@@ -145,7 +153,7 @@ def test_a_registry_with_users(
 @pytest.mark.parametrize(
     ("decode", "words"),
     [
-        ("xml", "write json, avro:FILE"),
+        ("xml", "write json, msgpack, avro:FILE"),
         ("avro:/no/such.avsc", "cannot be read"),
         ("protobuf:/no/such.desc:shop.Order", "No such file"),
         ("protobuf:FILE:shop.Nothing", "shop.Nothing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from click.testing import CliRunner, Result
 
 from reput_cli.dlq.listing import purge
 from reput_cli.failures import CommandFailed
-from reput_client.admin_dead_letters import DeadLetters
+from reput_client.admin.dead_letters import DeadLetters
+from reput_protocol.commands.dead_letters import Replays
 
 
 class Broker:
@@ -33,8 +35,9 @@ class Broker:
         self._end += self._comes
         return DeadLetters(f"%DLQ%{group}", {"broker-a": (0, end)})
 
-    def replay_progress(self, _letters: DeadLetters) -> dict[str, int]:
-        return {"broker-a": 4}
+    def replays(self, _group: str, _begin: int, _end: int, *, broker_name: str) -> Replays:
+        assert broker_name == "broker-a"
+        return Replays(10, 4)
 
     def delete_topic(self, topic: str) -> None:
         self.deleted.append(topic)
@@ -42,6 +45,8 @@ class Broker:
 
 def run(monkeypatch: pytest.MonkeyPatch, broker: Any, *arguments: str) -> Result:
     monkeypatch.setattr("reput_client.blocking.Admin", broker)
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("reput_cli.dlq.confirm.sys", terminal)
     return CliRunner().invoke(purge, ["billing", *arguments], input="billing\n")
 
 
@@ -62,3 +67,12 @@ def test_all_that_was_counted_is_deleted(monkeypatch: pytest.MonkeyPatch, argume
     broker = Broker(comes=0)
     assert run(monkeypatch, broker, *arguments).exception is None
     assert broker.deleted == ["%DLQ%billing"]
+
+
+def test_a_pipe_confirms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(comes=0)
+    monkeypatch.setattr("reput_client.blocking.Admin", broker)
+    failed = CliRunner().invoke(purge, ["billing"], input="billing\n").exception
+    assert isinstance(failed, CommandFailed)
+    assert (failed.reason, failed.remedy) == ("there is no terminal to ask for confirmation", "--yes")
+    assert broker.deleted == []

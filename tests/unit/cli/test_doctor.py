@@ -21,13 +21,16 @@ from reput_cli.doctor.cluster import check_clocks, check_members
 from reput_cli.doctor.container import check_directory
 from reput_cli.doctor.findings import Finding, State
 from reput_cli.doctor.group import check_group
+from reput_cli.doctor.group_states import check_groups
 from reput_cli.failures import CommandFailed
 from reput_cli.root import root
+from reput_client.admin.cluster_members import ClusterMember
 from reput_client.blocking import Admin, Consumer, Message, Producer, PullConsumer
-from reput_client.cluster_members import ClusterMember
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import RequestTimeout
-from reput_protocol.commands.group_description import GroupDescription, GroupMember, GroupQueue, GroupSummary
+from reput_protocol.commands.group_description import GroupDescription, GroupHealth, GroupSummary, HealthState
+from reput_protocol.commands.schedule import ScheduleDefinition, ScheduleDescription, ScheduleState
+from reput_protocol.errors import ErrorCode, RequestNotSupported
 from reput_protocol.record.message import MessageQueue
 from support.waiting import wait_until
 
@@ -176,42 +179,78 @@ def test_a_store_on_a_full_disk_and_one_that_may_not_be_read(
     assert f"user id {tmp_path.stat().st_uid}" in str(failed.value.remedy)
 
 
-def test_group_without_members(server: str) -> None:
+def test_groups_that_are_not_well(server: str) -> None:
+    """All of them are named, the gravest first, each with the next command."""
     lag(server, "billing")
-    fault = only(examine("--server", server))
-    assert fault["found"] == "messages wait for billing, without members"
-    assert fault["next"] == "reput doctor group billing"
-    fault = only(examine("group", "billing", "--server", server))
-    assert (fault["check"], fault["found"]) == ("members", "no member is online, and 1 message wait")
-
-
-def test_conflicting_subscriptions(server: str) -> None:
-    with Producer(server) as producer:
-        producer.send(Message("orders", b"x"))
+    lag(server, "mailing", messages=3)
     with (
         Consumer(server, group="g", topic="orders", tags="a"),
         Consumer(server, group="g", topic="orders", tags="b"),
         Admin(server) as admin,
     ):
-        wait_until(lambda: any(group.has_conflict for group in admin.list_groups()))
-        assert "members of g have conflicting subscriptions" in only(examine("--server", server))["found"]
-        _, found = examine("group", "g", "--server", server)
-        assert "subscriptions" in [finding["check"] for finding in found]
+        wait_until(lambda: any(group.health.state == "conflicting" for group in admin.list_groups()))
+        code, found = examine("--server", server)
+    assert code == 1
+    assert [finding["found"].split()[0] for finding in found] == ["g", "billing", "mailing"]
+    assert [finding["next"] for finding in found[1:]] == [
+        "reput doctor group billing",
+        "reput doctor group mailing",
+    ]
+    assert "with 'a'" in found[0]["found"]
+    fault = only(examine("group", "billing", "--server", server))
+    assert fault["check"] == "state"
+    assert fault["found"].startswith("empty for ")
+    assert fault["found"].endswith(": 4 messages wait, and no member is online")
+    assert "reput group delete billing" in fault["next"]
 
 
-def test_stuck_queue() -> None:
-    now_ms = int(1000 * time.time())
-    queue = GroupQueue("orders", 2, 0, 10, 4, 900_000, 3, "host@1", now_ms - 800_000)
-    found = GroupDescription(GroupSummary("g", members=1, lag=6), [GroupMember("host@1")], [queue])
+@pytest.mark.parametrize(
+    ("client_id", "cause", "step"),
+    [
+        ("host@1", "the member hangs", "reput group skip g orders --queue 2 --count 1"),
+        ("", "members are still joining", "reput group members g"),
+    ],
+)
+def test_a_stuck_queue_with_and_without_a_member(client_id: str, cause: str, step: str) -> None:
+    since_ms = int(1000 * time.time()) - 800_000
+    stuck = GroupHealth(HealthState.STUCK, "it hangs", since_ms, client_id, "orders", 2)
+    found = GroupDescription(GroupSummary("g", members=1, lag=6, health=stuck), problems=[stuck])
     (fault,) = [one for one in check_group(found) if one.state is State.FAULT]
-    assert fault.found.startswith("1 queue is stuck: orders-2, 6 messages, 3 in flight, last commit 13m")
-    assert "member host@1 hangs, or fails at offset 4" in str(fault.cause)
-    assert "reput group skip g orders --queue 2 --count 1" in str(fault.next)
-    queue.last_commit_timestamp = now_ms
-    assert all(one.state is State.OK for one in check_group(found))
-    queue.client_id = ""
-    (fault,) = [one for one in check_group(found) if one.state is State.FAULT]
-    assert fault.found == "1 queue with messages has no member: orders-2"
+    assert fault.found == "stuck for 13m20s: it hangs"
+    assert cause in str(fault.cause)
+    assert step in str(fault.next)
+
+
+def test_a_broker_that_does_not_say_how_its_groups_are() -> None:
+    """One of an earlier version, or a slave: that is not the same as being well."""
+    (finding,) = check_groups([GroupSummary("g")])
+    assert finding.state is State.WARNING
+    states = [one.state for one in check_group(GroupDescription(GroupSummary("g", lag=6)))]
+    assert states == [State.OK, State.WARNING]
+
+
+def test_schedules_that_do_not_send() -> None:
+    def described(name: str, state: ScheduleState, reason: str = "") -> ScheduleDescription:
+        return ScheduleDescription(ScheduleDefinition(name, "@hourly", "T"), state=state, reason=reason)
+
+    well = described("a", ScheduleState.ACTIVE), described("b", ScheduleState.PAUSED)
+    (finding,) = of_broker.check_schedules([*well])
+    assert finding.state is State.OK
+    ill = described("c", ScheduleState.FAILING, "its topic T does not exist")
+    findings = list(of_broker.check_schedules([*well, ill, described("d", ScheduleState.LATE, "busy")]))
+    assert [(one.state, one.found, one.cause) for one in findings] == [
+        (State.FAULT, "c is failing", "its topic T does not exist"),
+        (State.FAULT, "d is late", "busy"),
+    ]
+    assert "reput schedule describe c" in str(findings[0].next)
+
+
+def test_a_broker_of_a_version_without_schedules(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_admin: Admin) -> None:
+        raise RequestNotSupported(ErrorCode.UNSUPPORTED_REQUEST, "700092 is not known here")
+
+    monkeypatch.setattr(Admin, "list_schedules", unknown)
+    assert examine("--server", server) == (0, [])
 
 
 def test_dead_letters_that_grow(server: str) -> None:

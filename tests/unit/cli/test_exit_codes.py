@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reput_cli import produce
+from reput_cli import health, produce
 from reput_cli.failures import CommandFailed, worded
+from reput_cli.main import main
+from reput_cli.options import Settings
 from reput_cli.produce import _failed_at, _send_lines
 from reput_client.blocking import Message
 from reput_client.errors import PartlySent, RequestTimeout, SendOutcomeUnknown
@@ -60,3 +62,46 @@ def test_who_is_not_known_is_told_how_to_name_a_user() -> None:
     assert unknown.remedy == "--user NAME --secret-file FILE, or REPUT_USER and REPUT_SECRET_FILE"
     lacking = worded(PermissionDenied(ErrorCode.NO_PERMISSION, "user 'a' lacks the right"))
     assert (lacking.code, lacking.remedy) == (unknown.code, None)
+
+
+_DEFECT = KeyError("a defect")
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise _DEFECT
+
+
+@pytest.mark.parametrize("flags", ["-vv", "-v -v", "--verbose --verbose", "-qvv"])
+def test_a_traceback_is_printed_if_v_is_given_twice(
+    flags: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Settings, "admin", _fail)
+    monkeypatch.setattr("sys.argv", ["reput", "topic", "list", *flags.split()])
+    with pytest.raises(SystemExit):
+        main()
+    assert "error: KeyError" in (printed := capsys.readouterr().err)
+    assert "in _fail" in printed
+
+
+@pytest.mark.parametrize("flags", ["", "-v"])
+def test_an_unexpected_error_says_how_to_see_where_it_was_raised(
+    flags: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Settings, "admin", _fail)
+    monkeypatch.setattr("sys.argv", ["reput", "topic", "list", *flags.split()])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err == (
+        "error: KeyError: 'a defect'\n  try:    the same command with -vv shows where\n"
+    )
+
+
+def test_a_command_without_v_prints_where_an_unexpected_error_was_raised(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(health.command, "callback", _fail)
+    monkeypatch.setattr("sys.argv", ["reput", "health"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "in _fail" in (printed := capsys.readouterr().err)
+    assert "-vv" not in printed

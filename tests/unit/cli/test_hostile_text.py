@@ -55,7 +55,7 @@ def test_members_of_a_group(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_cell_and_key(capsys: pytest.CaptureFixture[str], form: str) -> None:
-    printer = Printer(Settings("", 5.0, form, color=False, quiet=False, verbosity=0, yes=False))
+    printer = Printer(Settings("", 5.0, form, color=False, quiet=False, yes=False))
     printer.rows(["name"], [(HOSTILE,)])
     printer.fields({HOSTILE: HOSTILE})
     printer.note(HOSTILE)
@@ -65,7 +65,7 @@ def test_every_cell_and_key(capsys: pytest.CaptureFixture[str], form: str) -> No
 
 
 def test_brackets_in_a_table_are_text(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = Printer(Settings("", 5.0, "table", color=False, quiet=False, verbosity=0, yes=False))
+    printer = Printer(Settings("", 5.0, "table", color=False, quiet=False, yes=False))
     printer.rows(["name"], [("[/nothing] [red]x :smile:",)])
     assert "[/nothing] [red]x :smile:" in capsys.readouterr().out
 

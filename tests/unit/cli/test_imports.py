@@ -41,14 +41,14 @@ def imported(*arguments: str) -> tuple[int, set[str]]:
     [
         ("--version", 10),
         ("--help", 10),
-        ("topic list --server 127.0.0.1:1", 109),
-        ("group describe g --server 127.0.0.1:1", 110),
-        ("broker status --server 127.0.0.1:1", 109),
-        ("client list --server 127.0.0.1:1", 109),
-        ("message get 00 --server 127.0.0.1:1", 111),
+        ("topic list --server 127.0.0.1:1", 121),
+        ("group describe g --server 127.0.0.1:1", 123),
+        ("broker status --server 127.0.0.1:1", 121),
+        ("client list --server 127.0.0.1:1", 121),
+        ("message get 00 --server 127.0.0.1:1", 125),
         ("produce t x --server 127.0.0.1:1", 125),
         ("context list", 20),
-        ("generate alerts", 18),
+        ("generate alerts", 19),
     ],
 )
 def test_a_simple_command_imports_little(command: str, most: int) -> None:

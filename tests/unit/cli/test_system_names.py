@@ -1,4 +1,4 @@
-"""System topics and groups are listed on request only, and no command suggests to create them."""
+"""System groups are listed on request only, and no command suggests to create a system topic."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from click.testing import CliRunner
 
 from reput_broker.tables.topic_access import no_topic
 from reput_cli.broker import command as broker_command
-from reput_cli.failures import CommandFailed, worded
+from reput_cli.failures import worded
 from reput_cli.group import command as group_command
 from reput_cli.topic import command as topic_command
+from reput_client.errors import BrokersFailed
 from reput_protocol.commands.group_description import GroupSummary
-from reput_protocol.errors import ErrorCode, RequestNotSupported, TopicNotFound
+from reput_protocol.commands.topic import QueueStats, TopicConfig, TopicStats
+from reput_protocol.errors import ErrorCode, PermissionDenied, RequestNotSupported, TopicNotFound
+from reput_protocol.record.message import MessageQueue
 
 
 class FakeAdmin:
@@ -31,6 +34,25 @@ class FakeAdmin:
     def cluster_info(self) -> SimpleNamespace:
         return SimpleNamespace(
             own_names=frozenset(("DefaultCluster", "broker-a")), masters={"broker-a": "h:1"}
+        )
+
+    def topic_summaries(self, _topic: str | None = None, **_options: object) -> list[object]:
+        raise RequestNotSupported(ErrorCode.UNSUPPORTED_REQUEST)
+
+    def list_topics(self) -> list[str]:
+        return ["%RETRY%g", "SCHEDULE_TOPIC_XXXX", "broker-a", "elsewhere", "gone", "orders", "secret"]
+
+    def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
+        if topic == "gone":
+            raise TopicNotFound(ErrorCode.NO_TOPIC, "it was deleted meanwhile")
+        if topic == "secret":
+            denied = PermissionDenied(ErrorCode.NO_PERMISSION, "lacks the right")
+            raise BrokersFailed("settings of secret", {"broker-a": denied}, ())
+        return {"broker-b" if topic == "elsewhere" else "broker-a": TopicConfig(topic, 8, 4)}
+
+    def topic_stats(self, topic: str) -> TopicStats:
+        return TopicStats(
+            {MessageQueue(topic, name, 0): QueueStats(10, 15, 0) for name in ("broker-a", "broker-b")}
         )
 
     def describe_broker(self, _name: str | None) -> dict[str, str]:
@@ -59,16 +81,6 @@ def test_system_groups_are_listed_on_request(option: str | None, count: int) -> 
     assert "orders" in [group["group"] for group in groups]
 
 
-@pytest.mark.parametrize("topic", ["TBW102", "rmq_sys_new", "DefaultCluster", "broker-a"])
-@pytest.mark.parametrize("verb", ["create", "alter --queues 1", "delete"])
-def test_a_system_topic_is_neither_made_nor_changed(topic: str, verb: str) -> None:
-    result = CliRunner().invoke(topic_command, [*verb.split(), topic])
-    assert isinstance(result.exception, CommandFailed)
-    assert result.exception.what == f"topic {topic} belongs to the broker"
-    assert "alter" not in str(result.exception.remedy)
-    assert "Continue?" not in result.output
-
-
 @pytest.mark.parametrize(
     ("topic", "remedy"),
     [
@@ -92,3 +104,16 @@ def test_figures_of_rocketmqs_brokers_are_numbers_in_json() -> None:
         "brokerVersionDesc": "Reput 0.1.0",
         "remainHowManyDataToFlush": "0 B",
     }
+
+
+def test_topics_of_rocketmqs_brokers_have_their_settings_and_messages() -> None:
+    result = CliRunner().invoke(topic_command, ["list", "--json"], catch_exceptions=False)
+    (orders,) = json.loads(result.stdout)
+    assert (orders["topic"], orders["read_queues"], orders["write_queues"], orders["messages"]) == (
+        "orders", 8, 4, 5,
+    )  # fmt: skip
+    assert "left out: 1 topic" in result.stderr
+    every = json.loads(
+        CliRunner().invoke(topic_command, ["list", "-a", "--json"], catch_exceptions=False).stdout
+    )
+    assert [row["topic"] for row in every] == ["%RETRY%g", "SCHEDULE_TOPIC_XXXX", "broker-a", "orders"]

@@ -12,11 +12,11 @@ import pytest
 
 import reput_client
 from reput_client import blocking
-from reput_client.blocking.bulk import BatchWriter as BlockingBatchWriter
 from reput_client.blocking.bulk import BulkReader as BlockingBulkReader
+from reput_client.blocking.bulk import StagingProducer as BlockingStagingProducer
 from reput_client.consume.bulk_reader import BulkReader
 from reput_client.offset_store import OffsetStore
-from reput_client.produce.batch_writer import BatchWriter
+from reput_client.produce.staging_producer import StagingProducer
 
 PAIRS: list[tuple[type[Any], type[Any]]] = [
     (reput_client.Producer, blocking.Producer),
@@ -27,7 +27,7 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
     (reput_client.PoppedMessage, blocking.PoppedMessage),
     (reput_client.Admin, blocking.Admin),
     (BulkReader, BlockingBulkReader),
-    (BatchWriter, BlockingBatchWriter),
+    (StagingProducer, BlockingStagingProducer),
     (OffsetStore, blocking.LocalFileOffsetStore),
 ]
 OF_ASYNC_CLIENTS_ONLY = {"aclose"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reput_client.consume.group.assigned_queue import AssignedQueue
-from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.queue_locks import RENEW_INTERVAL_S, TRUSTED_S
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import BrokerNotFound, RequestTimeout
@@ -51,7 +51,7 @@ def session(clock: FakeSeconds) -> TwoBrokers:
     return session
 
 
-def _member(session: TwoBrokers) -> GroupMember:
+def _member(session: TwoBrokers) -> MemberParts:
     member = member_of(session, "c", SharedOffsets(), orderly=True)
     for queue in (FIRST, LAST):
         member.fetcher.queues[queue] = AssignedQueue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reput_client.consume.group.assigned_queue import Taken
-from reput_client.consume.group.member import GroupMember
+from reput_client.consume.group.member import MemberParts
 from reput_client.consume.group.rebalance import Assignment
 from reput_protocol.record.message import MessageQueue
 from support.group_parts import LockTable, ScriptedSession, SharedOffsets, done, member_of
@@ -24,7 +24,7 @@ class Pair:
         self.offsets = SharedOffsets()
         self.old, self.new = self._member("old"), self._member("new")
 
-    def _member(self, client_id: str) -> GroupMember:
+    def _member(self, client_id: str) -> MemberParts:
         session = ScriptedSession(self.clock)
         self.locks.answer(session)
         member = member_of(session, client_id, self.offsets, orderly=True)
@@ -32,7 +32,7 @@ class Pair:
         member._locks.begin()
         return member
 
-    def turn(self, *members: GroupMember) -> None:
+    def turn(self, *members: MemberParts) -> None:
         """Run the due work of these members, or of both."""
         for member in members or (self.old, self.new):
             assert member._locks is not None
@@ -40,7 +40,7 @@ class Pair:
                 if chore.next_due() <= self.clock.now:
                     done(chore.do())
 
-    def pass_s(self, seconds: float, *members: GroupMember) -> None:
+    def pass_s(self, seconds: float, *members: MemberParts) -> None:
         """Advance the clock in small steps."""
         until = self.clock.now + seconds
         while self.clock.now < until:

@@ -134,4 +134,4 @@ def parts_of(alias: Any) -> Iterator[Any]:
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
-    assert reput_client.__version__ == version("reput-client")
+    assert reput_client.__version__ == blocking.__version__ == version("reput-client")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reput_client.errors import NoQueue
-from reput_client.produce.queue_selector import RoundRobin, queue_by_id, queue_by_key
+from reput_client.produce.queue_selector import AnyBroker, RoundRobin, queue_by_id, queue_by_key
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.record.hashing import java_hash
@@ -35,6 +35,17 @@ def test_a_given_queue_must_exist() -> None:
     assert queue_by_id(ROUTE, 2).queue_id == 2
     with pytest.raises(InvalidMessage, match="it has 0 to 2"):
         queue_by_id(ROUTE, 3)
+
+
+def test_a_number_of_any_broker_visits_the_brokers() -> None:
+    queues = (*QUEUES, MessageQueue("t", "c", 0), MessageQueue("t", "c", 1))
+    route = Route("t", queues, queues, ("b", "c"))
+    selector = RoundRobin(first=lambda: 2)
+    chosen = [selector.choose(route, AnyBroker(2)) for _ in range(3)]
+    assert chosen == [QUEUES[2], queues[4], queues[4]]  # the second broker has no third queue
+    assert selector.choose(route, AnyBroker(0), left_out={"c"}) == QUEUES[0]
+    with pytest.raises(NoQueue):
+        selector.choose(EMPTY, AnyBroker(0))
 
 
 def test_a_topic_without_writable_queues_takes_nothing() -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from reput_client.admin_dead_letters import DeadLetter, Replayed
-from reput_client.errors import ConnectFailed, ErrorCode, TopicNotFound
-from reput_pipeline.jobs.dlq import _replay
+from reput_client.errors import ConnectFailed
+from reput_pipeline.jobs.dlq import _batches, _replay
 from reput_pipeline.jobs.outcomes import JobFailed
 from reput_pipeline.jobs.run import JobRun
+from reput_protocol.commands.dead_letters import LetterPlace, ReplayedLetter, ReplayOutcome
 from reput_protocol.exit_codes import ExitCode
+
+RATE = 7.0
+"""So low that each request has one letter."""
 
 
 class Letters:
@@ -21,32 +24,30 @@ class Letters:
     def __init__(self, count: int) -> None:
         self.count = count
 
+    def select(self, *_: str) -> Letters:
+        return self
+
     def orderBy(self, *_: str) -> Letters:  # noqa: N802 (Spark's name)
         return self
 
     def toLocalIterator(self) -> Iterator[dict[str, Any]]:  # noqa: N802
         for number in range(self.count):
             yield {
-                "topic": "%DLQ%g",
-                "queueId": 0,
-                "queueOffset": number,
+                "group": "g",
                 "brokerName": "broker-a",
+                "queueOffset": number,
                 "physicalOffset": 100 * number,
-                "body": b"%d" % number,
-                "properties": {"RETRY_TOPIC": "t"},
-                "flag": 0,
-                "attempts": 16,
             }
 
 
 class Refusing:
-    """A client of a broker that has no dead letters of its own, and takes two."""
+    """A client of a broker that replays so many letters, one in a request."""
 
     error: BaseException = ConnectFailed("127.0.0.1:1", "refused")
     room = 2
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.stored: list[bytes] = []
+        self.asked: list[LetterPlace] = []
 
     def __enter__(self) -> Refusing:
         return self
@@ -54,14 +55,14 @@ class Refusing:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def fetch_messages(self, topic: str, *_: int, broker_name: str) -> None:
-        raise TopicNotFound(ErrorCode.NO_TOPIC, f"no {topic} at {broker_name}")
-
-    def replay_dead_letter(self, letter: DeadLetter, target: str | None) -> tuple[Replayed, str]:
-        if len(self.stored) == self.room:
+    def replay_dead_letters(
+        self, group: str, letters: list[LetterPlace], *, broker_name: str, target: str | None
+    ) -> list[ReplayedLetter]:
+        if len(self.asked) == self.room:
             raise self.error
-        self.stored.append(letter.message.body)
-        return Replayed.SENT, target or str(letter.origin.topic)
+        assert (group, broker_name, target) == ("g", "broker-a", None)
+        self.asked += letters
+        return [ReplayedLetter(letter.queue_offset, ReplayOutcome.SENT, "t") for letter in letters]
 
 
 @pytest.mark.parametrize(
@@ -75,11 +76,22 @@ def test_a_run_that_ends_early_says_how_many_it_has_sent(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, code: ExitCode, words: str
 ) -> None:
     monkeypatch.setattr("reput_pipeline.jobs.dlq.Admin", Refusing)
+    monkeypatch.setattr("reput_pipeline.jobs.dlq.time.sleep", lambda _: None)
     monkeypatch.setattr(Refusing, "error", error)
     letters: Any = Letters(5)
     with pytest.raises(JobFailed, match=f"{words}.*; 2 were sent before") as caught:
-        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9, None)
+        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, RATE, None)
     assert caught.value.code is code
     monkeypatch.setattr(Refusing, "room", 0)
     with pytest.raises(type(error)):
-        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, 1e9, None)
+        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, RATE, None)
+
+
+def test_a_request_has_letters_of_one_group_and_broker() -> None:
+    rows: Any = [
+        {"group": group, "brokerName": broker, "queueOffset": number, "physicalOffset": 9 * number}
+        for group, broker, number in (("g", "a", 1), ("g", "a", 2), ("g", "b", 1), ("h", None, 1))
+    ]
+    found = [(key, [place.queue_offset for place in places]) for key, places in _batches(iter(rows), 1000.0)]
+    assert found == [(("g", "a"), [1, 2]), (("g", "b"), [1]), (("h", None), [1])]
+    assert [len(places) for _, places in _batches(iter(rows), 1.0)] == [1, 1, 1, 1]

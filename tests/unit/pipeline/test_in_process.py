@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from reput_broker.background import BackgroundBroker
 from reput_client.arrow import read_arrow
+from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.write import write_task
 from reput_pipeline.jobs import run as job_run
@@ -100,6 +103,39 @@ def test_the_lag_of_a_directorys_groups(run: Run, root: Path, tmp_path: Path) ->
     assert not (tmp_path / "h").exists()
 
 
+def test_the_lag_of_a_brokers_groups(run: Run, new_reput_broker: Callable[..., BackgroundBroker]) -> None:
+    broker = new_reput_broker(store={"flush": "sync"})
+    with Producer(broker.address, group="p") as producer, Admin(broker.address) as admin:
+        admin.create_topic("orders", queues=2)
+        for queue_id in range(2):
+            sent = producer.send_batch([Message("orders", b"x")] * 10, queue_id=queue_id)
+        with PullConsumer(broker.address, group="billing") as consumer:
+            consumer.commit("orders", 0, 4)
+            consumer.commit("orders", 1, 10)
+    now = sent[0].store_timestamp_ms + 60_000
+    ran = run("lag", "--server", broker.address, "--now", now, "--master", "none")
+    assert ran.code == 0, ran.err
+    (group,) = ran.result["groups"]
+    assert (group["group"], group["topic"], group["queues"], group["lag"]) == ("billing", "orders", 2, 6)
+    assert 60_000 <= group["lag_ms"] < 70_000
+    behind, done = ran.result["queues"]
+    assert (behind["committed"], behind["end"], behind["broker"]) == (4, 10, "broker-a")
+    assert (done["lag"], done["oldest_ms"]) == (0, None)
+    unknown = run("lag", "--server", broker.address, "--group", "nobody", "--master", "none")
+    assert unknown.code == ExitCode.NOT_FOUND
+    assert "nobody" in unknown.err
+
+
+def test_a_damaged_log_is_not_rebuilt(run: Run, root: Path, tmp_path: Path) -> None:
+    damaged = copied(root, tmp_path / "store")
+    flip_bit(min((damaged / "commitlog").iterdir()), 4)  # the magic of the first record
+    before = tree(damaged)
+    ran = run("rebuild", "--path", damaged, "--master", "none")
+    assert ran.code == ExitCode.DAMAGE
+    assert "nothing was changed" in ran.result["error"]
+    assert tree(damaged) == before
+
+
 def test_queues_and_index_come_out_byte_for_byte(run: Run, root: Path, tmp_path: Path) -> None:
     damaged = copied(root, tmp_path / "store")
     wanted = tree(damaged)
@@ -133,13 +169,14 @@ sys.meta_path.insert(0, NoSpark())
 from reput_pipeline.jobs.command_line import run_job
 
 root, target = sys.argv[1:]
-for name, *more in (["archive", "--to", target], ["audit"], ["find", "--text", "body-0007"], ["lag"]):
+jobs = (["archive", "--to", target], ["audit"], ["find", "--text", "body-0007"], ["lag"], ["rebuild"])
+for name, *more in jobs:
     assert run_job(name, ["--path", root, "--master", "none", *more]) == 0, name
 """
 
 
 def test_spark_need_not_be_installed(root: Path, tmp_path: Path) -> None:
-    arguments = [str(root), str(tmp_path / "a")]
+    arguments = [str(copied(root, tmp_path / "store")), str(tmp_path / "a")]
     ended = subprocess.run([sys.executable, "-c", _WITHOUT_SPARK, *arguments], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert archived(tmp_path / "a") == stored(root)

@@ -57,6 +57,38 @@ def test_it_starts_again_with_growing_pauses_until_it_is_stopped(capsys: pytest.
     assert "batch 7 is not published: rows are gone" in capsys.readouterr().err
 
 
+class Late(Query):
+    """Ends after some batches, because a Python process has not started."""
+
+    def __init__(self, batches: int = 0) -> None:
+        super().__init__(None, batches)
+
+    def awaitTermination(self) -> None:  # noqa: N802 (Spark's name)
+        raise RuntimeError(
+            "[STREAM_FAILED] Query terminated: Python worker failed to connect back.\n=== Plan"
+        )
+
+
+def test_it_starts_again_after_a_python_process_that_was_late(capsys: pytest.CaptureFixture[str]) -> None:
+    pauses = Pauses()
+    queries = iter([Late(), Query(None)])
+    keep_running(lambda: next(queries), stop=pauses)  # type: ignore[arg-type,return-value]
+    assert pauses.waits == [1.0]
+    assert "SparkException: Python worker failed to connect back" in capsys.readouterr().err
+
+
+def test_a_python_process_that_never_starts_is_raised() -> None:
+    pauses = Pauses(100)
+    with pytest.raises(RuntimeError, match="failed to connect back"):
+        keep_running(Late, stop=pauses)  # type: ignore[arg-type]
+    assert pauses.waits == [1.0, 2.0, 4.0, 8.0]
+    some = [Late()] * 4
+    queries = iter([*some, Query(AWAY), *some, Late(batches=1), *some[1:], Query(None)])
+    pauses = Pauses(100)
+    keep_running(lambda: next(queries), stop=pauses)  # type: ignore[arg-type,return-value]
+    assert len(pauses.waits) == 13
+
+
 def test_a_query_that_ended_a_batch_counts_from_the_beginning() -> None:
     pauses = Pauses()
     queries = iter([Query(AWAY), Query(AWAY), Query(AWAY, 1), Query(AWAY), Query(None)])

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from reput_client.arrow.queues import Bounds, QueueKey, QueueRange
-from reput_client.blocking.bulk import BatchWriter, BulkReader
+from reput_client.blocking.bulk import BulkReader, StagingProducer
 from reput_client.errors import BrokerNotFound
 from reput_pipeline.archives.columns import read_schema
 from reput_pipeline.sink.options import parse_sink_options
@@ -188,13 +188,13 @@ def test_a_name_service_without_brokers_is_not_waited_for_at_first(cluster: Fake
 def test_a_writer_follows_a_failover(cluster: FakeCluster, how: str) -> None:
     """What is in its window is sent again: at least once."""
     block = encode_put_block([Message("t", b"new")], "t", 0, 0)
-    with BatchWriter(cluster.names.address, "broker-a", timeout_s=10) as writer:
+    with StagingProducer(cluster.names.address, "broker-a", timeout_s=10) as writer:
         assert writer.write_queues("t") == [0]
-        writer.put("t", 0, 1, block)
+        writer.post_block("t", 0, 1, block)
         fail_over(cluster, how)
         for _ in range(3):
-            writer.put("t", 0, 1, block)
-        writer.drain()
+            writer.post_block("t", 0, 1, block)
+        writer.flush()
     assert len(cluster.master("broker-a").log["t", 0]) >= 6 + 4
     assert len(cluster.master("broker-b").log["t", 0]) == 6
 
@@ -202,7 +202,7 @@ def test_a_writer_follows_a_failover(cluster: FakeCluster, how: str) -> None:
 def test_a_writer_has_one_broker(cluster: FakeCluster) -> None:
     with (
         pytest.raises(ValueError, match="several brokers, broker-a, broker-b"),
-        BatchWriter(cluster.names.address),
+        StagingProducer(cluster.names.address),
     ):
         pass
     reader = BulkReader(cluster.names.address)

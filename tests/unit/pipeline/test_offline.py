@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from reput_pipeline.source.options import parse_source_options
 from reput_pipeline.source.tasks import read_task
 from reput_pipeline.spark.errors import DamagedStore, DataLost, NoSuchTopic
 from reput_pipeline.spark.option_reader import OptionError
+from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.store_samples import MESSAGES, copied, fill, hashes, records_of
@@ -193,6 +196,112 @@ def test_a_damaged_unit_is_named(root: Path, tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(DamagedStore, match=f"{file} at byte 40: message 12 of "):
         run(path, subExpression="tag0 || tag1 || tag2")
+
+
+BODY_BYTES = 512 << 10
+"""Of messages of which a read has eight, and a file fifteen."""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A directory with 24 large messages in two files of the log."""
+    options = small_options(tmp_path / "large", commit_log_file_size=8 << 20)
+    store = opened(options)
+    for number in range(24):
+        block = bytearray(encode_put_block([Message("T", b"x" * BODY_BYTES, tag="a")], "T", number % 2, T0))
+        store.put_block(block, topic="T", queue_id=number % 2, count=1, born_host=BORN_HOST)
+    dispatch_all(store)
+    store.close()
+    return options.data_dir
+
+
+def batches_of(path: Path, way: dict[str, str]) -> Iterator[Any]:
+    """Plan and read in one task, without damaged messages."""
+    options = parse_source_options(
+        {"path": str(path), "subscribe": ALL, "minPartitions": "1", "onDamage": "skip", **way},
+        streaming=False,
+    )
+    with OfflineStore(str(path)) as store:
+        (partition,) = plan(store, options, NOTHING_NARROWED)
+    yield from read_task(partition, options, schemas.arrow_schema_of(options), NOTHING_NARROWED)
+
+
+WAYS: list[dict[str, str]] = [{}, {"subExpression": "a"}]
+"""Through the log, and through the queues."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("left", [1 << 20, 100, 0])
+def test_a_file_that_becomes_shorter_while_it_is_read_is_damage(
+    large: Path, capfd: pytest.CaptureFixture[str], left: int, way: dict[str, str]
+) -> None:
+    first, last = sorted((large / "commitlog").iterdir())
+    batches = batches_of(large, way)
+    rows = next(batches).num_rows
+    assert rows == 8  # of the first file or of the first queue in it
+    for file in (first, last):
+        os.truncate(file, left)
+    rows += sum(batch.num_rows for batch in batches)
+    in_last = left // BODY_BYTES // 2
+    assert rows == 8 + in_last
+    text = capfd.readouterr().err
+    assert f"left out 7 damaged records of {first}" in text
+    assert f"left out {9 - in_last} damaged records of {last}" in text
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_broker_zeroes_after_a_failover_is_not_read_as_data(
+    large: Path, monkeypatch: pytest.MonkeyPatch, way: dict[str, str]
+) -> None:
+    sound = RecordColumns.checksum_faults
+
+    def then_zeroed(columns: RecordColumns, *, bodies: bool = True) -> list[tuple[int, str]]:
+        faults = sound(columns, bodies=bodies)
+        for file in (large / "commitlog").iterdir():
+            with file.open("r+b") as log:
+                log.write(bytes(file.stat().st_size))
+        return faults
+
+    monkeypatch.setattr(RecordColumns, "checksum_faults", then_zeroed)
+    rows = [row for batch in batches_of(large, way) for row in batch.to_pylist()]
+    assert rows
+    assert all(row["body"] == b"x" * BODY_BYTES and row["topic"] == "T" for row in rows)
+
+
+@pytest.mark.parametrize("way", [{}, {"subExpression": "tag0 || tag1 || tag2"}])
+@pytest.mark.parametrize(
+    ("place", "size"), [(1, 200), (8191, 4096), (1 << 40, 200), ((1 << 63) - 1, 200), (None, (1 << 31) - 2)]
+)
+@pytest.mark.parametrize("message", [12, 14, 22])
+def test_a_unit_that_points_elsewhere_is_damage_of_one_message(
+    root: Path, tmp_path: Path, message: int, place: int | None, size: int, way: dict[str, str]
+) -> None:
+    path = copied(root, tmp_path / "damaged")
+    file = path / "consumequeue" / "T" / "0" / f"{message // 10 * 200:020d}"
+    position = message % 10 * 20
+    data = bytearray(file.read_bytes())
+    own, _, tag = struct.unpack_from(">qiq", data, position)
+    struct.pack_into(">qiq", data, position, own if place is None else place, size, tag)
+    file.write_bytes(data)
+    _, rows = run(path, NOTHING_NARROWED, onDamage="skip", **way)
+    assert places(rows) == [queue for queue in EVERYTHING if queue != (0, message)]
+    with pytest.raises(
+        DamagedStore, match=f"message {message} of T/0 should be here, but there is another record"
+    ):
+        run(path, NOTHING_NARROWED, **way)
+
+
+def test_records_far_apart_are_read_one_by_one(tmp_path: Path) -> None:
+    options = small_options(tmp_path, commit_log_file_size=8 << 20)
+    store = opened(options)
+    for number in range(60):
+        body, queue_id = (b"%d" % number, 0) if number % 4 else (b"x" * 100_000, 1)
+        block = bytearray(encode_put_block([Message("T", body, tag="a")], "T", queue_id, T0))
+        store.put_block(block, topic="T", queue_id=queue_id, count=1, born_host=BORN_HOST)
+    dispatch_all(store)
+    store.close()
+    _, rows = run(tmp_path, Narrowing(queue_ids=frozenset({0})), subExpression="a")
+    assert [int(row["body"]) for row in rows] == [number for number in range(60) if number % 4]
 
 
 def test_expired_messages_are_data_lost_or_skipped(root: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, PullConsumer
-from reput_client.blocking.bulk import BatchWriter
+from reput_client.blocking.bulk import StagingProducer
 from reput_pipeline.sink.options import parse_sink_options
 from reput_pipeline.sink.rows import BadRows
 from reput_pipeline.sink.schema import SinkColumns
@@ -43,7 +43,7 @@ def write(
         work.put(iter([batch]), "q", 0)
         return
     part = work.stage(iter([batch]), f"to-{topic}", 0, 0)
-    with BatchWriter(broker.address) as writer:
+    with StagingProducer(broker.address) as writer:
         writer.commit(f"to-{topic}", 0, [part])
 
 
@@ -111,6 +111,33 @@ def test_queues_of_delayed_messages_are_mapped(new_reput_broker: Callable[..., B
     }
 
 
+def test_acknowledged_rows_are_not_kept_until_the_end_of_their_partition(
+    new_reput_broker: Callable[..., BackgroundBroker],
+) -> None:
+    broker = new_reput_broker(store={"flush": "sync"})
+    with Admin(broker.address) as admin:
+        admin.create_topic("later", queues=1)
+    given = {"nameServer": broker.address, "topic": "later", "semantics": "at-least-once"}
+    work = task.SinkTask(parse_sink_options(given, streaming=False), replace(COLUMNS, deliver_at="deliverAt"))
+
+    def delayed(count: int) -> Any:
+        times = pa.array([1] * count, pa.timestamp("us", "UTC"))
+        return of_queues(count, queues=1).append_column("deliverAt", times)
+
+    kept = []
+
+    def batches() -> Iterator[Any]:
+        yield delayed(50)
+        for posted in list(work._posted):
+            posted.result()
+        yield delayed(1)
+        kept.append(len(work._posted))
+
+    work.put(batches(), "q", 0)
+    assert work.messages == 51
+    assert kept[0] <= 1
+
+
 TOO_LARGE = b"x" * 2000
 ROWS: list[tuple[dict[str, Any], str]] = [
     ({"body": b"0"}, ""),
@@ -160,7 +187,7 @@ def test_rows_that_cannot_be_messages_go_to_a_topic_of_their_own(
     work = task.SinkTask(parse_sink_options(options, streaming=True), columns)
     if semantics == "exactly-once":
         part = work.stage(iter([batch]), "q", 1, 0)
-        with BatchWriter(broker.address) as writer:
+        with StagingProducer(broker.address) as writer:
             writer.commit("q", 1, [part])
     else:
         work.put(iter([batch]), "q", 0)
@@ -227,7 +254,7 @@ def test_a_batch_whose_staged_rows_are_gone_can_be_written_again(
     options = parse_sink_options({"nameServer": broker.address, "topic": "orders"}, streaming=True)
     work = task.SinkTask(options, COLUMNS)
     part = work.stage(iter([of_queues(4, 2)]), "query:q", 3, 0)
-    with BatchWriter(broker.address) as writer:
+    with StagingProducer(broker.address) as writer:
         writer.abort("query:q", 3)  # as a failover does
     done = writers.TaskDone("query:q", 3, 0, part, 4, work.broker)
     with pytest.raises(BatchNotWritten, match=r"batch 3 .* start the query again") as failed:

@@ -256,6 +256,27 @@ def test_a_topic_that_was_created_again_is_noticed_at_any_length(before: str) ->
     assert [tuple(part) for part in partition.ranges] == [(key(0), 20, 21)]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_no_offset_of_a_deleted_topic_is_committed_in_the_one_created_again(fails: str) -> None:
+    """The group would have skipped the messages of the new topic up to there."""
+    stream = Stream(groupId="g", startingOffsets="earliest", failOnDataLoss=fails)
+    stream.has(10)
+    stream.has(5, topic="t2")
+    stream.cluster.generations |= {("t", "b"): "first", ("t2", "b"): "other"}
+    end = stream.latest(stream.reader.initialOffset())
+    stream.cluster.generations["t", "b"] = "second"
+    if fails == "true":
+        with pytest.raises(DataLost):
+            stream.latest(end)
+    else:
+        with pytest.warns(UserWarning, match="created again"):
+            end = stream.latest(end)
+    assert stream.cluster.commits == [(key(0, "t2"), 5)]
+    if fails == "false":
+        stream.latest(end)
+        assert stream.cluster.commits[1:] == [(key(0), 10)]
+
+
 def test_a_topic_created_again_that_is_empty_yet_makes_no_batch() -> None:
     stream = Stream(failOnDataLoss="false")
     stream.has(10)

@@ -11,6 +11,7 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "PUT_MESSAGE": 700001,
         "LIST_DELAYED_MESSAGES": 700010,
         "CANCEL_DELAYED_MESSAGE": 700011,
+        "LIST_TRANSACTIONS": 700012,
         "LIST_GROUPS": 700020,
         "DESCRIBE_GROUP": 700021,
         "LIST_TOPICS": 700022,
@@ -26,6 +27,7 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "GET_SINK_BATCHES": 700060,
         "AWAIT_TABLE_CHANGES": 700061,
         "GET_GROUP_MEMBERS": 700062,
+        "GET_ALL_SCHEDULES": 700063,
         "DESCRIBE_BROKER": 700070,
         "LIST_CLIENTS": 700071,
         "GET_CONFIG": 700072,
@@ -33,7 +35,14 @@ def test_our_own_codes_are_none_of_rocketmqs() -> None:
         "RELOAD_CONFIG": 700074,
         "SET_INTAKE": 700075,
         "FLUSH_LOG": 700076,
+        "DISCONNECT_CLIENT": 700078,
         "SIGNATURE_CHALLENGE": 700080,
+        "PUT_SCHEDULE": 700090,
+        "CHANGE_SCHEDULE": 700091,
+        "LIST_SCHEDULES": 700092,
+        "REPLAY_DEAD_LETTERS": 700100,
+        "QUERY_REPLAYS": 700101,
+        "READ_HISTORY": 700110,
     }
 
 

@@ -14,9 +14,10 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.body import Members
 from reput_protocol.commands.header import CommandHeader
 from reput_protocol.commands.named_fields import named_fields
-from reput_protocol.commands.request import RequestType, Sender
+from reput_protocol.commands.request import Kind, RequestType, Sender
 from reput_protocol.commands.table import NOT_SERVED, REQUESTS, why_not_served
 from reput_protocol.names import Names
+from reput_protocol.rights import Right
 from support.typed_headers import typed_headers
 
 TOPICS: Final = {Names.TOPIC, Names.TOPICS, Names.POPPED_TOPIC}
@@ -31,6 +32,54 @@ NAMES_NOTHING: Final[Mapping[str, str]] = {
     "TopicConfig.topic_filter_type": "a setting",
     "TopicRoute.order_topic_conf": "numbers of queues by broker",
     "UserInfo.groups": "groups of rules",
+}
+CHANGES_SOMETHING: Final = re.compile(
+    r"^(ABORT|ACK|ADD|AUTH_(CREATE|DELETE|UPDATE)|BATCH_ACK|CHANGE|CLEAN|COMMIT|CONSUMER_SEND|CREATE|DELETE|DISCONNECT|DROP|END|INVOKE"
+    r"|(UN)?LOCK|POP|PUT|RECALL|(UN)?REGISTER|REMOVE|RESET|SEND|SET|STAGE|UPDATE|WIPE)_"
+)
+OF_ONE_BROKER: Final = {
+    # its members, which a slave has too
+    RequestCode.UNREGISTER_CLIENT,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    # its files, configuration and role
+    RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.TRIGGER_DELETE_FILES,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+    RequestCode.POP_ROLLBACK,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+    RequestCode.SET_COMMITLOG_READ_MODE,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET,
+    RequestCode.PROMOTE_BROKER,
+    RequestCode.SET_CONFIG,
+    RequestCode.RELOAD_CONFIG,
+    RequestCode.SET_INTAKE,
+    RequestCode.FLUSH_LOG,
+    RequestCode.DISCONNECT_CLIENT,
+    # what it has as a name server
+    RequestCode.PUT_KV_CONFIG,
+    RequestCode.DELETE_KV_CONFIG,
+    RequestCode.REGISTER_BROKER,
+    RequestCode.UNREGISTER_BROKER,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+    RequestCode.UPDATE_NAMESRV_CONFIG,
+    # its file with users, which no slave copies
+    RequestCode.AUTH_CREATE_USER,
+    RequestCode.AUTH_UPDATE_USER,
+    RequestCode.AUTH_DELETE_USER,
+    RequestCode.AUTH_GET_USER,
+    RequestCode.AUTH_LIST_USER,
+    RequestCode.AUTH_CREATE_ACL,
+    RequestCode.AUTH_UPDATE_ACL,
+    RequestCode.AUTH_DELETE_ACL,
+    RequestCode.AUTH_GET_ACL,
+    RequestCode.AUTH_LIST_ACL,
 }
 TO_BROKERS: Final = [row for row in REQUESTS.values() if row.sender is not Sender.TO_CLIENTS]
 
@@ -106,3 +155,12 @@ def test_names_are_found_in_bodies_lists_and_maps() -> None:
     header = REQUESTS[RequestCode.GET_CONSUME_STATS].header
     many = next(field for field in named_fields(header) if field.path == "topicList")
     assert [*many.split("a;b;;c")] == ["a", "b", "c"]
+
+
+def test_a_request_that_seems_to_change_something_says_so() -> None:
+    """Otherwise a slave, and a master whose lease has ended, would change what the master's next table takes back."""
+    for row in TO_BROKERS:
+        rights = {row.topics, row.groups, row.cluster, row.unnamed, *row.fields.values()}
+        seems_to = rights & {Right.WRITE, Right.ADMIN} or CHANGES_SOMETHING.match(row.code.name)
+        if seems_to and row.kind not in (Kind.CHANGES, Kind.MASTER_ONLY):
+            assert row.code in OF_ONE_BROKER, f"{row.code.name}: kind=Kind.CHANGES, or a reason here"

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from reput_proxy import server
-from reput_proxy.tls import tls_credentials
+from reput_proxy.server import tls_credentials
 from reput_proxy.users import Users, UsersUnreadable
 from support.tls_files import make_tls_files
 

@@ -43,11 +43,17 @@ function messageOf(request, fields) {
     ...(fields.keys ? { keys: fields.keys.split(' ') } : {}),
     ...(request.key ? { messageGroup: request.key } : {}),
     ...(request.delayMs ? { delay: request.delayMs } : {}),
+    ...('priority' in request ? { priority: request.priority } : {}),
   };
 }
 
 function resultOf(receipt) {
-  return { id: receipt.messageId, offset: receipt.offset };
+  return { id: receipt.messageId, offset: receipt.offset, recallHandle: receipt.recallHandle };
+}
+
+async function recall(request) {
+  await (await producer(request.topic)).recallMessage(request.topic, request.handle);
+  return true;
 }
 
 async function produce(request) {
@@ -130,4 +136,4 @@ async function stop(request) {
   return true;
 }
 
-run({ produce, consume, stop });
+run({ produce, recall, consume, stop });

@@ -6,6 +6,7 @@ It runs in a virtual environment of its own, without Reput. The address is that 
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import sys
 import threading
@@ -13,8 +14,9 @@ import time
 from typing import Any
 
 import rocketmq
-from lines import handler, run
-from rocketmq.grpc_protocol import FilterType
+from lines import handler, run, say
+from rocketmq.grpc_protocol import Code, FilterType
+from rocketmq.v5.client.connection.rpc_client import RpcClient
 
 
 class Checker(rocketmq.TransactionChecker):
@@ -66,7 +68,14 @@ class Driver:
                 return []
             case how:
                 raise ValueError(how)
-        return [{"id": each.message_id, "offset": each.offset} for each in receipts]
+        return [
+            {"id": each.message_id, "offset": each.offset, "recallHandle": each.recall_handle}
+            for each in receipts
+        ]
+
+    def recall(self, request: dict[str, Any]) -> bool:
+        self._producer(request["topic"], checks=False).recall_message(request["topic"], request["handle"])
+        return True
 
     def consume(self, request: dict[str, Any]) -> bool:
         if "sql" in request:
@@ -83,7 +92,8 @@ class Driver:
                 tls_enable=self._tls,
             )
             consumer.startup()
-            threading.Thread(target=_receive, args=(consumer, listener), daemon=True).start()
+            invisible_s = request.get("invisibleMs", 60_000) // 1000
+            threading.Thread(target=_receive, args=(consumer, listener, invisible_s), daemon=True).start()
         else:
             consumer = rocketmq.PushConsumer(
                 self._configuration,
@@ -113,11 +123,40 @@ class Listener(rocketmq.MessageListener):
         return results.SUCCESS if self._succeeds(_described(message)) else results.FAILURE
 
 
-def _receive(consumer: Any, listener: Listener) -> None:
+def _report_acknowledgements() -> None:
+    """Have each request to acknowledge, also of push consumers, reported with its answer."""
+    ask = RpcClient.ack_message_async
+
+    @functools.wraps(ask)
+    def ask_and_report(self: Any, endpoints: Any, request: Any, *more: Any, **named: Any) -> Any:
+        asked_ms = _now_ms()
+
+        def report(done: Any) -> None:
+            error = done.exception()
+            outcomes = {entry.receipt_handle: repr(error) for entry in request.entries}
+            if error is None:
+                response = done.result()
+                outcomes = dict.fromkeys(outcomes, Code.Name(response.status.code))
+                outcomes |= {each.receipt_handle: Code.Name(each.status.code) for each in response.entries}
+            times = {"askedMs": asked_ms, "answeredMs": _now_ms()}
+            say({"event": "acknowledged", "group": request.group.name, **times, "outcomes": outcomes})
+
+        answer = ask(self, endpoints, request, *more, **named)
+        answer.add_done_callback(report)
+        return answer
+
+    RpcClient.ack_message_async = ask_and_report
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _receive(consumer: Any, listener: Listener, invisible_s: int) -> None:
     """Handle what a simple consumer receives, until it has ended."""
     while consumer.is_running:
         try:
-            for message in consumer.receive(16, 60) or ():
+            for message in consumer.receive(16, invisible_s) or ():
                 if listener.consume(message) == rocketmq.ConsumeResult.SUCCESS:
                     consumer.ack(message)
                 else:
@@ -142,6 +181,8 @@ def _message(request: dict[str, Any], fields: dict[str, Any]) -> Any:
         message.message_group = request["key"]
     if "delayMs" in request:
         message.delivery_timestamp = int(time.time()) + request["delayMs"] // 1000 + 1
+    if "priority" in request:
+        message.priority = request["priority"]
     return message
 
 
@@ -157,9 +198,18 @@ def _described(message: Any) -> dict[str, object]:
         "keys": " ".join(sorted(message.keys)),
         "properties": dict(message.properties),
         "times": message.delivery_attempt - 1,
+        "receipt": message.receipt_handle,
     }
 
 
 if __name__ == "__main__":
+    _report_acknowledgements()
     driver = Driver(sys.argv[1])
-    run({"produce": driver.produce, "consume": driver.consume, "stop": driver.stop})
+    run(
+        {
+            "produce": driver.produce,
+            "recall": driver.recall,
+            "consume": driver.consume,
+            "stop": driver.stop,
+        }
+    )

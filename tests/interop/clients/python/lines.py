@@ -26,9 +26,9 @@ def run(verbs: Mapping[str, Callable[[dict[str, Any]], object]]) -> None:
             done: dict[str, object] = {"ok": verbs[request["do"]](request)}
         except Exception as error:
             done = {"error": repr(error)}
-        _say({"id": request["id"], **done})
+        say({"id": request["id"], **done})
 
-    _say({"event": "ready"})
+    say({"event": "ready"})
     for line in sys.stdin:
         threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()
     os._exit(0)
@@ -42,13 +42,14 @@ def handler(request: Mapping[str, Any]) -> Callable[[dict[str, object]], bool]:
     seen: Counter[object] = Counter()
 
     def handle(message: dict[str, object]) -> bool:
-        _say({"event": "received", "consumer": request["consumer"], "message": message})
+        say({"event": "received", "consumer": request["consumer"], "message": message})
         seen[message["body"]] += 1
         return bool(seen[message["body"]] > request.get("fail", 0))
 
     return handle
 
 
-def _say(line: dict[str, object]) -> None:
+def say(line: dict[str, object]) -> None:
+    """Write a line."""
     with _SAID:
         print(json.dumps(line), file=_OUT, flush=True)

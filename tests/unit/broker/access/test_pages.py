@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -16,16 +17,21 @@ from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.console import app
-from reput_broker.console.app import asks_as_its_user
+from reput_broker.console import app, members
+from reput_broker.console.app import Console
+from reput_broker.observe.counters import Counters
+from reput_broker.observe.health import Health
+from reput_broker.observe.history.recorder import History
+from reput_broker.observe.metrics import MetricsSources
 from reput_client import Message, Producer
 from reput_client.credentials import Credentials
 from reput_protocol.rights import rule_of
-from support.console_client import ConsoleClient
+from support.console_client import Answer, ConsoleClient
 
 SECRET = "a-secret-of-all"
 SEE = ("/metrics", "/metrics/rocketmq", "/status", "/console/events", "/nothing")
-FRAME = ("/console/", "/console/dialogs.js", "/console/api/session")
+FRAME = ("/console/", "/console/login.html", "/console/dialogs.js", "/console/api/session")
+"""The console's files and its login, which show nothing of the broker."""
 CLUSTER = ("topics", "groups", "clients", "store", "dead-letters")
 """Pages about the whole broker."""
 
@@ -35,12 +41,12 @@ def basic(user: str, secret: str = SECRET) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def guarded_broker(data_dir: Path, *users: User) -> AsyncIterator[Broker]:
+async def guarded_broker(data_dir: Path, *users: User, **options: Any) -> AsyncIterator[Broker]:
     file = UserFile(data_dir / "access" / "users.json")
     for user in users:
         file.change(partial(Users.with_user, user=user))
     access = {"enabled": True, "admin_secret": SECRET}
-    config = BrokerConfig(data_dir=data_dir, port=0, http_port=0, ha_port="off", access=access)
+    config = BrokerConfig(data_dir=data_dir, port=0, http_port=0, ha_port="off", access=access, **options)
     async with Broker(config) as broker:
         yield broker
 
@@ -54,6 +60,7 @@ async def test_pages_need_a_user_and_those_of_the_broker_its_right(
     async with guarded_broker(tmp_path, metrics, User("eve", SECRET)) as broker:
         assert broker.http_address is not None
         client = ConsoleClient(broker.http_address)
+        strangers = map("stranger-{}".format, range(50))  # an address may try five secrets of a user
 
         def status(path: str, user: str | None, secret: str = SECRET, method: str = "GET") -> int:
             method = "HEAD" if path == "/console/events" and method == "GET" else method
@@ -67,17 +74,29 @@ async def test_pages_need_a_user_and_those_of_the_broker_its_right(
             assert b"detail" not in described
             assert status("/readyz", "admin", "wrong-secret") == 200
             about_all = [f"/console/api/{name}" for name in CLUSTER]
-            for path in (*SEE, *FRAME, *about_all, "/", "/livez/", "//livez"):
+            for path in (*SEE, *about_all, "/livez/", "//livez"):
                 assert (path, status(path, None)) == (path, 401)
-                assert (path, status(path, "admin", "wrong-secret")) == (path, 401)
+                assert (path, status(path, next(strangers), "wrong-secret")) == (path, 401)
+            for path in FRAME:
+                assert (path, status(path, None)) == (path, 200)
+                assert (path, status(path, next(strangers), "wrong-secret")) == (path, 401)
+            assert "www-authenticate" in client.ask("GET", "/metrics").headers
+            for path in (
+                "/console/events",
+                *about_all,
+            ):  # the browser's dialog would hide the page of the login
+                assert "www-authenticate" not in client.ask("GET", path).headers
             for path in (*SEE, *about_all, "/livez/", "//livez"):
                 assert (path, status(path, "eve")) == (path, 403)
             for path in (*SEE[:4], *FRAME, *about_all):
                 assert (path, status(path, "metrics")) == (path, 200)
             assert all(status(path, "eve") == 200 for path in FRAME)
             assert status("/console/../metrics", "eve") == 404
-            assert status("/console/api/login", None, method="POST") == 401
+            assert status("/console/api/actions/replay-dead-letters", None, method="POST") == 401
             assert client.ask("GET", "/status", headers={"Authorization": "Basic %%%"}).status == 401
+            tried = [status("/metrics", "metrics", "wrong-secret") for _ in range(6)]
+            assert tried == [401] * 5 + [429]
+            assert status("/metrics", "metrics") == 429, "the right one does not count then either"
 
         await trio.to_thread.run_sync(look)
 
@@ -121,13 +140,10 @@ async def test_the_console_shows_and_changes_what_its_user_may(tmp_path: Path) -
                     refused = client.ask("GET", path, headers=basic(user))
                     assert refused.status == 403, (user, path)
                     assert b"body" not in refused.body
-            for name, body in (
-                ("cancel", {"topic": "orders", "key": "k"}),
-                ("replay", {"group": "g", "offsets": "0"}),
-            ):
-                refused = client.post(name, body, **basic("clerk"))
-                assert refused.status in (403, 404), (name, refused)
-                assert "lacks the right" in refused.members["error"], name
+            values = {"values": {"group": "g", "offsets": "0"}}
+            refused = client.post("actions/replay-dead-letters", values, **basic("clerk"))
+            assert refused.status == 403, refused
+            assert "lacks the right" in refused.members["error"]
             # Answers that browsers share are not shared by users.
             groups = client.path("groups")
             assert client.ask("GET", groups, headers=basic("auditor")).status == 200
@@ -150,20 +166,65 @@ async def test_a_change_in_the_console_is_logged_with_its_user(
     async with guarded_broker(tmp_path) as broker:
         assert broker.http_address is not None
         client = ConsoleClient(broker.http_address)
-        post = partial(client.post, "replay", {"group": "billing"}, **basic("admin"))
+        values = {"values": {"group": "billing"}}
+        post = partial(client.post, "actions/create-group", values, **basic("admin"))
         assert (await trio.to_thread.run_sync(post)).status == 200
     assert logged == [
         {
             "event": "console_change",
             "user": "admin",
-            "path": "/console/api/replay",
+            "action": "create-group",
             "group": "billing",
             "peer": "127.0.0.1",
+            "outcome": "done",
         }
     ]
 
 
 def test_live_numbers_are_no_request_and_need_the_right_to_describe_the_cluster() -> None:
-    assert not asks_as_its_user("/console/events")
-    assert not asks_as_its_user("/metrics")
-    assert asks_as_its_user("/console/api/find")
+    sources = MetricsSources(BrokerConfig(), Counters(), Health())
+    console = Console(sources, History(sources), lambda: None)
+    for path in ("/console/events", "/metrics", "/console/../metrics"):
+        assert not console.asks_as_its_user(path)
+    for path in ("/console/events", "/metrics", "/console/api/find", "/console/api/login/../find"):
+        assert not console.is_open(path)
+    assert console.asks_as_its_user("/console/api/find")
+
+
+@pytest.mark.trio
+async def test_pages_of_another_broker_have_the_rights_that_their_user_has_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_WATCH_S", 0.1)
+    eve = User("eve", SECRET)
+    sees = User("eve", SECRET, rules=(rule_of("cluster", ["describe"]),))
+    async with AsyncExitStack() as brokers:
+        here = await brokers.enter_async_context(guarded_broker(tmp_path / "a", sees))
+        there = await brokers.enter_async_context(
+            guarded_broker(tmp_path / "b", eve, broker_name="broker-b", name_servers=[here.address])
+        )
+        assert here.http_address is not None
+        client = ConsoleClient(here.http_address)
+
+        def ask(name: str, user: str, **values: object) -> Answer:
+            return client.ask("GET", client.path(name, **values), headers=basic(user))
+
+        def look() -> None:
+            assert ask("clients", "admin", member=there.address).status == 200
+            assert ask("history", "admin", member=there.address).members["is_kept"]
+            assert ask("clients", "eve").status == 200
+            assert ask("clients", "eve", member=there.address).status == 403
+            rows = {row["broker"]: row for row in ask("brokers", "eve").members["brokers"]}
+            assert rows["broker-a"]["figures"]
+            assert (rows["broker-b"]["figures"], rows["broker-b"]["away_ms"]) == (None, None)
+            assert "describe" in rows["broker-b"]["error"]
+            rows = {row["broker"]: row for row in ask("brokers", "admin").members["brokers"]}
+            assert rows["broker-b"]["figures"]
+
+        def is_listed() -> bool:
+            return len(ask("brokers", "admin").members["brokers"]) == 2
+
+        with trio.fail_after(20):
+            while not await trio.to_thread.run_sync(is_listed):
+                await trio.sleep(0.05)
+        await trio.to_thread.run_sync(look)

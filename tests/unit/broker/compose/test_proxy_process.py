@@ -40,7 +40,8 @@ class Watched:
 
     def __init__(self, program: str, task: ProxyTask) -> None:
         self.counters, self.health = ProxyCounters(), Health()
-        self.process = ProxyProcess(task, self.counters, self.health, [sys.executable, "-c", program])
+        command = [sys.executable, "-c", program]
+        self.process = ProxyProcess(task, self.counters, self.health, command=command)
 
     @property
     def check(self) -> tuple[bool, str]:
@@ -234,6 +235,23 @@ def test_its_drain_is_within_the_grace_of_the_broker() -> None:
 def test_other_ports_are_refused(port: object) -> None:
     with pytest.raises(ConfigError, match="proxy_port"):
         BrokerConfig(proxy_port=port)
+
+
+def test_its_routes_name_an_address_only_if_one_is_set() -> None:
+    assert task_of().advertise is None
+    assert task_of(proxy_advertise="").advertise is None
+    assert task_of(proxy_advertise="proxy.example:443").advertise == "proxy.example:443"
+
+
+@pytest.mark.parametrize("address", ["proxy.example", "proxy.example:0", ":8081"])
+def test_an_address_without_host_or_port_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="proxy_advertise"):
+        BrokerConfig(proxy_port=8081, proxy_advertise=address)
+
+
+def test_an_address_of_a_proxy_that_is_off_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"proxy_advertise.*proxy_port"):
+        BrokerConfig(proxy_advertise="proxy.example:443")
 
 
 def test_its_port_is_no_other_listeners() -> None:

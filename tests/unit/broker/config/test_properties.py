@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.properties import Properties, read_properties, written_properties
+from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, refusal_while_completing
 from reput_broker.name_server import is_option
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import HeaderType
@@ -157,6 +159,22 @@ async def test_broker_permission_4_refuses_new_messages_and_6_takes_them(tmp_pat
         assert (await update(client, brokerPermission="6"))[0] == 0
         assert (await client.send("orders", b"x")).code == 0
         assert (await update(client, brokerPermission="2"))[0] != 0
+
+
+@on_a_broker
+async def test_broker_permission_lifts_no_refusal_of_a_master_that_completes_a_batch(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path) as bench:
+        client = bench.client(HeaderType.JSON)
+        refuse = partial(bench.parts.server.handling.refuse, "completion", NOT_WHILE_COMPLETING)
+        refuse(refusal_while_completing("batch 7 of query q"))
+        for permission in ("6", "4", "6"):
+            assert (await update(client, brokerPermission=permission))[0] == 0
+            assert "completes batch 7" in ((await client.send("orders", b"x")).remark or "")
+        assert (await update(client, brokerPermission="4"))[0] == 0
+        refuse(None)
+        assert "reput broker readonly" in ((await client.send("orders", b"x")).remark or "")
+        assert (await update(client, brokerPermission="6"))[0] == 0
+        assert (await client.send("orders", b"x")).code == 0
 
 
 def test_lines_are_read_as_java_writes_them() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -46,8 +48,15 @@ def console(broker: BackgroundBroker) -> ConsoleClient:
 
 @pytest.fixture
 def logged_in(console: ConsoleClient) -> ConsoleClient:
-    assert console.post("login", {"token": TOKEN}).status == 200
+    assert console.post("login", {"secret": TOKEN}).status == 200
     return console
+
+
+def replay(client: ConsoleClient, group: str, offsets: str = "") -> str:
+    """Replay dead letters of a group, and return what is said of it."""
+    answer = client.post("actions/replay-dead-letters", {"values": {"group": group, "offsets": offsets}})
+    assert answer.status == 200, answer
+    return str(answer.members["text"])
 
 
 def test_topics_with_their_messages(console: ConsoleClient) -> None:
@@ -55,11 +64,11 @@ def test_topics_with_their_messages(console: ConsoleClient) -> None:
     rows = {row["topic"]: row for row in found["topics"]}
     assert (rows["orders"]["messages"], rows["orders"]["kind"]) == (ORDERS + 1, "normal")
     assert rows["orders"]["write_queue_nums"] == 8
-    assert rows["%DLQ%billing"]["kind"] == "dlq"
-    assert "SCHEDULE_TOPIC_XXXX" not in rows
+    assert {row["kind"] for row in rows.values()} == {"normal"}
     searched = console.get("topics", search="PAY")
     assert [row["topic"] for row in searched["topics"]] == ["payments"]
-    assert console.get("topics", system="1")["total"] > found["total"]
+    kinds = {row["topic"]: row["kind"] for row in console.get("topics", system="1")["topics"]}
+    assert (kinds["%DLQ%billing"], kinds["SCHEDULE_TOPIC_XXXX"]) == ("dlq", "system")
 
 
 def test_one_topic_with_its_queues_and_groups(console: ConsoleClient) -> None:
@@ -91,7 +100,7 @@ def test_messages_are_found_by_key_and_shown_whole(console: ConsoleClient) -> No
     assert message["properties"]["region"] == "eu"
     assert base64.b64decode(message["body_base64"]).startswith(b'{"order": 7,')
     assert message["is_whole"] is True
-    assert [group["group"] for group in message["groups"]] == ["billing"]
+    assert (message["form"], json.loads(message["value"])["customer"]) == ("json", "c-0")
     by_unique_id = console.get("find", topic="orders", key=row["unique_id"])["messages"]
     assert [found["id"] for found in by_unique_id] == [row["id"]]
     assert console.get("find", topic="orders", key="o-7", to_ms="1")["messages"] == []
@@ -99,6 +108,53 @@ def test_messages_are_found_by_key_and_shown_whole(console: ConsoleClient) -> No
     assert body.body == base64.b64decode(message["body_base64"])
     assert body.headers["content-type"] == "application/octet-stream"
     assert body.headers["content-disposition"].startswith("attachment")
+
+
+def test_messages_are_exported_as_json_lines(broker: BackgroundBroker, console: ConsoleClient) -> None:
+    packed = msgspec.msgpack.encode({"n": 1})
+    with Producer(broker.address, group="g") as producer:
+        receipt = producer.send(Message("packed", packed, keys=["k"]))
+    (order,) = console.get("find", topic="orders", key="o-7")["messages"]
+    gone = receipt.offset_message_id[:-8] + "7FFFFFFF"
+    answer = console.ask(
+        "GET", console.path("export", ids=f"{order['id']},{receipt.offset_message_id},{gone}")
+    )
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    first, second, third = map(json.loads, answer.body.splitlines())
+    assert (first["keys"], json.loads(first["body"])["order"]) == (["o-7"], 7)
+    assert (second["value"], base64.b64decode(second["body_base64"])) == ({"n": 1}, packed)
+    assert third["offset_message_id"] == gone
+    assert third["error"]
+
+
+def test_what_became_of_a_message(broker: BackgroundBroker, console: ConsoleClient) -> None:
+    (row,) = console.get("find", topic="orders", key="o-1")["messages"]
+    (letter,) = (
+        letter for letter in console.get("letters", group="billing")["letters"] if letter["keys"] == ["o-1"]
+    )
+    found = console.get("message-history", id=row["id"])
+    steps = [step["kind"] for step in found["steps"] if step["kind"] != "replay"]
+    assert steps[:3] == ["sent", "stored", "dead_letter"]
+    (dead,) = (step for step in found["steps"] if step["kind"] == "dead_letter")
+    assert (dead["group"], dead["offset_message_id"]) == ("billing", letter["id"])
+    assert dead["text"] == "dead letter: max reconsume times: card declined <b>today</b>"
+    (track,) = found["tracks"]
+    assert track["group"] == "billing"
+    of_letter = console.get("message-history", id=letter["id"])
+    assert of_letter["origin"] == row["id"]
+    assert of_letter["steps"] == found["steps"]
+
+
+def test_a_filter_and_a_pattern(console: ConsoleClient) -> None:
+    def keys(**values: str) -> set[str]:
+        found = console.get("browse", start="oldest", count="100", **values)["messages"]
+        return {key for row in found for key in row["keys"]}
+
+    assert keys(topic="orders", path="order >= 57") == {"o-57", "o-58", "o-59"}
+    assert keys(topic="orders", sql="region = 'eu' AND TAGS = 'paid'", text='"order": 3,') == {"o-3"}
+    assert keys(topic="ord*,payments", key="p-3") == {"p-3"}
+    assert keys(topic="%DLQ%bill*", path="order = 1") == {"o-1"}
+    assert console.get("browse", topic="no-such-*")["messages"] == []
 
 
 def test_hostile_content_arrives_as_it_is_in_json_and_escaped_in_previews(console: ConsoleClient) -> None:
@@ -120,7 +176,7 @@ def test_browsing_in_the_order_of_storing(console: ConsoleClient) -> None:
         seen += [row["id"] for row in page["messages"]]
         if not page["has_more"]:
             break
-        values = {"topic": "orders", "start": "next", "next": page["next"], "count": "20"}
+        values = {"topic": "orders", "start": "next", "place": page["next"], "count": "20"}
     assert len(seen) == len(set(seen)) == ORDERS + 1
     newest = console.get("browse", topic="orders", count="10")["messages"]
     assert {row["id"] for row in newest} <= set(seen)
@@ -135,10 +191,10 @@ def test_browsing_in_the_order_of_storing(console: ConsoleClient) -> None:
 def test_many_queues_are_browsed_together(broker: BackgroundBroker, console: ConsoleClient) -> None:
     with Admin(broker.address) as admin, Producer(broker.address, group="g") as producer:
         admin.create_topic("broad", queues=64)
-        admin.create_topic("too-broad", queues=65)
+        admin.create_topic("too-broad", queues=257)
         sent = {producer.send(Message("broad", b"x"), queue_id=n % 64).offset_message_id for n in range(128)}
     first = console.get("browse", topic="broad", start="oldest", count="64")
-    rest = console.get("browse", topic="broad", start="next", next=first["next"], count="64")
+    rest = console.get("browse", topic="broad", start="next", place=first["next"], count="64")
     assert {row["id"] for page in (first, rest) for row in page["messages"]} == sent
     assert (first["has_more"], rest["has_more"]) == (True, False)
     assert "choose a queue" in console.refused("browse", topic="too-broad").members["error"]
@@ -168,35 +224,40 @@ def test_replayed_dead_letters_arrive_in_their_topic(
     broker: BackgroundBroker, logged_in: ConsoleClient
 ) -> None:
     before = logged_in.get("letters", group="billing")
-    chosen = logged_in.post(
-        "replay", {"group": "billing", "offsets": str(before["letters"][0]["offset"])}
-    ).members
-    assert (chosen["sent"], chosen["skipped"], chosen["left"]) == ({"orders": 1}, [], before["left"])
-    done = logged_in.post("replay", {"group": "billing"}).members
-    assert done["sent"] == {"orders": 2}, "one was sent before"
-    first, last = before["letters"][0]["offset"], before["letters"][3]["offset"]
-    assert [(skipped["offset"], skipped["why"]) for skipped in done["skipped"]] == [
-        (first, "it was replayed before"),
-        (last, "it does not say where it came from; reput dlq replay --to TOPIC"),
-    ]
-    assert (done["left"], done["stopped"]) == (0, None)
+    offsets = [letter["offset"] for letter in before["letters"]]
+    assert replay(logged_in, "billing", f"{offsets[0]}") == "1 dead letter was sent: 1 to orders"
+    shown = logged_in.get("letters", group="billing")
+    assert shown["left"] == before["left"] - 1
+    assert [letter["replayed"] is None for letter in shown["letters"]] == [False, True, True, True]
+    assert shown["letters"][0]["replayed"]["topic"] == "orders"
+    again = {"values": {"group": "billing", "offsets": f"{offsets[0]}"}}
+    answer = logged_in.post("actions/replay-dead-letters", again).members
+    assert answer == {"done": False, "text": "no dead letter of billing is sent"}
+    done = replay(logged_in, "billing")
+    assert done.startswith("2 dead letters were sent: 2 to orders; 1 was replayed before; offset ")
+    assert f"offset {offsets[3]} stays" in done
+    assert "--to TOPIC" in done
+    # Another question than before: an answer is shared for a moment.
+    (row,) = logged_in.get("dead-letters", search="bill")["groups"]
+    assert (row["replayed"], row["left"]) == (3, 1)
     copies = logged_in.get("find", topic="orders", key="o-0")["messages"]
     properties = [logged_in.get("message", id=copy["id"])["properties"] for copy in copies]
     origins = [found.get("DLQ_ORIGIN_MESSAGE_ID") for found in properties]
     assert origins.count(before["letters"][0]["origin_id"]) == 1
     assert not any("DLQ_REASON" in found or "RETRY_TOPIC" in found for found in properties)
-    with PullConsumer(broker.address, group="CID_RMQ_SYS_REPUT_DLQ_REPLAY") as consumer:
-        # The progress of `reput dlq replay`.
-        assert consumer.committed("%DLQ%billing", 0) == before["end"]
 
 
-def test_replay_stops_at_a_topic_that_is_gone(broker: BackgroundBroker, logged_in: ConsoleClient) -> None:
+def test_replay_leaves_those_whose_topic_is_gone(broker: BackgroundBroker, logged_in: ConsoleClient) -> None:
     send_and_give_up(broker.address, "audit", "gone", [b"x"])
     with Admin(broker.address) as admin:
         admin.delete_topic("gone")
-    done = logged_in.post("replay", {"group": "audit"}).members
-    assert done["stopped"] == "topic gone does not exist any more; reput topic create gone"
-    assert (done["sent"], done["left"]) == ({}, 1)
+    values = {"values": {"group": "audit"}, "dry_run": True}
+    preview = logged_in.post("actions/replay-dead-letters", values).members["preview"]
+    assert (preview["text"], preview["is_change"]) == ("no dead letter of audit is sent", False)
+    assert preview["notes"] == [
+        "offset 0 stays: topic gone does not exist any more; reput topic create gone, "
+        "or send them elsewhere with --to TOPIC"
+    ]
 
 
 def test_two_replays_at_once_send_each_dead_letter_once(
@@ -204,8 +265,9 @@ def test_two_replays_at_once_send_each_dead_letter_once(
 ) -> None:
     send_and_give_up(broker.address, "twice", "twice", [b"%d" % number for number in range(30)])
     with ThreadPoolExecutor() as threads:
-        both = threads.map(lambda _: logged_in.post("replay", {"group": "twice"}).members, range(2))
-        assert sum(done["sent"].get("twice", 0) for done in both) == 30
+        assert any(threads.map(lambda _: replay(logged_in, "twice"), range(2)))
+    with Admin(broker.address) as admin:
+        assert sum(each.max_offset for each in admin.topic_stats("twice").offset_table.values()) == 60
 
 
 def test_delayed_messages_are_listed_and_cancelled(
@@ -215,10 +277,9 @@ def test_delayed_messages_are_listed_and_cancelled(
         producer.send(Message("reminders", b"later", keys=["r-1"], delay_s=3600.0))
     (row,) = logged_in.get("delayed", topic="reminders")["messages"]
     assert row["deliver_timestamp"] - row["store_timestamp"] == pytest.approx(3_600_000, abs=5000)
-    body = {"topic": "reminders", "key": row["unique_id"]}
-    assert logged_in.post("cancel", body).members["messages"][0]["outcome"] == "cancelled"
-    assert logged_in.post("cancel", body).members["messages"][0]["outcome"] == "already_cancelled"
-    assert logged_in.post("cancel", {"topic": "reminders", "key": "no such key"}).status == 404
+    cancel = {"values": {"topic": "reminders", "key": row["unique_id"]}, "typed": "reminders"}
+    assert logged_in.post("actions/cancel-delayed", cancel).members == {"done": True, "text": "1 cancelled"}
+    assert logged_in.post("actions/cancel-delayed", cancel).members["done"] is False
     page = logged_in.get("delayed", count="1")
     rest = logged_in.get("delayed", cursor=page["cursor"])["messages"]
     assert page["messages"][0]["offset_message_id"] not in [found["offset_message_id"] for found in rest]
@@ -237,10 +298,26 @@ def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleCli
     assert options["console.token"]["text"] == '"***"'
     assert TOKEN not in str(store)
     cluster = console.get("cluster")
-    assert cluster["members"] == [
-        {"cluster": "DefaultCluster", "broker": "broker-a", "broker_id": 0, "address": broker.address}
-    ]
+    (row,) = console.get("brokers", begin=-10)["brokers"]
+    assert (row["cluster"], row["broker"], row["broker_id"]) == ("DefaultCluster", "broker-a", 0)
+    assert (row["address"], row["is_own"], row["away_ms"]) == (broker.address, True, None)
+    assert console.get("cluster", member=broker.address)["status"]["address"] == broker.address
     assert (cluster["status"]["role"], cluster["status"]["copies_in_sync"]) == ("ASYNC_MASTER", 1)
+
+
+def test_the_history_of_a_range(console: ConsoleClient) -> None:
+    found = console.get("history", begin=-60)
+    assert (found["step_s"], found["rows"]) == (1, 60)
+    assert max(value or 0 for value in found["columns"]["messages_in_per_s"]) > 0
+    assert [event["what"] for event in found["events"]][:2] == ["started", "became_master"]
+    assert (found["facts"]["state"], found["groups"]) == ("running", [])
+    with_names = console.get("history", begin=-60, names="1")
+    assert (with_names["step_s"], with_names["rows"]) in ((10, 6), (10, 7))
+    longest = console.get("history", begin=-14 * 86400, rows="100")
+    assert longest["step_s"] * longest["rows"] >= 14 * 86400
+    assert longest["rows"] <= 101
+    past = console.get("history", begin="1000000000", end="1000000300")
+    assert past["columns"] == {}
 
 
 @pytest.mark.parametrize(
@@ -256,10 +333,19 @@ def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleCli
         ("browse", {"topic": "orders", "queue": "99"}, 400, "queue is 99, and must be within -1 and 7"),
         ("browse", {"topic": "orders", "count": "1e3"}, 400, "count is '1e3', and a whole number is needed"),
         ("browse", {"topic": "orders", "start": "sideways"}, 400, "start is 'sideways'"),
-        ("browse", {"topic": "orders", "start": "next", "next": "0:x"}, 400, "next is not what an answer said"),
-        ("browse", {"topic": "orders", "start": "next", "next": "0:1"}, 400, "next belongs to another list"),
+        ("browse", {"topic": "orders", "start": "next", "place": "orders*0.x"}, 400, "place is not what an answer"),
+        ("browse", {"topic": "orders", "start": "next", "place": "orders*0.-1"}, 400, "place is not what"),
+        ("browse", {"topic": "orders", "sql": "a >"}, 400, "the expression ends too early"),
+        ("browse", {"topic": "orders", "tag": "||"}, 400, "names no tag"),
+        ("browse", {"topic": "orders", "path": "a[0] is b"}, 400, "'is b' at character 4 is not understood"),
+        ("browse", {"topic": "orders", "path": "= 3"}, 400, "is not a path"),
+        ("message-history", {"id": "42"}, 400, "'42' is not an offset message id"),
+        ("export", {}, 400, "ids are 1 to 64 offset message ids"),
         ("letters", {"group": "<script>"}, 400, "illegal character"),
         ("delayed", {"cursor": "nonsense"}, 400, "cursor"),
+        ("history", {"begin": "yesterday"}, 400, "begin is 'yesterday', and a whole number is needed"),
+        ("history", {"rows": "2017"}, 400, "rows is 2017"),
+        ("topics", {"member": "127.0.0.1:9"}, 404, "no broker of this cluster has the address"),
         ("nowhere", {}, 404, "there is no page"),
     ],
 )  # fmt: skip
@@ -321,3 +407,11 @@ def test_a_directory_whose_name_is_not_utf_8_is_shown(
         'data\N{REPLACEMENT CHARACTER}"'
     )
     assert console.ask("GET", "/status").status == 200
+
+
+def test_schedules_and_those_that_do_not_send(console: ConsoleClient) -> None:
+    found = console.get("schedules")
+    (row,) = found["schedules"]
+    assert (row["definition"]["name"], row["state"], row["reason"]) == ("nightly", "active", "")
+    assert "body" not in row["definition"]
+    assert found["faults"] == []

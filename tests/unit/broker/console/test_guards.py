@@ -12,19 +12,25 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.access.attempts import Attempts
+from reput_broker.access.model import Account, User
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.description import config_options, describe
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import apply_live, load_config, with_values
 from reput_broker.config.model import BrokerConfig
-from reput_broker.console.login import LASTS_S, Logins
+from reput_broker.console.login import LASTS_S, Logins, TooManyAttempts
 from reput_client.blocking import Admin
 from support.console_client import ConsoleClient
 from support.scrapes import read, value
 from support.tls_files import make_tls_files
 
+HOST = "127.0.0.1"
+SECRET = "a-secret-of-a-test"
 TOKEN = "a-token-of-a-test-0123456789"
-CHANGE = {"topic": "orders", "key": "k"}
+CANCEL = "actions/cancel-delayed"
+REPLAY = "actions/replay-dead-letters"
+CHANGE = {"values": {"topic": "orders", "key": "k"}, "dry_run": True}
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +95,14 @@ def auth_failures(console: ConsoleClient) -> dict[str, float]:
 
 def test_changes_need_a_login(console: ConsoleClient) -> None:
     before = auth_failures(console)
-    for name, members in (("cancel", CHANGE), ("replay", {"group": "billing"})):
+    for name, members in ((CANCEL, CHANGE), (REPLAY, {"values": {"group": "billing"}})):
         answer = console.post(name, members)
         assert (answer.status, answer.members["error"]) == (401, "log in to change something")
-    console.cookie = "reput_console=guess"
-    assert console.post("cancel", CHANGE).status == 401
-    assert console.post("login", {"token": TOKEN + "x"}).status == 401
-    assert console.post("login", {"token": 7}).status == 400
-    answer = console.post("login", {"token": TOKEN})
+    console.cookie = f"reput_console_{console.address.rpartition(':')[2]}=guess"
+    assert console.post(CANCEL, CHANGE).status == 401
+    assert console.post("login", {"secret": TOKEN + "x"}).status == 401
+    assert console.post("login", {"secret": 7}).status == 400
+    answer = console.post("login", {"secret": TOKEN})
     assert answer.status == 200
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
@@ -105,11 +111,11 @@ def test_changes_need_a_login(console: ConsoleClient) -> None:
     assert TOKEN not in cookie
     assert "secure" not in cookie, "a browser would not send it over HTTP"
     assert console.get("session")["is_logged_in"] is True
-    assert console.post("cancel", CHANGE).status == 404  # permitted, but there is no such message
+    assert console.post(CANCEL, CHANGE).status == 200
     stolen = console.cookie
     assert console.post("logout", {}).status == 200
     console.cookie = stolen
-    assert console.post("cancel", CHANGE).status == 401
+    assert console.post(CANCEL, CHANGE).status == 401
     assert {reason: count - before[reason] for reason, count in auth_failures(console).items()} == {
         "forbidden": 2, "expired": 2, "bad_credentials": 1
     }  # fmt: skip
@@ -126,9 +132,9 @@ def test_changes_need_a_login(console: ConsoleClient) -> None:
     ],
 )
 def test_a_page_of_another_site_changes_nothing(console: ConsoleClient, headers: dict[str, str]) -> None:
-    assert console.post("login", {"token": TOKEN}).status == 200
-    assert console.post("cancel", CHANGE, **headers).status == 403
-    assert console.post("login", {"token": TOKEN}, **headers).status == 403
+    assert console.post("login", {"secret": TOKEN}).status == 200
+    assert console.post(CANCEL, CHANGE, **headers).status == 403
+    assert console.post("login", {"secret": TOKEN}, **headers).status == 403
 
 
 def test_a_page_of_another_site_reads_nothing(console: ConsoleClient) -> None:
@@ -141,14 +147,14 @@ def test_a_page_of_another_site_reads_nothing(console: ConsoleClient) -> None:
 
 
 def test_bodies_that_are_no_objects_are_refused(console: ConsoleClient) -> None:
-    assert console.post("login", {"token": TOKEN}).status == 200
+    assert console.post("login", {"secret": TOKEN}).status == 200
     headers = {"X-Reput-Console": "1"}
     for body in (b"", b"[]", b"{", b"\xff", b"[" * 60_000, b'{"topic":' * 5000):
-        answer = console.ask("POST", console.path("cancel"), body, headers)
+        answer = console.ask("POST", console.path(CANCEL), body, headers)
         assert (answer.status, answer.members["error"]) == (400, "the body is not a JSON object")
-    assert console.ask("POST", console.path("cancel"), b"x" * 70_000, headers).status == 413
-    assert console.ask("GET", console.path("cancel")).status == 404
-    assert console.ask("DELETE", console.path("cancel")).status == 405
+    assert console.ask("POST", console.path(CANCEL), b"x" * 70_000, headers).status == 413
+    assert console.ask("GET", console.path(CANCEL)).status == 404
+    assert console.ask("DELETE", console.path(CANCEL)).status == 405
 
 
 def test_without_a_token_nobody_logs_in(new_reput_broker: Callable[..., BackgroundBroker]) -> None:
@@ -156,7 +162,7 @@ def test_without_a_token_nobody_logs_in(new_reput_broker: Callable[..., Backgrou
     assert broker.http_address is not None
     console = ConsoleClient(broker.http_address)
     assert console.get("session")["can_log_in"] is False
-    answer = console.post("login", {"token": ""})
+    answer = console.post("login", {"secret": ""})
     assert answer.status == 401
     assert "REPUT_CONSOLE__TOKEN_FILE" in answer.members["remedy"]
     assert console.get("topics")["topics"] == []
@@ -169,7 +175,7 @@ def test_reading_can_need_a_login(new_reput_broker: Callable[..., BackgroundBrok
     for path in (console.path("topics"), console.path("body", id="x"), "/console/events"):
         assert console.ask("GET", path).status == 401
     assert console.get("session")["read_without_login"] is False
-    assert console.post("login", {"token": TOKEN}).status == 200
+    assert console.post("login", {"secret": TOKEN}).status == 200
     assert console.get("topics")["topics"] == []
 
 
@@ -229,16 +235,74 @@ def test_administrators_do_not_get_the_token(broker: BackgroundBroker) -> None:
 
 def test_logins_end_by_themselves_and_are_limited() -> None:
     now = 0.0
-    logins = Logins(TOKEN, lambda: now)
-    first = logins.begin(TOKEN)
+    logins = Logins(TOKEN, clock=lambda: now)
+    first = logins.begin("", TOKEN, HOST)
     assert logins.is_valid(first)
-    assert logins.begin(TOKEN[:-1]) is None
-    assert logins.begin("\ud800") is None
-    others = [logins.begin(TOKEN) for _ in range(64)]
+    assert logins.begin("", TOKEN[:-1], HOST) is None
+    assert logins.begin("", "\ud800", HOST) is None
+    others = [logins.begin("", TOKEN, HOST) for _ in range(255)]
+    assert logins.is_valid(first)
+    others.append(logins.begin("", TOKEN, HOST))
     assert not logins.is_valid(first)
+    assert all(map(logins.is_valid, others))
+    of_users = Logins("", _Accounts(alice=SECRET, bob=SECRET))
+    first, other, *_ = [of_users.begin(name, SECRET, HOST) for name in ("alice", "bob", *["alice"] * 8)]
+    assert (of_users.is_valid(first), of_users.is_valid(other)) == (False, True)
     now = LASTS_S
     assert not any(map(logins.is_valid, others))
-    assert Logins("").begin("") is None
+    assert Logins("").begin("", "", HOST) is None
+
+
+def test_a_secret_can_be_tried_a_few_times_only() -> None:
+    """Also the right one waits then; other users and other addresses do not."""
+    now = 0.0
+    accounts = _Accounts(alice=SECRET, bob=SECRET)
+    accounts.attempts = Attempts(lambda: now)
+    logins = Logins("", accounts, lambda: now)
+    for _ in range(5):
+        assert logins.begin("alice", "wrong", HOST) is None
+        now += 1
+    with pytest.raises(TooManyAttempts, match="wait 295 s"):
+        logins.begin("alice", SECRET, HOST)
+    assert logins.begin("bob", SECRET, HOST)
+    assert logins.begin("alice", SECRET, "10.1.1.1")
+    now = 300.0
+    assert logins.begin("alice", SECRET, HOST)
+    for number in range(50):
+        logins.begin(f"user-{number}", "wrong", "2001:db8::1")
+    for host in ("2001:db8::1", "2001:db8::ffff"):
+        with pytest.raises(TooManyAttempts):
+            logins.begin("bob", SECRET, host)
+    assert logins.begin("bob", SECRET, "2001:db8:1::1")
+
+
+def test_a_login_ends_with_its_users_secret_and_its_user() -> None:
+    accounts = _Accounts(alice=SECRET, bob=SECRET)
+    logins = Logins("", accounts)
+    alice, bob = (logins.begin(name, SECRET, HOST) for name in ("alice", "bob"))
+    assert logins.account(alice, HOST) is accounts.known["alice"]
+    assert logins.account("guess", HOST) is None
+    accounts.known["alice"] = Account(User("alice", SECRET + "2"), ())
+    assert logins.account(alice, HOST) is None
+    del accounts.known["bob"]
+    assert logins.account(bob, HOST) is None
+    accounts.known["bob"] = Account(User("bob", SECRET), ())
+    assert logins.account(bob, HOST) is None, "it has ended"
+
+
+class _Accounts:
+    """Users with these secrets."""
+
+    def __init__(self, **secrets: str) -> None:
+        self.attempts = Attempts()
+        self.known = {name: Account(User(name, secret), ()) for name, secret in secrets.items()}
+
+    def check_password(self, name: str, password: str, host: str) -> Account | None:
+        account = self.account(name, host)
+        return account if account is not None and account.secret == password.encode() else None
+
+    def account(self, name: str, _host: str) -> Account | None:
+        return self.known.get(name)
 
 
 def test_with_tls_the_cookie_of_a_login_travels_encrypted_only(tmp_path: Path) -> None:
@@ -261,7 +325,7 @@ def test_with_tls_the_cookie_of_a_login_travels_encrypted_only(tmp_path: Path) -
             "Origin": f"https://{address}",
             "Sec-Fetch-Site": "same-origin",
         }
-        connection.request("POST", "/console/api/login", json.dumps({"token": TOKEN}), headers)
+        connection.request("POST", "/console/api/login", json.dumps({"secret": TOKEN}), headers)
         answer = connection.getresponse()
         assert answer.status == 200
         assert "; secure" in (answer.headers["set-cookie"] or "").lower()

@@ -135,7 +135,7 @@ async def test_the_same_unique_id_sent_once_more_is_another_message(tmp_path: Pa
         assert await bench.cancel("reminder") == ["CANCELLED"]
         record = Record(TOPIC, b"second", born_timestamp_ms=77)
         found = {"UNIQ_KEY": "reminder", "TIMER_DELIVER_MS": when}
-        parked = bench.parts.delay_hook.redirect(record, found)
+        parked = bench.parts.delay_redirects.redirect(record, found)
         assert parked is not None
         bench.store.put_record(parked)
         bench.wrote()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reput_broker.access.model import Account, User
-from reput_broker.groups.reply_push import SETTLE_S
+from reput_broker.reply.reply_push import SETTLE_S
 from reput_broker.request import ClientAnswer, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import ConsumerRunningInfoHeader
@@ -19,13 +19,15 @@ from reput_protocol.properties import encode_properties
 from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.put_block import encode_block
+from reput_protocol.rights import rule_of
 from support.broker_bench import BenchClient, BrokerBench, broker_bench
-from support.delivery_fakes import consumer_data
+from support.member_fakes import consumer_data
 from support.tasks import run_by_the_clock
 
 pytestmark = pytest.mark.trio(run=run_by_the_clock)
 TAKEN = ClientAnswer(0, None, {}, b"")
-USERS = {name: Account(User(name, "a-secret-of-16-characters"), ()) for name in ("alice", "eve")}
+RULES = (rule_of("topic:*", ["read", "write"]), rule_of("group:*", ["read"]))
+USERS = {name: Account(User(name, "a-secret-of-16-characters"), RULES) for name in ("alice", "eve")}
 
 
 def of_user(bench: BrokerBench, name: str, client_id: str = "victim") -> BenchClient:

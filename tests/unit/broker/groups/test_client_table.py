@@ -5,7 +5,7 @@ from __future__ import annotations
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_protocol.codes import LanguageCode
-from support.delivery_fakes import FakeClient, channel_of
+from support.member_fakes import FakeClient, channel_of
 
 
 def test_a_client_is_known_by_its_connection_and_its_id() -> None:

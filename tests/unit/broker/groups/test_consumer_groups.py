@@ -9,7 +9,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups, MemberSubscription
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.group import SubscriptionData
-from support.delivery_fakes import channel_of, consumer_data
+from support.member_fakes import channel_of, consumer_data
 
 
 def test_a_group_is_online_while_it_has_a_member() -> None:

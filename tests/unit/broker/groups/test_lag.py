@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.config.sections import GroupsConfig
+from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagService, StoreTimes
+from reput_broker.groups.positions import GroupPositions
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
@@ -25,7 +26,8 @@ class Bench:
         self.offsets = ConsumerOffsetManager(path / "config" / "consumerOffset.json", clock_ms=self.clock)
         self.offsets.load()
         self.times = StoreTimes(self.store)
-        self.service = LagService(self.store, self.offsets, self.times, GroupsConfig(), clock_ms=self.clock)
+        positions = GroupPositions(self.offsets, GroupProgress(), ConsumerGroups())
+        self.service = LagService(self.store, positions, self.times, clock_ms=self.clock)
 
     def put(self, count: int, queue_id: int = 0, step_ms: int = 1000) -> None:
         for _ in range(count):
@@ -60,11 +62,13 @@ async def test_the_age_is_that_of_the_oldest_uncommitted_message_of_the_topic(be
     figures = bench.service.figures
     assert figures.seconds == {("g", "T"): 7.0, ("done", "T"): 0.0}
     assert figures.looked_up_at_s == bench.clock.now_ms / 1000
-    assert figures.oldest["g", "T", 1] == (2, T0 + 12_000)
+    first_seen_ms = bench.clock.now_ms
+    assert figures.oldest["g", "T", 1] == (2, T0 + 12_000, first_seen_ms)
     assert ("done", "T", 1) not in figures.oldest
     bench.clock.now_ms += 10_000
     await bench.service.refresh()
     assert figures.seconds["g", "T"] == 17.0, "it gets older"
+    assert figures.oldest["g", "T", 1].seen_ms == first_seen_ms, "and is the same"
     bench.offsets.commit("g", "T", 0, 10)
     await bench.service.refresh()
     assert figures.seconds["g", "T"] == 13.0

@@ -15,7 +15,7 @@ from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.commands.group import ConsumerData, SubscriptionData
-from support.delivery_fakes import FakeClient, consumer_data
+from support.member_fakes import FakeClient, consumer_data
 
 
 class Bench:

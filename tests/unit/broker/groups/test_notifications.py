@@ -18,7 +18,7 @@ from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
 from reput_protocol.codes import MessageModel
 from reput_protocol.wire.header import HeaderType
-from support.delivery_fakes import FakeClient, channel_of, consumer_data
+from support.member_fakes import FakeClient, channel_of, consumer_data
 
 
 class Bench:

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.ha.role_refusals import fenced
+from reput_broker.ha.role_refusals import fenced, in_every_role
 from reput_broker.put.fence import Fence
-from reput_broker.request import Handled, Refusal, Response
+from reput_broker.request import Handled, Handler, Refusal, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ErrorCode
 
@@ -53,3 +53,18 @@ async def test_a_change_is_made_or_refused_or_answered_as_not_known() -> None:
     assert isinstance(outcomes[1], Refusal)
     assert outcomes[1].error is ErrorCode.TIMEOUT
     assert "handed over to member 2" in outcomes[1].text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.UPDATE_AND_CREATE_TOPIC,  # kind, changes_tables
+        RequestCode.QUERY_CONSUMER_OFFSET,  # kind, newest_only
+        RequestCode.POP_MESSAGE,  # kind, pops
+    ],
+)
+def test_no_request_of_operators_has_a_row_that_would_have_no_effect(code: RequestCode) -> None:
+    served: dict[int, Handler] = {RequestCode.FLUSH_LOG: lambda _: Response()}
+    assert in_every_role(served) is served
+    with pytest.raises(ValueError, match=f"the row of request {int(code)} has kind"):
+        in_every_role({**served, code: lambda _: Response()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reput_broker.namesrv.members import GroupMembers
-from reput_protocol.commands.replica import GroupMember
+from reput_protocol.commands.replica import MemberBroker
 from support.waiting import FakeSeconds
 
 DAY_S = 24 * 3600.0
@@ -54,7 +54,7 @@ def test_the_latest_address_of_a_member_counts() -> None:
     members.asked(2, "b:1", "")
     clock.now += 5
     members.asked(2, "b:2", "")
-    members.learned([GroupMember(2, "b:1", 5.0)])
+    members.learned([MemberBroker(2, "b:1", 5.0)])
     assert listed(members) == {2: "b:2"}
 
 

@@ -13,10 +13,11 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_broker.roles import Master, Role, Tenure
+from reput_client import Message, Producer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import ConsumerData, HeartbeatData
 from reput_protocol.wire.channel import Peer
-from support.inside import storage_of
+from support.inside import slave_parts_of, storage_of
 from support.tenures import SetTenures
 
 PULL = {
@@ -98,4 +99,23 @@ async def test_a_member_that_joins_does_not_change_a_slaves_topics(tmp_path: Pat
         body = HeartbeatData("m", [member]).to_json()
         assert (await client.call(RequestCode.HEART_BEAT, {}, body, timeout_s=10.0)).code == 0
         assert topics.version == before
+        client.close()
+
+
+@pytest.mark.trio
+async def test_a_pull_ahead_of_a_slave_leaves_the_progress_of_its_group(tmp_path: Path) -> None:
+    """Its master has the messages that this slave has not yet; the member pulls again at the same offset."""
+    master = Tenure(Role.ASYNC_MASTER, 0)
+    async with slave(tmp_path, master) as broker, Producer(broker.address, group="p") as producer:
+        await producer.send(Message("T", b"x"), queue_id=0)
+        client = RemotingClient(broker.address)
+        assert (await ask(client, RequestCode.PULL_MESSAGE, PULL)).code == 0
+        client.close()
+    async with slave(tmp_path, Tenure(Role.SLAVE, 1), reads=True) as broker:
+        client = RemotingClient(broker.address)
+        answer = await ask(client, RequestCode.PULL_MESSAGE, {**PULL, "queueOffset": 5})
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "5")
+        progress = slave_parts_of(broker).groups.progress.get("g", "T", 0)
+        assert progress is not None
+        assert progress.pull_offset == 5
         client.close()

@@ -28,8 +28,8 @@ from reput_client import Admin, Message, Producer, PullConsumer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, SyncTableHeader, TableChanges
 from reput_protocol.wire.header import Header, HeaderType
-from support.delivery_fakes import FakeClient
 from support.inside import storage_of
+from support.member_fakes import FakeClient
 from support.tasks import run_by_the_clock, running
 from support.waiting import until
 
@@ -51,8 +51,8 @@ class Log:
     def options(self) -> Log:
         return self
 
-    def delete_topic(self, topic: str) -> None:
-        self.deleted.append(topic)
+    def delete_topics(self, topics: list[str]) -> None:
+        self.deleted += topics
 
     def queues(self) -> list[tuple[str, int]]:
         return [(topic, 0) for topic in self.records]
@@ -375,7 +375,7 @@ def test_a_topic_that_the_master_deleted_loses_its_queues_once_the_disk_has_room
                 if full == "table":
                     disk.setattr(slave.tables.topics.file, "write_temporary", no_room)
                 else:
-                    disk.setattr(slave.log, "delete_topic", no_room)
+                    disk.setattr(slave.log, "delete_topics", no_room)
                 await trio.sleep(15)
                 assert slave.tables.topics.get("T") is not None
                 assert slave.tables.topics.get("gone") is None

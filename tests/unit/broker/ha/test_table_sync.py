@@ -19,8 +19,8 @@ from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_client import Message, Producer
 from reput_protocol.codes import MessageModel
 from reput_protocol.commands.pop import MessageRequestMode
-from support.delivery_fakes import FakeClient, consumer_data
 from support.inside import parts_of
+from support.member_fakes import FakeClient, consumer_data
 from support.waiting import until
 
 

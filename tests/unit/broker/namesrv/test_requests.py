@@ -26,7 +26,7 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.namesrv import RegisterBrokerBody, RegisterBrokerHeader, body_crc32
 from reput_protocol.commands.topic import QueueData, TopicConfig, TopicConfigTable, TopicRoute
 from reput_protocol.wire.header import Value
-from support.delivery_fakes import FakeClient
+from support.member_fakes import FakeClient
 
 pytestmark = pytest.mark.trio
 

@@ -13,9 +13,9 @@ from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has
 from reput_broker.roles import Master, Role, Tenure
 from reput_broker.tables.tables import Tables
 from reput_protocol.commands.namesrv import RegisterBrokerAnswer, RegisterBrokerHeader, UnregisterBrokerHeader
-from reput_protocol.commands.replica import GroupMember
+from reput_protocol.commands.replica import MemberBroker
 from reput_protocol.commands.topic import BrokerData, QueueData, TopicConfig, TopicConfigTable
-from support.delivery_fakes import FakeClient
+from support.member_fakes import FakeClient
 
 OWN = "own:10911"
 
@@ -330,7 +330,7 @@ def test_a_slave_routes_no_client_to_a_master_that_it_has_lost(tmp_path: Path) -
     own = own_broker(tmp_path, tenure)
     own.topics.put(TopicConfig("T", 2, 2))
     names = Names(own)
-    names.routes.members.learned([GroupMember(2, "m:1"), GroupMember(3, "s:1")])
+    names.routes.members.learned([MemberBroker(2, "m:1"), MemberBroker(3, "s:1")])
     listed = {0: "m:1", 1: OWN, 3: "s:1"}
     assert names.own_group() == (listed, listed)
     own.lost_master = lambda: lost

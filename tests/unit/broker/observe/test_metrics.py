@@ -24,7 +24,7 @@ from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import MetricsPages
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
-from reput_protocol.names import REPLAY_GROUP, TRANSACTION_CHECK_GROUP
+from reput_protocol.names import TRANSACTION_CHECK_GROUP
 from support.scrapes import Page, a_few_figures, check, fake_store, known_series, read, value
 
 
@@ -267,7 +267,7 @@ def test_a_group_has_its_series_from_its_beginning(sources: MetricsSources) -> N
     assert not any("CID_RMQ_SYS_TRANS" in str(labels) for _, labels in page)
 
 
-@pytest.mark.parametrize("group", [REPLAY_GROUP, f"{REPLAY_GROUP}_0123", TRANSACTION_CHECK_GROUP])
+@pytest.mark.parametrize("group", ["CID_RMQ_SYS_OF_A_TOOL", TRANSACTION_CHECK_GROUP])
 def test_groups_of_our_tools_and_of_the_broker_alert_nobody(sources: MetricsSources, group: str) -> None:
     """They have progress and no members, as a group has that has stopped."""
     assert sources.offsets is not None

@@ -8,14 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from reput_broker.background import BackgroundBroker
@@ -29,6 +25,7 @@ from reput_client.errors import BrokerError
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.wire.header import HeaderType
+from support.otlp_receiver import Receiver, attributes, receiving_spans
 from support.raw_client import RawClient, in_letters
 from support.scrapes import read, value
 from support.waiting import wait_until
@@ -43,51 +40,10 @@ def traceparent(trace_id: str = TRACE, flags: str = "01") -> dict[str, str]:
     return {"traceparent": f"00-{trace_id}-{PARENT}-{flags}"}
 
 
-@dataclass
-class Receiver:
-    """What was received; `status` is what it answers."""
-
-    url: str = ""
-    status: int = 200
-    spans: list[Span] = field(default_factory=list)
-    resources: list[dict[str, str]] = field(default_factory=list)
-
-    def wait(self, count: int = 1, name: str = "") -> list[Span]:
-        """Wait for spans whose name begins with `name`, and return them in the order of their ends."""
-        wait_until(
-            lambda: len(self._named(name)) >= count, what=lambda: f"not {count} spans {name!r}: {self.spans}"
-        )
-        found = self._named(name)
-        assert len(found) == count
-        return sorted(found, key=lambda span: span.end_time_unix_nano)
-
-    def _named(self, name: str) -> list[Span]:
-        return [span for span in self.spans if span.name.startswith(name)]
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    received = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if received.status == 200:
-                for part in ExportTraceServiceRequest.FromString(body).resource_spans:
-                    received.resources.append(attributes(part.resource))
-                    received.spans += [span for scope in part.scope_spans for span in scope.spans]
-            self.send_response(received.status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        received.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield received
-        server.shutdown()
-        thread.join()
+    with receiving_spans() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
@@ -98,10 +54,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def broker(new_reput_broker: NewBroker, receiver: Receiver) -> BackgroundBroker:
     return new_reput_broker(tracing={"endpoint": receiver.url})
-
-
-def attributes(of: Any) -> dict[str, Any]:
-    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in of.attributes}
 
 
 def test_a_put_is_a_child_of_its_producers_span_and_a_delivery_links_to_it(

@@ -15,7 +15,8 @@ import trio.testing
 from reput_broker.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, UnregisterClientHeader
-from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, revive_topic
+from reput_protocol.commands.pop import PopHandle
+from reput_protocol.names import POP_PASSED_GROUP, REVIVE_GROUP, TIMER_TOPIC, revive_topic
 from reput_protocol.record.client_batch import BatchItem, encode_batch
 from reput_protocol.record.view import record_views
 from reput_protocol.wire.header import HeaderType
@@ -71,8 +72,23 @@ class Consumer:
         assert answer is not None
         return answer
 
-    async def change(self, one: Popped, invisible_ms: int) -> Popped:
-        ext = {**self._ext(one), "invisibleTime": str(invisible_ms)}
+    async def ack_batch(self, *points: tuple[PopHandle, int]) -> Response:
+        """Acknowledge messages of several check points, of each those with a bit."""
+        acks = [
+            {
+                "c": self.group, "t": TOPIC, "r": "0", "so": handle.start_offset, "q": handle.queue_id,
+                "rq": handle.revive_queue_id, "pt": handle.pop_time, "it": handle.invisible_time,
+                "b": base64.b64encode(bytes([bits])).decode(),
+            }
+            for handle, bits in points
+        ]  # fmt: skip
+        body = json.dumps({"brokerName": "broker-a", "acks": acks}).encode()
+        answer = await self.client.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)
+        assert answer is not None
+        return answer
+
+    async def change(self, one: Popped, invisible_ms: int, **more: str) -> Popped:
+        ext = {**self._ext(one), "invisibleTime": str(invisible_ms), **more}
         answer = await self.client.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
         assert answer is not None
         assert answer.code == 0, answer.remark
@@ -184,6 +200,28 @@ async def test_a_changed_time_replaces_the_first_one(tmp_path: Path) -> None:
         assert (await consumer.ack(sooner)).code == 0, "too late, and answered alike"
         await bench.pass_time(10.5)
         assert len(await consumer.pop()) == 1, "the second pop was not acknowledged"
+
+
+async def test_a_repeated_change_leaves_one_check_point(tmp_path: Path) -> None:
+    """The client has not got the answer to the first request."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"extended", b"acknowledged", b"given back", b"by batch")
+        consumer = Consumer(bench)
+        extended, acknowledged, given_back, by_batch = popped = await consumer.pop()
+        await bench.pass_time(5)
+        for one in popped:
+            await consumer.change(one, 0 if one is given_back else 30_000)
+        await bench.pass_time(2)
+        changed = await consumer.change(extended, 30_000)
+        await consumer.change(given_back, 0)
+        assert (await consumer.ack(acknowledged)).code == 0
+        assert (await consumer.ack_batch((by_batch.handle, 0b1000))).code == 0
+        (again,) = await consumer.pop(invisibleTime=1000_000)
+        assert again.record.body == b"given back"
+        await bench.pass_time(29)
+        assert (await consumer.ack(changed)).code == 0
+        await bench.pass_time(60)
+        assert await consumer.pop() == []
 
 
 async def test_its_retry_topics_are_deleted_with_a_topic(tmp_path: Path) -> None:
@@ -567,30 +605,51 @@ async def test_progress_is_the_last_entry_done_with(tmp_path: Path) -> None:
         assert REVIVE_GROUP not in offsets.groups(), "it would show a lag"
 
 
+async def test_check_points_of_one_pop_in_two_topics_move_the_group_in_each_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the records of two check points a millisecond passes, in which the second one becomes due."""
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0", b"1", queues=2)
+        await bench.settled()
+        times = iter([bench.now_ms, bench.now_ms + 1])
+        monkeypatch.setattr(bench.parts.delay.delay_redirects, "_clock_ms", lambda: next(times))
+        assert len(await Consumer(bench).pop(invisibleTime=1001)) == 2
+        monkeypatch.undo()
+        await bench.settled()
+        assert bench.broker.store.max_offset_in_queue(TIMER_TOPIC, 0) == 1, "the other was due at once"
+        assert [committed(bench, GROUP, TOPIC, number) for number in range(2)] == [1, 1]
+        await bench.pass_time(2)
+        assert bodies(await Consumer(bench).pop()) == [b"0", b"1"]
+
+
 async def test_a_batch_acknowledges_messages_of_several_check_points(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         await send(bench, b"0", b"1", b"2", b"3", queues=2)
         consumer = Consumer(bench)
         popped = await consumer.pop()
-        acks = []
-        for queue_id, bits in ((0, 0b11), (1, 0b01)):
-            handle = next(one.handle for one in popped if one.handle.queue_id == queue_id)
-            acks.append(
-                {
-                    "c": GROUP, "t": TOPIC, "r": "0", "so": handle.start_offset, "q": queue_id,
-                    "rq": handle.revive_queue_id, "pt": handle.pop_time, "it": handle.invisible_time,
-                    "b": base64.b64encode(bytes([bits])).decode(),
-                }
-            )  # fmt: skip
-        body = json.dumps({"brokerName": "broker-a", "acks": acks}).encode()
-        answer = await consumer.client.ask(RequestCode.BATCH_ACK_MESSAGE, {}, body)
-        assert answer is not None
+        handles = {one.handle.queue_id: one.handle for one in popped}
+        answer = await consumer.ack_batch((handles[0], 0b11), (handles[1], 0b01))
         assert answer.code == 0, answer.remark
         await bench.pass_time(11)
         (again,) = await consumer.pop()
         assert again.record.body == next(
             one.record.body for one in popped if (one.handle.queue_id, one.handle.queue_offset) == (1, 1)
         )
+
+
+async def test_a_batch_with_an_acknowledgement_that_is_refused_acknowledges_nothing(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, *(b"%d" % number for number in range(6)), queues=2)
+        consumer = Consumer(bench)
+        first, *_ = await consumer.pop(queueId=0)
+        ordered, _ = await consumer.pop(queueId=1, order="true", maxMsgNums=2)
+        points = [(first.handle, 0b11), (ordered.handle, 0b01)]
+        answer = await consumer.ack_batch(*points, (ordered.handle, 0b100))
+        assert "is not one that group" in (answer.remark or "")
+        assert committed(bench, GROUP, TOPIC, 1) == 0
+        assert (await consumer.ack_batch(*points)).code == 0
+        assert committed(bench, GROUP, TOPIC, 1) == 1
 
 
 async def test_ordered_messages_block_their_queue_until_they_are_acknowledged(tmp_path: Path) -> None:
@@ -633,6 +692,25 @@ async def test_ordered_messages_that_are_not_acknowledged_are_counted(tmp_path: 
         assert answer.ext["orderCountInfo"] == "0 qo0%0 1;0 0 0"
         assert (await consumer.ack(one)).code == 0, "it was popped again meanwhile"
         assert committed(bench, GROUP, TOPIC) == 0
+
+
+async def test_an_ordered_message_given_back_untried_has_no_attempt_however_often(tmp_path: Path) -> None:
+    async with broker_bench(tmp_path / "s") as bench:
+        await send(bench, b"0")
+        consumer = Consumer(bench)
+        for _ in range(2):
+            (one,) = await consumer.pop(order="true")
+            await consumer.change(one, 0, suspend="true")
+            await consumer.change(one, 0, suspend="true")  # the first answer was lost
+        now_ms = bench.now_ms
+    async with broker_bench(tmp_path / "s", at_ms=now_ms) as bench:
+        consumer = Consumer(bench)
+        answer = await consumer.ask_pop(order="true")
+        assert answer.ext["orderCountInfo"] == "0 0 0"
+        (one,) = consumer.messages(answer)
+        await consumer.change(one, 0, suspend="true")
+        await consumer.change(one, 0)
+        assert (await consumer.ask_pop(order="true")).ext["orderCountInfo"] == "0 qo0%0 1;0 0 1"
 
 
 async def test_an_acknowledgement_that_ends_the_block_earlier_wakes_a_held_pop_then(tmp_path: Path) -> None:

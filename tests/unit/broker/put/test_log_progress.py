@@ -16,7 +16,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.put.progress import Position, Replicas
-from reput_broker.request import Refusal, Response
+from reput_broker.request import Confirmed, PutAck, Refusal, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.errors import ErrorCode
@@ -39,9 +39,7 @@ class Bench(Replicas):
     def refusal(self) -> str | None:
         return self.reason
 
-    def put(
-        self, number: int, fence: Fence | None = None, level: AckLevel | None = AckLevel.REPLICATED
-    ) -> None:
+    def put(self, number: int, fence: Fence | None = None, level: PutAck = AckLevel.REPLICATED) -> None:
         client: Any = SimpleNamespace(
             answer=lambda _, response: self.answers.append((number, response)), flush=lambda: None
         )
@@ -70,14 +68,14 @@ async def test_what_no_failover_may_take_back_is_answered_once_it_is_confirmed(
 ) -> None:
     bench = Bench(slave_timeout="20ms")
     bench.reason = "it takes 2 members in sync"
-    bench.put(1, level=None)  # without an election
+    bench.put(1, level=Confirmed.CONFIRMED)  # without an election
     bench.progress.confirm(100)
-    bench.put(2, level=None)
+    bench.put(2, level=Confirmed.CONFIRMED)
     assert [(number, answer.code) for number, answer in bench.answers] == [(1, 0)]
     bench.progress.confirm(200)
     assert [(number, answer.code) for number, answer in bench.answers] == [(1, 0), (2, 0)]
     nursery.start_soon(bench.progress.expire)
-    bench.put(3, level=None)
+    bench.put(3, level=Confirmed.CONFIRMED)
     await until(lambda: len(bench.answers) == 3)
     assert bench.answers[2][1].code == ResponseCode.FLUSH_SLAVE_TIMEOUT
 

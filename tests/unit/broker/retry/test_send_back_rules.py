@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reput_broker.retry.retry_records import (
+from reput_broker.send.retry_records import (
     REASON_BYTES_MAX,
     DeadLetterReason,
     reason_when_resent,

@@ -19,7 +19,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.request import Client, Handler, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.http_server import HttpListenFailed
-from reput_broker.server.listener import ListenFailed, Server, bind
+from reput_broker.server.listener import ListenFailed, Server, bind, listen
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ErrorCode
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
@@ -264,6 +264,16 @@ def test_a_port_in_use_is_named_with_the_remedy() -> None:
             ListenFailed, match=f"127.0.0.1:{port}: Address already in use; stop what uses it"
         ):
             bind("127.0.0.1", port)
+
+
+def test_a_port_that_another_process_has_taken_since_it_was_bound_is_named() -> None:
+    """The port for slaves is bound long before a slave becomes the master and listens."""
+    with bind("127.0.0.1", 0) as bound:
+        port = bound.getsockname()[1]
+        with bind("127.0.0.1", port) as other:
+            other.listen()
+            with pytest.raises(ListenFailed, match=f"127.0.0.1:{port}: Address already in use"):
+                listen(bound)
 
 
 @pytest.mark.parametrize(

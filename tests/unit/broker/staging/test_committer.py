@@ -20,7 +20,7 @@ from reput_broker.staging import committer as committing
 from reput_broker.staging.publisher import Pace, Pieces, Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client.consume.bulk_reader import BulkReader
-from reput_client.produce.batch_writer import BatchWriter, StagingScope
+from reput_client.produce.staging_producer import StagingProducer, StagingScope
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.message import Message
@@ -34,18 +34,18 @@ PART = 250
 
 
 @asynccontextmanager
-async def serving(directory: Path, **store: Any) -> AsyncIterator[tuple[Broker, BatchWriter]]:
+async def serving(directory: Path, **store: Any) -> AsyncIterator[tuple[Broker, StagingProducer]]:
     config = BrokerConfig.model_validate(
         {"data_dir": directory, "port": 0, "http_port": None, "store": store}
     )
     async with (
         Broker(config) as broker,
-        BatchWriter(broker.address, timeout_s=30) as writer,
+        StagingProducer(broker.address, timeout_s=30) as writer,
     ):
         yield broker, writer
 
 
-async def staged(writer: BatchWriter, batch_id: int) -> StagedPart:
+async def staged(writer: StagingProducer, batch_id: int) -> StagedPart:
     writer.begin(StagingScope("q", batch_id, 0, uuid.uuid4().hex))
     messages = [Message("orders", b"%d" % number + bytes(100)) for number in range(MESSAGES)]
     ids = [f"{batch_id}-{number}" for number in range(MESSAGES)]
@@ -134,7 +134,7 @@ async def test_a_decided_batch_waits_for_room_and_is_published_once(
         assert (await writer.commit("q", 1, [second])).messages == MESSAGES
         assert (await writer.commit("q", 0, [first])).repeated
         assert await bodies(broker) == [*range(MESSAGES), *range(MESSAGES)]
-        assert (await writer.staged()).stagings == 0
+        assert (await writer.query_staged()).stagings == 0
 
 
 async def test_a_start_completes_what_was_decided_and_has_no_room(
@@ -157,7 +157,7 @@ async def test_a_start_completes_what_was_decided_and_has_no_room(
     async with serving(tmp_path) as (broker, writer):
         assert await bodies(broker) == list(range(MESSAGES))
         assert (await writer.commit("q", 0, [part])).repeated
-        assert (await writer.staged("q")).last_batch_id == 0
+        assert (await writer.query_staged("q")).last_batch_id == 0
 
 
 async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
@@ -169,7 +169,7 @@ async def test_an_abort_while_a_batch_is_being_decided_drops_nothing(
         begin = committer._begin
 
         async def aborted_meanwhile(intent: Any) -> None:
-            async with BatchWriter(broker.address, timeout_s=30) as other:
+            async with StagingProducer(broker.address, timeout_s=30) as other:
                 assert (await other.abort("q", 0)).stagings == 1
             await begin(intent)
 
@@ -257,7 +257,7 @@ async def test_an_operator_gives_up_a_batch_whose_staging_is_lost(tmp_path: Path
             found = await bodies(broker)
             assert found == list(range(len(found)))
             assert 0 < len(found) < MESSAGES
-            assert (await writer.staged("q")).last_batch_id == -1
+            assert (await writer.query_staged("q")).last_batch_id == -1
     assert list((tmp_path / "staging").iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from reput_broker.staging.publisher import Publisher
 from reput_broker.store.errors import StoreDamaged
 from reput_client.consume.bulk_reader import BulkReader
 from reput_client.errors import RequestTimeout
-from reput_client.produce.batch_writer import BatchWriter, StagingScope
+from reput_client.produce.staging_producer import StagingProducer, StagingScope
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.errors import BrokerError
 from reput_protocol.names import SINK_TOPIC, STAGED_TOPIC
@@ -43,7 +43,7 @@ NONE: dict[int, list[bytes]] = {queue: [] for queue in range(QUEUES)}
 @asynccontextmanager
 async def serving(
     directory: Path, *, elected: bool = False, **ha: Any
-) -> AsyncIterator[tuple[Broker, BatchWriter]]:
+) -> AsyncIterator[tuple[Broker, StagingProducer]]:
     config = BrokerConfig.model_validate(
         {
             "data_dir": directory,
@@ -54,7 +54,7 @@ async def serving(
             "ha": ha,
         }
     )
-    async with Broker(config) as broker, BatchWriter(broker.address, timeout_s=10) as writer:
+    async with Broker(config) as broker, StagingProducer(broker.address, timeout_s=10) as writer:
         if elected:
             confirm(broker, 1 << 60)
         yield broker, writer
@@ -68,7 +68,7 @@ def confirm(broker: Broker, offset: int) -> None:
     progress.confirm(offset)
 
 
-async def stage_all(writer: BatchWriter, batch_id: int) -> list[StagedPart]:
+async def stage_all(writer: StagingProducer, batch_id: int) -> list[StagedPart]:
     parts = []
     for task in range(TASKS):
         writer.begin(StagingScope("q", batch_id, task, uuid.uuid4().hex))
@@ -112,8 +112,8 @@ def copy_of(directory: Path, end: int, to: Path) -> Path:
 async def check_next_master(directory: Path, decided: bool) -> None:
     async with serving(directory, elected=True) as (broker, writer):
         assert await rows(broker) == (ALL if decided else NONE)
-        assert (await writer.staged("q")).last_batch_id == (0 if decided else -1)
-        assert (await writer.staged()).stagings == 0
+        assert (await writer.query_staged("q")).last_batch_id == (0 if decided else -1)
+        assert (await writer.query_staged()).stagings == 0
         # The driver runs its batch again.
         assert (await writer.commit("q", 0, await stage_all(writer, 0))).repeated is decided
         assert await rows(broker) == ALL
@@ -243,9 +243,9 @@ async def test_a_query_is_not_told_of_a_batch_that_a_failover_may_take_back(tmp_
     async with serving(tmp_path, slave_timeout="50ms") as (broker, writer):
         await writer.commit("q", 0, await stage_all(writer, 0))
         confirm(broker, 0)
-        async with BatchWriter(broker.address, timeout_s=0.3) as hasty:
-            for ask in (hasty.staged("q"), stage_all(hasty, 0)):
+        async with StagingProducer(broker.address, timeout_s=0.3) as hasty:
+            for ask in (hasty.query_staged("q"), stage_all(hasty, 0)):
                 with pytest.raises((BrokerError, RequestTimeout)):
                     await ask
         confirm(broker, broker.store.max_physical_offset)
-        assert (await writer.staged("q")).last_batch_id == 0
+        assert (await writer.query_staged("q")).last_batch_id == 0

@@ -15,8 +15,8 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.staging import committer, staging_table
 from reput_broker.staging.requests import check_staged
 from reput_broker.staging.staging_file import StagingFile
-from reput_client.produce import batch_writer
-from reput_client.produce.batch_writer import BatchWriter, StagingScope
+from reput_client.produce import staging_producer
+from reput_client.produce.staging_producer import StagingProducer, StagingScope
 from reput_protocol.commands.stage import encode_staged_head
 from reput_protocol.errors import BrokerError, RecordMalformed
 from reput_protocol.record.message import Message
@@ -77,11 +77,11 @@ async def test_staged_data_is_synced_while_more_arrives(
     data = block([b"a"], ["one"])
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30) as writer,
+        StagingProducer(broker.address, timeout_s=30) as writer,
     ):
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, data)
-        await writer.drain()
+        await writer.wait_staged()
         await synced.wait()
         sink: Any = parts_of(broker).staging
         (file,) = sink._committer._staging.all()
@@ -93,11 +93,11 @@ async def test_staged_data_is_synced_while_more_arrives(
 async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(tmp_path: Path) -> None:
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30) as writer,
+        StagingProducer(broker.address, timeout_s=30) as writer,
     ):
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         await writer.stage("orders", 0, 1, block([b"a"], ["one"]))
-        await writer.drain()
+        await writer.wait_staged()
         sink: Any = parts_of(broker).staging
         topics = sink._committer._topics
         topics.delete("orders")
@@ -106,7 +106,7 @@ async def test_a_queue_that_is_closed_between_two_requests_accepts_nothing_more(
         has = file.size
         await writer.stage("orders", 0, 1, block([b"b"], ["two"]))
         with pytest.raises(BrokerError, match="not writable"):
-            await writer.drain()
+            await writer.wait_staged()
         assert file.size == has
 
 
@@ -130,7 +130,7 @@ async def test_a_commit_is_answered_before_the_files_are_removed(
     monkeypatch.setattr(committer, "remove", late)
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30) as writer,
+        StagingProducer(broker.address, timeout_s=30) as writer,
     ):
         for batch_id in range(2):
             writer.begin(StagingScope("q", batch_id, 0, uuid.uuid4().hex))
@@ -138,7 +138,7 @@ async def test_a_commit_is_answered_before_the_files_are_removed(
             result = await writer.commit("q", batch_id, [await writer.end()])
             answered.set()
             assert (result.messages, result.repeated) == (1, False)
-            assert (await writer.staged()).stagings == 0
+            assert (await writer.query_staged()).stagings == 0
     assert not list((tmp_path / "staging").glob("*.stage"))
 
 
@@ -149,19 +149,19 @@ async def test_a_staging_that_the_broker_has_lost_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int, memory: int
 ) -> None:
     """A failover leaves the next master without it, in the middle of a task whose rows cannot be read again."""
-    monkeypatch.setattr(batch_writer, "FRAME_BYTES", 1)
-    monkeypatch.setattr(batch_writer, "_KEPT_MEMORY_BYTES", memory)
+    monkeypatch.setattr(staging_producer, "FRAME_BYTES", 1)
+    monkeypatch.setattr(staging_producer, "_KEPT_MEMORY_BYTES", memory)
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30) as writer,
-        BatchWriter(broker.address, timeout_s=30) as other,
+        StagingProducer(broker.address, timeout_s=30) as writer,
+        StagingProducer(broker.address, timeout_s=30) as other,
     ):
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         for number in range(3):
             await writer.stage("orders", 0, 1, block([b"%d" % number], [str(number)]))
-        await writer.drain()
+        await writer.wait_staged()
         await other.abort("q", 0)
-        assert (await other.staged()).stagings == 0
+        assert (await other.query_staged()).stagings == 0
         for number in range(3, 3 + after):
             await writer.stage("orders", 0, 1, block([b"%d" % number], [str(number)]))
         result = await writer.commit("q", 0, [await writer.end()])
@@ -172,18 +172,18 @@ async def test_a_staging_that_the_broker_has_lost_is_sent_again(
 async def test_a_large_staging_is_not_kept_and_its_loss_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_writer, "FRAME_BYTES", 1)
-    monkeypatch.setattr(batch_writer, "_KEPT_MEMORY_BYTES", 200)
-    monkeypatch.setattr(batch_writer, "_KEPT_BYTES_MAX", 300)
+    monkeypatch.setattr(staging_producer, "FRAME_BYTES", 1)
+    monkeypatch.setattr(staging_producer, "_KEPT_MEMORY_BYTES", 200)
+    monkeypatch.setattr(staging_producer, "_KEPT_BYTES_MAX", 300)
     async with (
         serving(tmp_path) as broker,
-        BatchWriter(broker.address, timeout_s=30) as writer,
-        BatchWriter(broker.address, timeout_s=30) as other,
+        StagingProducer(broker.address, timeout_s=30) as writer,
+        StagingProducer(broker.address, timeout_s=30) as other,
     ):
         writer.begin(StagingScope("q", 0, 0, uuid.uuid4().hex))
         for number in range(5):
             await writer.stage("orders", 0, 1, block([bytes(100)], [str(number)]))
-        await writer.drain()
+        await writer.wait_staged()
         await other.abort("q", 0)
         with pytest.raises(BrokerError, match="stage all of it again"):
             await writer.end()

@@ -12,9 +12,10 @@ import trio
 from msgspec import to_builtins
 
 from reput_broker.tables import config_file, subscription_groups
+from reput_broker.tables.config_file import SavedTable
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.subscription_groups import SubscriptionGroupManager
-from reput_broker.tables.table_saver import SavedTable, TableSaver
+from reput_broker.tables.table_saver import TableSaver
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.topic import TopicConfig

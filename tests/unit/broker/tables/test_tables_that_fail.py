@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from reput_broker.request import Response
+from reput_broker.store.deleted_topics import DeletedTopics
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import HeaderType, Value
 from support.broker_bench import BrokerBench, broker_bench
@@ -71,22 +74,105 @@ async def test_a_topic_that_cannot_be_saved_is_the_disks_fault(
     assert "a defect of the broker" not in said.err + said.out
 
 
-async def test_a_deletion_that_failed_in_between_is_completed_by_the_next(tmp_path: Path, disk: Disk) -> None:
+@pytest.mark.parametrize("fails", ["topics.json", "deletedTopics"])
+async def test_a_deletion_that_failed_in_between_is_completed_by_the_next(
+    tmp_path: Path, disk: Disk, fails: str
+) -> None:
     async with broker_bench(tmp_path) as bench:
         await bench.create_topic("old")
         await bench.client().send("old", b"x")
         await bench.settled()
-        for fails in ("topics.json", "deletedTopics"):
-            disk.fails = fails
-            response = await ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "old"})
-            assert "the broker's disk failed" in (response.remark or ""), fails
-            disk.fails = None
+        disk.fails = fails
+        response = await ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "old"})
+        assert "the broker's disk failed" in (response.remark or "")
+        disk.fails = None
         assert ("old", 0) in bench.broker.store.queues()
         response = await ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "old"})
         assert response.code == 0
         assert ("old", 0) not in bench.broker.store.queues()
+        assert b'"old"' not in bench.tables.topics.file.path.read_bytes()
         await bench.create_topic("old")
         assert await bench.bodies("old") == []
+
+
+async def test_deletions_share_their_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten of them at once do not cost ten times what one does, and a failure is told to all that it concerns."""
+    marks: list[int] = []
+    add = DeletedTopics.add
+
+    def count(self: DeletedTopics, topics: Collection[str], end_offset: int) -> None:
+        marks.append(len(topics))
+        if len(topics) > 1:
+            raise OSError(errno.EIO, "Input/output error")
+        add(self, topics, end_offset)
+
+    monkeypatch.setattr(DeletedTopics, "add", count)
+    async with broker_bench(tmp_path) as bench:
+        names = [f"T{number}" for number in range(10)]
+        for name in (*names, "empty"):
+            await bench.create_topic(name)
+        for name in names:
+            await bench.client().send(name, b"x")
+        await bench.settled()
+        said: dict[str, int] = {}
+
+        async def delete(name: str) -> None:
+            said[name] = (await ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})).code
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(delete, name)
+        assert sum(marks) == 10
+        assert len(marks) <= 5
+        assert max(marks) == 4, "the event loop is not blocked for long"
+        # Those that failed together can be repeated.
+        assert sum(code != 0 for code in said.values()) == sum(count for count in marks if count > 1)
+        for name in names:
+            await delete(name)
+        marks.clear()
+        await delete("empty")
+        assert marks == [], "the log has nothing of it"
+        assert set(said.values()) == {0}
+        assert not any(name in bench.tables.topics.all() for name in names)
+
+
+async def test_a_topic_is_created_again_once_what_the_deleted_one_had_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_bench(tmp_path) as bench:
+        await bench.create_topic("old")
+        await bench.client().send("old", b"of the old")
+        await bench.settled()
+        saver, may_save, order = bench.tables.topic_saver, trio.Event(), list[str]()
+        save = saver.save
+
+        async def save_late() -> None:
+            if not order:
+                order.append("deletion is saved")
+                await may_save.wait()
+            await save()
+
+        monkeypatch.setattr(type(saver), "save", lambda _: save_late())
+
+        async def delete() -> None:
+            await ask(bench, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "old"})
+            order.append("deleted")
+
+        async def send() -> None:
+            await bench.client().send("old", b"of the new")
+            order.append("sent")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(delete)
+            await trio.testing.wait_all_tasks_blocked()
+            assert ("old", 0) in bench.broker.store.queues(), (
+                "the table is on disk before anything is dropped"
+            )
+            nursery.start_soon(send)
+            await trio.testing.wait_all_tasks_blocked()
+            may_save.set()
+        assert order == ["deletion is saved", "deleted", "sent"]
+        assert await bench.bodies("old") == [b"of the new"]
 
 
 async def test_offsets_that_cannot_be_saved_end_no_broker(tmp_path: Path, disk: Disk) -> None:

@@ -74,6 +74,22 @@ def test_a_send_creates_its_topic(tmp_path: Path) -> None:
     assert manager.get("no spaces") is None
 
 
+def test_a_name_of_the_file_that_no_client_can_use_is_kept_and_listed(tmp_path: Path) -> None:
+    """docs/migrate-rocketmq.md says so: an administrator has to see what to rename."""
+    file = tmp_path / "config" / "topics.json"
+    file.parent.mkdir()
+    file.write_text(
+        '{"topicConfigTable": {"orders.eu": {"readQueueNums": 2, "writeQueueNums": 2, "perm": 6}}}'
+    )
+    manager = opened(tmp_path)
+    manager.create_on_send("mine")
+    save_now(manager)
+    assert {"orders.eu", "mine"} <= set(opened(tmp_path).all())
+    assert queues(manager.get("orders.eu")) == (2, 2, 6)
+    with pytest.raises(InvalidName, match=r"'\.' at position 6"):
+        manager.create_on_send("orders.de")
+
+
 def test_more_default_queues_than_the_template_has(tmp_path: Path) -> None:
     assert queues(opened(tmp_path, default_queues=32).create_on_send("wide")) == (32, 32, 6)
 

@@ -45,95 +45,85 @@ async def taken(one: EtcdEngine, leader: Leader = ONE) -> GroupRecord:
 
 @needs_etcd
 @pytest.mark.process
-def test_one_of_two_takes_and_only_the_leader_writes(etcd: Etcd) -> None:
-    async def main() -> None:
-        one, two = engine(etcd.address, group="take"), engine(etcd.address, group="take")
-        seen = await two.read()
-        assert seen == GroupRecord()
-        record = await taken(one)
-        assert await two.read() == record == GroupRecord(1, frozenset({1, 2}), leader=ONE)
-        assert await two.take(seen, GroupRecord(1, frozenset({2}), leader=TWO)) is None, "it saw no leader"
-        await one.keep_alive()
-        changed = await one.write(record, replace(record, in_sync=frozenset({1})))
-        assert changed is not None
-        assert await one.write(record, replace(record, in_sync=frozenset({1, 3}))) is None, (
-            "it saw another set"
-        )
-        assert (await two.read()).in_sync == {1}
-        given_back = await one.write(changed, replace(changed, successor=2, leader=None))
-        assert given_back is not None
-        assert await two.read() == GroupRecord(1, frozenset({1}), successor=2)
-        for each in (one, two):
-            await each.close()
-
-    trio.run(main)
+@pytest.mark.trio
+async def test_one_of_two_takes_and_only_the_leader_writes(etcd: Etcd) -> None:
+    one, two = engine(etcd.address, group="take"), engine(etcd.address, group="take")
+    seen = await two.read()
+    assert seen == GroupRecord()
+    record = await taken(one)
+    assert await two.read() == record == GroupRecord(1, frozenset({1, 2}), leader=ONE)
+    assert await two.take(seen, GroupRecord(1, frozenset({2}), leader=TWO)) is None, "it saw no leader"
+    await one.keep_alive()
+    changed = await one.write(record, replace(record, in_sync=frozenset({1})))
+    assert changed is not None
+    assert await one.write(record, replace(record, in_sync=frozenset({1, 3}))) is None, "it saw another set"
+    assert (await two.read()).in_sync == {1}
+    given_back = await one.write(changed, replace(changed, successor=2, leader=None))
+    assert given_back is not None
+    assert await two.read() == GroupRecord(1, frozenset({1}), successor=2)
+    for each in (one, two):
+        await each.close()
 
 
 @needs_etcd
 @pytest.mark.process
-def test_a_watch_reports_changes_and_the_end_of_a_lease(etcd: Etcd) -> None:
-    async def main() -> None:
-        one, two = engine(etcd.address, group="watch", lease_s=1.0), engine(etcd.address, group="watch")
-        seen = await two.read()
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(two.changed, seen)
-                await trio.sleep(0.1)
-                record = await taken(one)
-            await two.changed(seen)  # which is not the current one
-            await two.changed(await two.read())  # without an extension, the lease ends
-        after = await two.read()
-        assert after == replace(record, leader=None)
-        with pytest.raises(LeaseLost, match="etcd has ended lease"):
-            await one.keep_alive()
-        assert await one.write(record, replace(record, in_sync=frozenset({1}))) is None
-        for each in (one, two):
-            await each.close()
-
-    trio.run(main)
-
-
-@needs_etcd
-@pytest.mark.process
-def test_a_leader_replaces_its_own_lease_after_a_restart(etcd: Etcd) -> None:
-    async def main() -> None:
-        one, again = engine(etcd.address, group="again"), engine(etcd.address, group="again")
-        record = await taken(one)
-        taken_again = await again.take(await again.read(), GroupRecord(2, frozenset({1}), leader=ONE))
-        assert taken_again is not None
-        assert await one.write(record, replace(record, in_sync=frozenset({1}))) is None, "of the lease before"
-        for each in (one, again):
-            await each.close()
-
-    trio.run(main)
-
-
-@needs_etcd
-@pytest.mark.process
-def test_an_etcd_that_restarts_keeps_record_and_lease(tmp_path: Path) -> None:
-    async def main() -> None:
-        etcd = Etcd(tmp_path)
-        etcd.start()
-        one = engine(f"http://127.0.0.1:{free_port()}", etcd.address)  # the first address is down
-        try:
+@pytest.mark.trio
+async def test_a_watch_reports_changes_and_the_end_of_a_lease(etcd: Etcd) -> None:
+    one, two = engine(etcd.address, group="watch", lease_s=1.0), engine(etcd.address, group="watch")
+    seen = await two.read()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(two.changed, seen)
+            await trio.sleep(0.1)
             record = await taken(one)
-            etcd.stop()
-            with pytest.raises(EngineUnavailable, match=etcd.address):
-                await one.keep_alive()
-            etcd.start()
-            with trio.fail_after(20):
-                while True:
-                    try:
-                        await one.keep_alive()
-                        break
-                    except EngineUnavailable:
-                        await trio.sleep(0.1)
-            assert await one.read() == record
-        finally:
-            etcd.stop()
-            await one.close()
+        await two.changed(seen)  # which is not the current one
+        await two.changed(await two.read())  # without an extension, the lease ends
+    after = await two.read()
+    assert after == replace(record, leader=None)
+    with pytest.raises(LeaseLost, match="etcd has ended lease"):
+        await one.keep_alive()
+    assert await one.write(record, replace(record, in_sync=frozenset({1}))) is None
+    for each in (one, two):
+        await each.close()
 
-    trio.run(main)
+
+@needs_etcd
+@pytest.mark.process
+@pytest.mark.trio
+async def test_a_leader_replaces_its_own_lease_after_a_restart(etcd: Etcd) -> None:
+    one, again = engine(etcd.address, group="again"), engine(etcd.address, group="again")
+    record = await taken(one)
+    taken_again = await again.take(await again.read(), GroupRecord(2, frozenset({1}), leader=ONE))
+    assert taken_again is not None
+    assert await one.write(record, replace(record, in_sync=frozenset({1}))) is None, "of the lease before"
+    for each in (one, again):
+        await each.close()
+
+
+@needs_etcd
+@pytest.mark.process
+@pytest.mark.trio
+async def test_an_etcd_that_restarts_keeps_record_and_lease(tmp_path: Path) -> None:
+    etcd = Etcd(tmp_path)
+    etcd.start()
+    one = engine(f"http://127.0.0.1:{free_port()}", etcd.address)  # the first address is down
+    try:
+        record = await taken(one)
+        etcd.stop()
+        with pytest.raises(EngineUnavailable, match=etcd.address):
+            await one.keep_alive()
+        etcd.start()
+        with trio.fail_after(20):
+            while True:
+                try:
+                    await one.keep_alive()
+                    break
+                except EngineUnavailable:
+                    await trio.sleep(0.1)
+        assert await one.read() == record
+    finally:
+        etcd.stop()
+        await one.close()
 
 
 # A gateway that misbehaves
@@ -220,7 +210,10 @@ def test_an_answer_that_is_no_record_is_named(
         read(gateway(lambda *_: (status, value)))
 
 
-def test_a_user_is_authenticated_again_when_the_token_has_ended(gateway: Callable[[Reply], str]) -> None:
+@pytest.mark.trio
+async def test_a_user_is_authenticated_again_when_the_token_has_ended(
+    gateway: Callable[[Reply], str],
+) -> None:
     tokens = iter(("first", "second"))
     valid: list[str] = []
 
@@ -235,47 +228,37 @@ def test_a_user_is_authenticated_again_when_the_token_has_ended(gateway: Callabl
         return 200, {"header": {"revision": "1"}}
 
     address = gateway(reply)
-
-    async def main() -> None:
-        one = engine(address, user="reput", password="secret")
-        assert await one.read() == GroupRecord()
-        assert await one.read() == GroupRecord()
-        await one.close()
-
-    trio.run(main)
+    one = engine(address, user="reput", password="secret")
+    assert await one.read() == GroupRecord()
+    assert await one.read() == GroupRecord()
+    await one.close()
 
 
-def test_a_keepalive_without_a_leader_of_etcd_is_no_lost_lease(gateway: Callable[[Reply], str]) -> None:
+@pytest.mark.trio
+async def test_a_keepalive_without_a_leader_of_etcd_is_no_lost_lease(gateway: Callable[[Reply], str]) -> None:
     def reply(path: str, body: dict[str, Any]) -> tuple[int, Any]:
         return 200, {"error": {"grpc_code": 14, "message": "etcdserver: no leader"}}
 
     address = gateway(reply)
-
-    async def main() -> None:
-        one = engine(address)
-        one._lease = "42"
-        with pytest.raises(EngineUnavailable, match="no leader"):
-            await one.keep_alive()
-        await one.close()
-
-    trio.run(main)
+    one = engine(address)
+    one._lease = "42"
+    with pytest.raises(EngineUnavailable, match="no leader"):
+        await one.keep_alive()
+    await one.close()
 
 
 @pytest.mark.parametrize(
     ("lease", "transaction"), [({}, {}), ({"ID": "42"}, {}), ({"ID": "42"}, {"responses": [{}]})]
 )
-def test_answers_that_are_not_those_of_etcd_are_named(
+@pytest.mark.trio
+async def test_answers_that_are_not_those_of_etcd_are_named(
     gateway: Callable[[Reply], str], lease: dict[str, Any], transaction: dict[str, Any]
 ) -> None:
     address = gateway(lambda path, _: (200, lease if path == "/v3/lease/grant" else transaction))
-
-    async def main() -> None:
-        one = engine(address)
-        with pytest.raises(EngineUnavailable, match=r"the answer to a (lease|transaction) has no"):
-            await one.take(GroupRecord(), GroupRecord(1, frozenset({1}), leader=ONE))
-        await one.close()
-
-    trio.run(main)
+    one = engine(address)
+    with pytest.raises(EngineUnavailable, match=r"the answer to a (lease|transaction) has no"):
+        await one.take(GroupRecord(), GroupRecord(1, frozenset({1}), leader=ONE))
+    await one.close()
 
 
 @needs_etcd

@@ -162,149 +162,135 @@ def engine(
 FIRST = GroupRecord(1, frozenset({1, 2}), leader=ONE)
 
 
-def test_one_of_two_takes_and_only_the_holder_writes(api: ApiServer, account: Path) -> None:
-    async def main() -> None:
-        one, two = engine(api, account), engine(api, account)
-        seen = await two.read()
-        assert seen == GroupRecord()
-        record = await one.take(await one.read(), FIRST)
-        assert record == FIRST == await two.read()
-        assert record is not None
-        assert await two.take(seen, GroupRecord(1, frozenset({2}), leader=TWO)) is None, "it saw no object"
-        with pytest.raises(LeaseLost):
-            await two.keep_alive()
+@pytest.mark.trio
+async def test_one_of_two_takes_and_only_the_holder_writes(api: ApiServer, account: Path) -> None:
+    one, two = engine(api, account), engine(api, account)
+    seen = await two.read()
+    assert seen == GroupRecord()
+    record = await one.take(await one.read(), FIRST)
+    assert record == FIRST == await two.read()
+    assert record is not None
+    assert await two.take(seen, GroupRecord(1, frozenset({2}), leader=TWO)) is None, "it saw no object"
+    with pytest.raises(LeaseLost):
+        await two.keep_alive()
+    await one.keep_alive()
+    changed = await one.write(record, replace(record, in_sync=frozenset({1})))
+    assert changed == replace(record, in_sync=frozenset({1}))
+    assert changed is not None
+    assert await one.write(record, replace(record, in_sync=frozenset({1, 3}))) is None, "it saw another set"
+    (lease,) = api.leases.values()
+    assert lease["metadata"]["name"] == "reput-defaultcluster-broker-a"
+    assert lease["spec"]["leaseTransitions"] == 1
+    assert await one.write(changed, replace(changed, successor=2, leader=None)) is not None
+    assert await two.read() == GroupRecord(1, frozenset({1}), successor=2)
+    for each in (one, two):
+        await each.close()
+
+
+@pytest.mark.trio
+async def test_a_lease_ends_when_the_object_did_not_change_for_its_time(
+    api: ApiServer, account: Path
+) -> None:
+    one, two = engine(api, account, lease_s=1.0), engine(api, account, lease_s=1.0)
+    record = await one.take(await one.read(), FIRST)
+    assert record is not None
+    seen = await two.read()
+    started_at = trio.current_time()
+    with trio.fail_after(5), trio.CancelScope() as renewals:
+        async with trio.open_nursery() as nursery:
+
+            async def renew() -> None:
+                for _ in range(4):
+                    await trio.sleep(0.3)
+                    await one.keep_alive()
+
+            nursery.start_soon(renew)
+            await two.changed(seen)
+            renewals.cancel()
+    assert trio.current_time() - started_at >= 1.2 + 0.9, "a renewal is no change, but extends the lease"
+    after = await two.read()
+    assert after == replace(record, leader=None)
+    assert await two.take(after, GroupRecord(2, frozenset({2}), leader=TWO)) is not None
+    with pytest.raises(LeaseLost, match="is held by '2/"):
         await one.keep_alive()
-        changed = await one.write(record, replace(record, in_sync=frozenset({1})))
-        assert changed == replace(record, in_sync=frozenset({1}))
-        assert changed is not None
-        assert await one.write(record, replace(record, in_sync=frozenset({1, 3}))) is None, (
-            "it saw another set"
-        )
-        (lease,) = api.leases.values()
-        assert lease["metadata"]["name"] == "reput-defaultcluster-broker-a"
-        assert lease["spec"]["leaseTransitions"] == 1
-        assert await one.write(changed, replace(changed, successor=2, leader=None)) is not None
-        assert await two.read() == GroupRecord(1, frozenset({1}), successor=2)
-        for each in (one, two):
-            await each.close()
-
-    trio.run(main)
+    with pytest.raises(LeaseLost):
+        await one.write(record, replace(record, in_sync=frozenset({1})))
+    for each in (one, two):
+        await each.close()
 
 
-def test_a_lease_ends_when_the_object_did_not_change_for_its_time(api: ApiServer, account: Path) -> None:
-    async def main() -> None:
-        one, two = engine(api, account, lease_s=1.0), engine(api, account, lease_s=1.0)
-        record = await one.take(await one.read(), FIRST)
-        assert record is not None
-        seen = await two.read()
-        started_at = trio.current_time()
-        with trio.fail_after(5), trio.CancelScope() as renewals:
-            async with trio.open_nursery() as nursery:
-
-                async def renew() -> None:
-                    for _ in range(4):
-                        await trio.sleep(0.3)
-                        await one.keep_alive()
-
-                nursery.start_soon(renew)
-                await two.changed(seen)
-                renewals.cancel()
-        assert trio.current_time() - started_at >= 1.2 + 0.9, "a renewal is no change, but extends the lease"
-        after = await two.read()
-        assert after == replace(record, leader=None)
-        assert await two.take(after, GroupRecord(2, frozenset({2}), leader=TWO)) is not None
-        with pytest.raises(LeaseLost, match="is held by '2/"):
-            await one.keep_alive()
-        with pytest.raises(LeaseLost):
-            await one.write(record, replace(record, in_sync=frozenset({1})))
-        for each in (one, two):
-            await each.close()
-
-    trio.run(main)
+@pytest.mark.trio
+async def test_a_renewal_in_the_same_moment_wins_over_a_take(api: ApiServer, account: Path) -> None:
+    one, two = engine(api, account), engine(api, account)
+    assert await one.take(await one.read(), FIRST) is not None
+    seen = replace(await two.read(), leader=None)  # as if the lease had ended
+    await one.keep_alive()
+    assert await two.take(seen, GroupRecord(2, frozenset({2}), leader=TWO)) is None
+    for each in (one, two):
+        await each.close()
 
 
-def test_a_renewal_in_the_same_moment_wins_over_a_take(api: ApiServer, account: Path) -> None:
-    async def main() -> None:
-        one, two = engine(api, account), engine(api, account)
-        assert await one.take(await one.read(), FIRST) is not None
-        seen = replace(await two.read(), leader=None)  # as if the lease had ended
+@pytest.mark.trio
+async def test_changes_whose_answers_are_lost_are_found(api: ApiServer, account: Path) -> None:
+    one = engine(api, account)
+    seen = await one.read()
+    api.loses_answers = 1
+    with pytest.raises(EngineUnavailable):
+        await one.take(seen, FIRST)
+    record = await one.take(await one.read(), replace(FIRST, epoch=2))
+    assert record is not None
+    api.loses_answers = 1
+    with pytest.raises(EngineUnavailable):
         await one.keep_alive()
-        assert await two.take(seen, GroupRecord(2, frozenset({2}), leader=TWO)) is None
-        for each in (one, two):
-            await each.close()
-
-    trio.run(main)
-
-
-def test_changes_whose_answers_are_lost_are_found(api: ApiServer, account: Path) -> None:
-    async def main() -> None:
-        one = engine(api, account)
-        seen = await one.read()
-        api.loses_answers = 1
-        with pytest.raises(EngineUnavailable):
-            await one.take(seen, FIRST)
-        record = await one.take(await one.read(), replace(FIRST, epoch=2))
-        assert record is not None
-        api.loses_answers = 1
-        with pytest.raises(EngineUnavailable):
-            await one.keep_alive()
-        await one.keep_alive()
-        wanted = replace(record, in_sync=frozenset({1}))
-        api.loses_answers = 1
-        with pytest.raises(EngineUnavailable):
-            await one.write(record, wanted)
-        assert await one.write(record, wanted) == wanted
-        await one.close()
-
-    trio.run(main)
+    await one.keep_alive()
+    wanted = replace(record, in_sync=frozenset({1}))
+    api.loses_answers = 1
+    with pytest.raises(EngineUnavailable):
+        await one.write(record, wanted)
+    assert await one.write(record, wanted) == wanted
+    await one.close()
 
 
-def test_what_a_restored_server_has_forgotten_is_written_again_at_once(api: ApiServer, account: Path) -> None:
-    async def main() -> None:
-        one, two = engine(api, account), engine(api, account)
-        first = await one.take(await one.read(), FIRST)
-        assert first is not None
-        copy = deepcopy(api.leases)
-        own = await one.write(first, replace(first, in_sync=frozenset({1, 2}), version=1))
-        assert own is not None
-        api.leases = copy
-        found = await one.read()
-        assert found == first
-        assert await one.write(found, own) == own
-        assert await two.read() == own
-        assert await one.write(first, replace(first, version=2)) is None, "it is not what was seen"
-        for each in (one, two):
-            await each.close()
+@pytest.mark.trio
+async def test_what_a_restored_server_has_forgotten_is_written_again_at_once(
+    api: ApiServer, account: Path
+) -> None:
+    one, two = engine(api, account), engine(api, account)
+    first = await one.take(await one.read(), FIRST)
+    assert first is not None
+    copy = deepcopy(api.leases)
+    own = await one.write(first, replace(first, in_sync=frozenset({1, 2}), version=1))
+    assert own is not None
+    api.leases = copy
+    found = await one.read()
+    assert found == first
+    assert await one.write(found, own) == own
+    assert await two.read() == own
+    assert await one.write(first, replace(first, version=2)) is None, "it is not what was seen"
+    for each in (one, two):
+        await each.close()
 
-    trio.run(main)
 
-
-def test_a_new_token_is_read(api: ApiServer, account: Path) -> None:
-    async def main() -> None:
-        one = engine(api, account)
+@pytest.mark.trio
+async def test_a_new_token_is_read(api: ApiServer, account: Path) -> None:
+    one = engine(api, account)
+    await one.read()
+    api.token = "second"
+    with pytest.raises(EngineUnavailable, match=r"Unauthorized; the pod's service account needs get, watch"):
         await one.read()
-        api.token = "second"
-        with pytest.raises(
-            EngineUnavailable, match=r"Unauthorized; the pod's service account needs get, watch"
-        ):
-            await one.read()
-        (account / "token").write_text("second\n")
-        assert await one.read() == GroupRecord()
-        await one.close()
-
-    trio.run(main)
+    (account / "token").write_text("second\n")
+    assert await one.read() == GroupRecord()
+    await one.close()
 
 
-def test_the_lease_of_another_group_is_refused(api: ApiServer, account: Path) -> None:
-    async def main() -> None:
-        one, other = engine(api, account), engine(api, account, group="broker.a")
-        assert await one.take(await one.read(), FIRST) is not None
-        with pytest.raises(EngineUnavailable, match="belongs to group DefaultCluster/Broker_a"):
-            await other.read()
-        for each in (one, other):
-            await each.close()
-
-    trio.run(main)
+@pytest.mark.trio
+async def test_the_lease_of_another_group_is_refused(api: ApiServer, account: Path) -> None:
+    one, other = engine(api, account), engine(api, account, group="broker.a")
+    assert await one.take(await one.read(), FIRST) is not None
+    with pytest.raises(EngineUnavailable, match="belongs to group DefaultCluster/Broker_a"):
+        await other.read()
+    for each in (one, other):
+        await each.close()
 
 
 def test_a_process_outside_of_a_pod_is_refused(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:

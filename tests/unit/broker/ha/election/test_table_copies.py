@@ -20,8 +20,8 @@ from reput_broker.request import Request, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
-from support.delivery_fakes import FakeClient
 from support.log_progress import FakeLog, progress_of
+from support.member_fakes import FakeClient
 
 COMMIT = RequestCode.UPDATE_CONSUMER_OFFSET
 

@@ -25,6 +25,7 @@ public final class Main {
 
     public static void main(String[] arguments) throws Exception {
         System.setOut(System.err);
+        Acknowledgements.report();
         Connection connection = new Connection(arguments[0]);
         Sending sending = new Sending(connection);
         Receiving receiving = new Receiving(connection);
@@ -45,6 +46,10 @@ public final class Main {
             switch (request.get("do").getAsString()) {
                 case "produce":
                     answer.put("ok", sending.produce(request));
+                    break;
+                case "recall":
+                    sending.recall(request);
+                    answer.put("ok", true);
                     break;
                 case "consume":
                     receiving.consume(request);

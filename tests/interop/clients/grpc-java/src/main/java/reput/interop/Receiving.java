@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.java.message.MessageViewImpl;
 
 /** Consumers by name. What the proxy knows of a group decides whether a push consumer consumes in order. */
 final class Receiving {
@@ -61,10 +62,12 @@ final class Receiving {
             .setAwaitDuration(AWAIT)
             .setSubscriptionExpressions(topics)
             .build();
+        Duration invisible =
+            request.has("invisibleMs") ? Duration.ofMillis(request.get("invisibleMs").getAsLong()) : INVISIBLE;
         Thread receives = new Thread(() -> {
             while (!Thread.currentThread().isInterrupted()) {
                 try {
-                    for (MessageView message : consumer.receive(16, INVISIBLE)) {
+                    for (MessageView message : consumer.receive(16, invisible)) {
                         if (handled(name, message, failures)) {
                             consumer.ack(message);
                         } else {
@@ -105,6 +108,7 @@ final class Receiving {
         line.put("keys", String.join(" ", new TreeSet<>(message.getKeys())));
         line.put("properties", message.getProperties());
         line.put("times", message.getDeliveryAttempt() - 1);
+        line.put("receipt", ((MessageViewImpl) message).getReceiptHandle());
         Main.say(Map.of("event", "received", "consumer", consumer, "message", line));
         return !failures.fails(body);
     }

@@ -61,6 +61,12 @@ final class Sending {
         return results;
     }
 
+    /** Recalls a delayed message. */
+    void recall(JsonObject request) throws Exception {
+        String topic = request.get("topic").getAsString();
+        producer(topic).recallMessage(topic, request.get("handle").getAsString());
+    }
+
     private synchronized Producer producer(String topic) throws Exception {
         Producer found = producers.get(topic);
         if (found == null) {
@@ -106,6 +112,9 @@ final class Sending {
     }
 
     private static Map<String, Object> result(SendReceipt receipt) {
-        return Map.of("id", receipt.getMessageId().toString(), "offset", ((SendReceiptImpl) receipt).getOffset());
+        return Map.of(
+            "id", receipt.getMessageId().toString(),
+            "offset", ((SendReceiptImpl) receipt).getOffset(),
+            "recallHandle", String.valueOf(receipt.getRecallHandle()));
     }
 }

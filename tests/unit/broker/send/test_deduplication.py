@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from reput_broker.request import Refusal
-from reput_broker.retry.deduplication import Deduplication, StoredAt
-from reput_broker.retry.put_once import unique_ids_of
+from reput_broker.send.deduplication import Deduplication, StoredAt
+from reput_broker.send.put_once import unique_ids_of
 from reput_broker.store.index import query as index_query
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult

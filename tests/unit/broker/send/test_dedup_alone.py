@@ -9,8 +9,8 @@ import trio
 
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
-from reput_broker.retry.deduplication import Deduplication, StoredAt, _are_consecutive
-from reput_broker.retry.message_content import content_of
+from reput_broker.send.deduplication import Deduplication, StoredAt, _are_consecutive
+from reput_broker.send.message_content import content_of
 from reput_broker.store.results import PutResult
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.record import Record
@@ -45,7 +45,7 @@ class Sender:
     ) -> PutResult:
         found = {"UNIQ_KEY": unique_id, "TAGS": "paid", "CLUSTER": "c", **delay}
         record = Record(topic, body, queue_id=queue_id, properties=encode_properties(found))
-        record = self.bench.parts.delay_hook.redirect(record, found) or record
+        record = self.bench.parts.delay_redirects.redirect(record, found) or record
         content = content_of(record.body, record.properties)
         known = None
         if check:

@@ -1,0 +1,47 @@
+"""A few kills under a Celery program; `make soak KIND=task-faults` kills for long. And the judge itself."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("celery")
+
+from task_faults.judge import Kill, Marks, Run, judge
+from task_faults.scene import KILLS, run
+
+
+@pytest.mark.process
+def test_every_task_runs_through_kills(tmp_path: Path) -> None:
+    verdict, kills = run(tmp_path, "reput", 600, 5.0, KILLS, random.Random(1), kills_s=6.0, invisible_s=3.0)
+    assert not verdict.wrong, (verdict, kills)
+    assert verdict.sent == len(verdict.late_s) == 600
+
+
+def test_what_the_judge_says() -> None:
+    runs = {
+        1: [Run(7, 100.5)],
+        2: [Run(7, 99.0)],
+        3: [Run(7, 100.5), Run(8, 130.0)],
+        4: [Run(8, 100.5), Run(9, 130.0)],
+        5: [Run(8, 80.0), Run(9, 130.0)],
+        6: [Run(8, 104.0), Run(9, 130.0)],
+    }
+    marks = Marks(dict.fromkeys(range(1, 8), 80.0) | {1: 100.0, 2: 100.0}, {1, 2, 3, 4, 5, 6, 7}, runs)
+    verdict = judge(marks, [Kill("worker", 101.0, 101.1, frozenset([7]))])
+    assert verdict.lost == [7]
+    assert verdict.early == [2]
+    assert verdict.unexplained == [4, 5, 6]
+    assert verdict.repeated == {"worker": 1}
+    assert len(verdict.wrong) == 3
+    verdict = judge(marks, [Kill("broker", 101.0, 103.0)])
+    assert verdict.unexplained == [5, 6]
+    assert verdict.repeated == {"broker": 2}
+
+
+def test_a_line_that_a_kill_has_cut_is_none(tmp_path: Path) -> None:
+    (tmp_path / "12").write_text("sent 1 100.0 90.0\nran 1 100.0 100.25\nran 2 10")
+    marks = Marks.read(tmp_path)
+    assert marks == Marks({1: 100.0}, {1}, {1: [Run(12, 100.25)]})
