@@ -6,10 +6,11 @@
 #   make soak KIND=crash ROUNDS=20 SEED=7         make soak KIND=faults ARGS="--kind flipped" SEED=7
 #   make soak KIND=histories MINUTES=5 SEED=7     make soak KIND=faults PLANTED=1
 #   make PYTHON=python3.12 test                   make image-check INSTALL=1
+#   make test DELTA=1 ARGS=tests/spark/test_delta.py
 
 PYTHON ?= python3
 # More test processes than cores where there are few, because many tests wait for other processes.
-JOBS ?= $(shell n=$$(nproc); [ $$n -lt 3 ] && echo $$((n + 2)) || echo 4)
+JOBS ?= $(shell n=$$(nproc); [ $$n -lt 3 ] && echo $$((3 * n)) || echo 6)
 
 # Bytecode is kept whatever the environment says: a broker that compiles every module at its start needs three times
 # the time, and a test run starts hundreds.
@@ -22,12 +23,13 @@ VENV_READY := $(VENV)/.ready-venv
 PACKAGES := $(VENV)/.ready-packages
 REPUT := $(VENV)/.ready-reput
 # All of it; with the extras of a service, etcd, grpc and otel; with NumPy; with Spark; with everything and the development
-# tools; and with those of the documentation.
+# tools; with the older Spark that Delta's newest version is for, next to the other; and with those of the documentation.
 RUN := $(PACKAGES) $(REPUT)
 SERVICE := $(VENV)/.ready-service
 COLUMNS := $(VENV)/.ready-columns
 SPARK := $(VENV)/.ready-spark
 DEV := $(VENV)/.ready-dev
+DELTA_SPARK := $(VENV)/.ready-delta
 DOCS := $(VENV)/.ready-docs
 BUILD := $(CURDIR)/$(VENV)/build
 # The sources of the compiled kernel; the next target compiles changed ones if there is a C compiler.
@@ -49,7 +51,7 @@ UV := set -e; export PATH="$$PATH:$(CURDIR)/build/uv/bin"; command -v uv >/dev/n
 	&& build/uv/bin/python -m pip install --quiet uv; };
 
 # `make bench KIND=...` measures: these are in benchmarks/KIND.py but for those that say their programs.
-BENCHES := console delay filters groups lakehouse libraries memory peers proxy replication scaling security spark stalls store verify
+BENCHES := console delay filters groups lakehouse libraries memory peers proxy replication scaling security spark stalls store tasks topics verify
 BENCH_memory := idle_clients many_queues
 BENCH_peers := peers_run
 BENCH_spark := spark_run
@@ -64,18 +66,24 @@ NEEDS_peers := $(COLUMNS)
 NEEDS_proxy := $(DEV)
 NEEDS_replication := $(SERVICE)
 NEEDS_spark := $(SPARK)
+NEEDS_tasks := $(DEV)
 # `make proxy KIND=...`; without KIND, Reput's.
 PROXIES := apache
+# `make interop KIND=...`; without KIND, all of RocketMQ's clients.
+INTEROP_ := interop/run.py
+INTEROP_celery := tasks/own_tests.py
+INTEROP_django := tasks/django_own_tests.py
+INTEROP_grpc := interop/run.py --grpc
 # `make soak KIND=...`: each is tests/KIND/run.py, where `-` is `_`. Variables become options of their names.
-SOAKS := cluster-faults crash faults filters fuzz fuzz-kernel histories hostile ops outages pipeline-faults round-trip \
-	proxy-faults scan simulation sweep
+SOAKS := cluster-faults crash faults filters fuzz fuzz-kernel histories hostile ops outages outbox pipeline-faults \
+	round-trip proxy-faults scan schedules simulation sweep task-faults
 OPTIONS = $(foreach name,CASES IMAGES MESSAGES MINUTES ROUNDS SEED SEEDS,$(if $($(name)),--$(shell echo $(name) | \
 	tr A-Z a-z) $($(name))))
 one_of = $(or $(filter $(1),$(2)),$(error KIND is one of: $(2)))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run cluster proxy test check format figures demo bench soak interop conformance image-check
-.PHONY: console-pictures docs dist lock clean
+.PHONY: check-types check-platforms console-pictures docs dist lock clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -127,6 +135,13 @@ $(DEV): requirements.lock $(SPARK)
 	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
+# It is found before the one in the environment by programs that have the directory in PYTHONPATH.
+$(DELTA_SPARK): requirements-delta.lock $(DEV)
+	@echo "installing another Spark, and Delta's package for it, into $(VENV)/delta, about 0.5 GiB" >&2
+	@rm -rf $(VENV)/delta
+	@$(PIP) install --no-deps --require-hashes --target $(VENV)/delta -r $<
+	@touch $@
+
 $(DOCS): requirements-docs.lock $(DEV)
 	@echo "installing mkdocs into $(VENV)" >&2
 	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
@@ -141,17 +156,21 @@ cluster: $(SERVICE) ## start three brokers, etcd and a name service in reput-clu
 proxy: $(if $(KIND),$(RUN),$(SERVICE)) ## a proxy for gRPC clients, in front of 127.0.0.1:10911; KIND=apache is RocketMQ's (java, mvn)
 	$(if $(KIND),$(if $(call one_of,$(KIND),$(PROXIES)),$(BIN)/python tests/interop/run_proxy.py),$(BIN)/reput proxy) $(ARGS)
 
-test: $(DEV) ## run all tests with JOBS processes, each file in one of them; those of the kernel in both forms
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(if $(DELTA),$(DELTA_SPARK),$(DEV)) ## run all tests with JOBS processes, each file in one of them; those of the kernel in both forms
+	$(if $(DELTA),PYTHONPATH=$(CURDIR)/$(VENV)/delta )$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(if $(ARGS),,KERNEL=interpreted $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(KERNEL_TESTS))
 
-check: $(DEV) ## check style, types and import rules; changes nothing
+check: check-types check-platforms ## check style, types and import rules; changes nothing
+
+check-types: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+check-platforms: $(DEV)
 	for platform in win32 darwin; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
 		-p reput_client -p reput_protocol || exit 1; done
-	$(BIN)/lint-imports
 
 format: $(DEV) ## format the code as `make check` requires, and write conf/broker.toml from the options
 	$(BIN)/ruff check --fix .
@@ -171,8 +190,8 @@ bench: $(or $(NEEDS_$(KIND)),$(RUN)) ## measure speed and memory on this machine
 soak: $(DEV) ## KIND: break, attack or check the broker for long (CONTRIBUTING.md); with PLANTED=1 with planted bugs; SEED repeats
 	$(BIN)/python tests/$(subst -,_,$(call one_of,$(KIND),$(SOAKS)))/run.py $(if $(PLANTED),--bug only) $(OPTIONS) $(ARGS)
 
-interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print a table (java, mvn, node, npm, go, cargo)
-	$(BIN)/python tests/interop/run.py $(ARGS)
+interop: $(DEV) ## check RocketMQ's clients against a broker, feature by feature, and print tables (java, mvn, node, npm, go, cargo); KIND=grpc: gRPC clients through both proxies; KIND=celery: the tests of Celery and Kombu themselves (redis-server); KIND=django: Django's (Python 3.12)
+	$(BIN)/python tests/$(or $(INTEROP_$(KIND)),$(error KIND is celery, django or grpc)) $(ARGS)
 
 conformance: $(DEV) ## open directories alternately with this broker and Apache RocketMQ (java, mvn), and compare
 	$(BIN)/python -m pytest tests/conformance --long $(ARGS)
@@ -181,7 +200,7 @@ image-check: $(DEV) ## build the image and run it; INSTALL=1 may install what is
 	$(BIN)/python tools/image_check.py $(if $(INSTALL),--install) $(ARGS)
 
 console-pictures: $(DEV) ## write a picture of each page of the console to docs/console (Chromium)
-	PYTHONPATH=tests $(BIN)/python -m support.console_pictures
+	PYTHONPATH=tests $(BIN)/python -m support.console_pictures $(ARGS)
 
 docs: $(DOCS) ## build the documentation into build/site, and run the commands and programs in it
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
@@ -197,6 +216,7 @@ lock: pyproject.toml client/pyproject.toml ## choose new versions for the lock f
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark --extra delta --extra iceberg pyproject.toml -o requirements-spark.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra etcd --extra otel --extra grpc pyproject.toml -o requirements-service.lock; \
+		printf "delta-spark==4.4.0\n" | uv pip compile $(LOCK) --upgrade - -o requirements-delta.lock; \
 		printf "pip\n" | uv pip compile $(LOCK) --upgrade - -o requirements-pip.lock; \
 		printf "numpy\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-columns.lock; \
 		printf "cython\nhatchling\nsetuptools\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock; \
