@@ -42,6 +42,8 @@ def test_brokers_share_a_topic_and_one_that_is_killed_comes_again(tmp_path: Path
             os.kill(other, signal.SIGKILL)
             producer.send_batch([Message("wide", b"after")] * 4)
         with PullConsumer(second, group="readers") as consumer:
+            # Its name service begins empty, and the other broker registers when it notices.
+            wait_until(lambda: len(consumer.queues("wide")) == 4, 30.0)
             queues = consumer.queues("wide")
             ends = [consumer.max_offset(t, number, broker_name=name) for t, name, number in queues]
             assert sum(ends) == 2004

@@ -70,7 +70,7 @@ class Verdict:
     sent: int
     lost: list[int]
     early: list[int]
-    unexplained: list[int]
+    unexplained: dict[int, list[Run]]
     repeated: Counter[str]
     late_s: Sequence[float]
 
@@ -78,12 +78,13 @@ class Verdict:
     def wrong(self) -> list[str]:
         """What promises were broken."""
         named = {"never ran": self.lost, "ran before its time": self.early}
-        named["ran again without a kill that explains it"] = self.unexplained
+        named["ran again without a kill that explains it"] = [*self.unexplained]
+        runs = [f"task {number}: {self.unexplained[number]}" for number in sorted(self.unexplained)[:3]]
         return [
             f"{len(numbers)} tasks: {what}: {', '.join(map(str, sorted(numbers)[:10]))}"
             for what, numbers in named.items()
             if numbers
-        ]
+        ] + runs
 
 
 def judge(marks: Marks, kills: Iterable[Kill]) -> Verdict:
@@ -93,13 +94,13 @@ def judge(marks: Marks, kills: Iterable[Kill]) -> Verdict:
     was there.
     """
     kills = list(kills)
-    unexplained: list[int] = []
+    unexplained: dict[int, list[Run]] = {}
     repeated: Counter[str] = Counter()
     for number, runs in marks.runs.items():
         for run in runs[:-1]:
             why = next((kill.what for kill in kills if _explains(kill, run)), None)
             if why is None:
-                unexplained.append(number)
+                unexplained[number] = runs
             else:
                 repeated[why] += 1
     return Verdict(
