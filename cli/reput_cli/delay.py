@@ -8,7 +8,7 @@ import click
 
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
-from reput_cli.options import Settings, shared_options
+from reput_cli.options import Settings, shared_options, waiting_message_options
 from reput_cli.output import Printer, rfc3339
 from reput_cli.preview import show
 from reput_protocol.commands.delay import CancelOutcome, DelayedMessage
@@ -24,16 +24,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic.")
-@click.option("-k", "--key", help="Only messages with this key or message_id.")
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, 1_000_000),
-    default=100,
-    show_default=True,
-    help="At most this many.",
-)
+@waiting_message_options("message_id")
 @shared_options
 def list_delayed(settings: Settings, topic: str | None, key: str | None, count: int) -> int:
     """List the delayed messages that are not delivered yet, the next one first."""

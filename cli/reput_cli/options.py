@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from typing_extensions import override
 
-from reput_cli.completion import CONTEXT
+from reput_cli.completion import CONTEXT, TOPIC
 from reput_cli.context_file import DEFAULT_SERVER, TLS_KEYS, chosen_server
 from reput_cli.failures import Verbosity
 from reput_cli.tls import tls_of, tls_options
@@ -136,6 +136,32 @@ broker_option = click.option(
     metavar="NAME",
     help="The master of this broker name, instead of the broker at --server.",
 )
+
+
+def waiting_message_options(unique_id: str) -> Callable[[_Command], _Command]:
+    """Add `--topic`, `--key` and `--count`, which choose among messages that wait in the broker.
+
+    Args:
+        unique_id: the command's name for the id of a message, by which `--key` finds it too.
+    """
+
+    def add(command: _Command) -> _Command:
+        for option in (
+            click.option(
+                "-n",
+                "--count",
+                type=click.IntRange(1, 1_000_000),
+                default=100,
+                show_default=True,
+                help="At most this many.",
+            ),
+            click.option("-k", "--key", help=f"Only messages with this key or {unique_id}."),
+            click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic."),
+        ):
+            command = option(command)
+        return command
+
+    return add
 
 
 def output_options(command: _Command) -> _Command:

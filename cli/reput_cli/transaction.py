@@ -6,7 +6,7 @@ import click
 
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
-from reput_cli.options import Settings, shared_options
+from reput_cli.options import Settings, shared_options, waiting_message_options
 from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, may_proceed
 from reput_protocol.errors import NotFound
@@ -21,16 +21,7 @@ def command() -> None:
 
 
 @command.command(name="list")
-@click.option("-t", "--topic", type=TOPIC, help="Only messages for this topic.")
-@click.option("-k", "--key", help="Only messages with this key or transaction id.")
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, 1_000_000),
-    default=100,
-    show_default=True,
-    help="At most this many.",
-)
+@waiting_message_options("transaction id")
 @shared_options
 def list_open(settings: Settings, topic: str | None, key: str | None, count: int) -> int:
     """List the transactions that are neither committed nor rolled back, the oldest first."""
