@@ -206,7 +206,7 @@ def deduplication_forgotten() -> None:
     from reput_broker.send.deduplication import Deduplication
 
     Deduplication.find_all = lambda *arguments: [None for _ in arguments[-1]]  # type: ignore[method-assign]
-    Deduplication.find_alone = lambda *_: None  # type: ignore[method-assign]
+    Deduplication.find_single = lambda *_: None  # type: ignore[method-assign]
 
 
 # -- the client's ------------------------------------------------------------------------------------------------------

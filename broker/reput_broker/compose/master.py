@@ -35,10 +35,13 @@ from reput_broker.reply.processor import ReplyProcessor
 from reput_broker.request import Handler
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.schedule.feature import ScheduleFeature
+from reput_broker.send.deduplicated_puts import DeduplicatedPuts
+from reput_broker.send.send_redirects import SendRedirects
 from reput_broker.server.acceptor import Acceptor
 from reput_broker.server.listener import address_of, listen
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.transactions.feature import TransactionFeature
+from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HAConnectionRuntimeInfo, HARuntimeInfo
 from reput_protocol.commands.replica import QueryReplicaStateHeader
@@ -88,7 +91,7 @@ class MasterParts(RoleParts):
         self.delay = DelayFeature(core, storage.schedule)
         self.schedules = ScheduleFeature(core)
         self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_redirects)
-        self.retry = RetryFeature(core, storage.half_queue.transactions, self.delay.delay_redirects)
+        self.retry = RetryFeature(core, self.delay.delay_redirects)
         self.pop = PopFeature(core, storage.schedule, storage.orders, self.delay.delay_redirects)
         self._replication = ReplicationProgress(
             lambda: core.store.max_physical_offset,
@@ -109,7 +112,7 @@ class MasterParts(RoleParts):
         handlers = handlers_of(
             (
                 *common.processors,
-                *self._writing_processors(),
+                *self._sending_processors(storage.half_queue.transactions),
                 self.delay,
                 self.schedules,
                 self.transactions,
@@ -237,11 +240,12 @@ class MasterParts(RoleParts):
         if admitted is not None:
             await slaves.serve(admitted, f"{peer[0]}:{peer[1]}")
 
-    def _writing_processors(self) -> tuple[HasHandlers, ...]:
-        core = self._core
+    def _sending_processors(self, transactions: TransactionTable) -> tuple[HasHandlers, ...]:
+        core, deduplicated = self._core, DeduplicatedPuts(self._core)
+        redirects = SendRedirects(core, transactions, self.delay.delay_redirects)
         return (
-            PutProcessor(core, self.retry.once),
-            SendProcessor(core, self.retry),
+            PutProcessor(core, deduplicated),
+            SendProcessor(core, deduplicated, redirects, self.retry),
             ReplyProcessor(core),
         )
 

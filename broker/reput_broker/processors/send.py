@@ -14,8 +14,8 @@ from reput_broker.request import Handled, Processor, Put, Refusal, Request, Resp
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.retry.send_back_deduplication import SendBackKey
+from reput_broker.send.deduplicated_puts import DeduplicatedPuts, SingleSend, Work
 from reput_broker.send.message_content import content_of
-from reput_broker.send.put_once import Alone, PutOnce, Work
 from reput_broker.send.send_records import (
     BatchParts,
     SendParts,
@@ -23,7 +23,7 @@ from reput_broker.send.send_records import (
     batch_parts,
     record_parts,
 )
-from reput_broker.send.send_redirects import DeadLetter
+from reput_broker.send.send_redirects import DeadLetter, SendRedirects
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
@@ -66,8 +66,12 @@ _host_of = lru_cache(maxsize=1024)(Host.unpack)
 class SendProcessor(Processor):
     """Stores a message or a batch, which the broker encodes."""
 
-    def __init__(self, core: Core, retry: RetryFeature) -> None:
+    def __init__(
+        self, core: Core, deduplicated: DeduplicatedPuts, redirects: SendRedirects, retry: RetryFeature
+    ) -> None:
         self._core = core
+        self._deduplicated = deduplicated
+        self._redirects = redirects
         self._retry = retry
         options = core.store.options
         self._packed_host = options.host.packed()
@@ -114,7 +118,7 @@ class SendProcessor(Processor):
     def _find_and_send(
         self, request: Request, header: SendMessageHeader, found: dict[str, str] | None
     ) -> Result:
-        dead = self._retry.redirects.dead_letter_of(request, header)
+        dead = self._redirects.dead_letter_of(request, header)
         config = self._core.topic_access.writable(header.topic, max(0, header.queue_id))
         if config is None or (dead is not None and not dead.has_topic) or self._marks(header, found):
             return self._create_and_send(request, header, found, dead)
@@ -169,7 +173,7 @@ class SendProcessor(Processor):
         if found is None:
             parts = batch_parts(header, request.body, born_host, self._limits)
         else:
-            redirect = partial(self._retry.redirects.redirect, dead=dead)
+            redirect = partial(self._redirects.redirect, dead=dead)
             parts = record_parts(header, found, request.body, born_host, self._core.config.cluster, redirect)
         is_returned = group is not None and not header.batch and bool(header.reconsume_times)
         # A message that was delivered again has WAIT=false from the broker, and not from who returns it now.
@@ -210,10 +214,10 @@ class SendProcessor(Processor):
             assert group is not None
             # The consumer has tried request 36 before, and received no answer or a refusal.
             key = SendBackKey.of_text(group, send_back_id)
-            return self._retry.back_once.append(
+            return self._retry.deduplicated.append(
                 key, group, parts.records[0], alone, put_request, look=key is not None
             )
-        return self._retry.once.append_alone(_alone(header, parts), header.dedup, alone, put_request)
+        return self._deduplicated.append_single(_single_send(header, parts), header.dedup, alone, put_request)
 
     def _recall_handle(self, header: SendMessageHeader, parts: SendParts) -> str | None:
         """Return by what the producer can recall a message; None if it does not wait in the timer."""
@@ -255,7 +259,7 @@ def _place_by_priority(header: SendMessageHeader, found: dict[str, str], config:
         header.queue_id = min(priority, max(1, config.write_queue_nums) - 1)
 
 
-def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:
+def _single_send(header: SendMessageHeader, parts: SendParts) -> SingleSend:
     """Return the identity of a message that is not to be stored twice.
 
     Raises:
@@ -274,7 +278,7 @@ def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:
         )
     (record,) = parts.records
     content = content_of(record.body, record.properties)
-    return Alone(
+    return SingleSend(
         header.topic, header.queue_id, unique_id.decode(errors="replace"), content, header.dedup_within
     )
 
@@ -282,9 +286,9 @@ def _alone(header: SendMessageHeader, parts: SendParts) -> Alone:
 class PutProcessor(Processor):
     """Stores PutMessages: blocks of records of one topic and queue, encoded by the client."""
 
-    def __init__(self, core: Core, once: PutOnce) -> None:
+    def __init__(self, core: Core, deduplicated: DeduplicatedPuts) -> None:
         self._core = core
-        self._once = once
+        self._deduplicated = deduplicated
         self._topic_access = core.topic_access
         self._requesters = core.groups.requesters
         self._store_host = str(core.store.options.host)
@@ -327,10 +331,12 @@ class PutProcessor(Processor):
 
         body, topic = request.body, header.topic
         block = Block(body, topic, header.queue_id, header.count, request.client.born_host)
-        if not self._once.looks_at(header.dedup):
+        if not self._deduplicated.looks_at(header.dedup):
             return Put(request, len(body), block, answer, topic, header.ack)
 
         def put_request(work: Work) -> Put:
             return Put(request, len(body), work, answer, topic, header.ack)
 
-        return self._once.append(request, header, partial(self._core.store.put_one, block), put_request)
+        return self._deduplicated.append(
+            request, header, partial(self._core.store.put_one, block), put_request
+        )

@@ -13,7 +13,7 @@ from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.record.record import Record
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class OwnPuts:
@@ -25,7 +25,7 @@ class OwnPuts:
         self._fence = fence
         self.wrote = wrote
 
-    async def under_lock(self, size_max: int, work: Callable[[], Result]) -> Result:
+    async def under_lock(self, size_max: int, work: Callable[[], T]) -> T:
         """Call `work` under the put lock, with room for `size_max` bytes, and return its result.
 
         Waits while the fence is closed. Raises what `PutLock.call` does. `work` calls `wrote` if it has put

@@ -9,8 +9,10 @@ import structlog
 import trio
 
 from reput_broker.put.progress import Position
+from reput_broker.request import Refusal
+from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
-from reput_protocol.errors import ReputError
+from reput_protocol.errors import ErrorCode, ReputError
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +80,21 @@ class ReputMessageService:
                 break
         if not store.dispatch_idle:
             self.wake()
+
+    def complete_index(self, unknown: str) -> None:
+        """Dispatch what is readable, and bring what is dispatched into the index, so that a look-up finds it.
+
+        Args:
+            unknown: what cannot be looked up if this fails.
+
+        Raises:
+            Refusal: there is no disk space for the index.
+        """
+        self.catch_up()
+        try:
+            self._store.complete_index()
+        except DiskFull as error:
+            raise Refusal(ErrorCode.DISK_FULL, f"{error}; {unknown} cannot be looked up") from error
 
     def _step(self) -> bool:
         """Run one dispatch step; False if it did nothing. `run` meets and logs the same error."""

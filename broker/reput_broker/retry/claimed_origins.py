@@ -8,15 +8,15 @@ the same effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import trio
 
+from reput_broker.core import Core
 from reput_broker.request import Refusal, Request
 from reput_broker.retry.send_back_deduplication import SendBackKey
 from reput_broker.send.retry_records import can_be_returned
-from reput_broker.store.message_store import MessageStore
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names
 from reput_protocol.codes import MessageSysFlag
@@ -69,15 +69,11 @@ class Claim(NamedTuple):
 
 
 class ClaimedOrigins:
-    """Checks claims by the log of one broker.
+    """Checks claims by the log of one broker."""
 
-    Args:
-        complete_index: brings everything that is in the log into the index; False if there is none.
-    """
-
-    def __init__(self, store: MessageStore, complete_index: Callable[[], bool]) -> None:
-        self._store = store
-        self._complete_index = complete_index
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._reput = core.puts.reput
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     async def check(self, request: Request, claim: Claim) -> bool:
@@ -103,10 +99,12 @@ class ClaimedOrigins:
         return was_received or is_proven
 
     def _can_search(self) -> bool:
-        try:
-            return self._complete_index()
-        except Refusal:
+        if not self._store.options.index_enabled:
             return False
+        with suppress(Refusal):
+            self._reput.complete_index("what was sent back")
+            return True
+        return False
 
     def _record(self, request: Request, physical_offset: int) -> Record | None:
         """Return the record there, if consumers receive it and the sender may read it."""

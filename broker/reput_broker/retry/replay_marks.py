@@ -16,7 +16,6 @@ import trio
 
 from reput_broker.core import Core
 from reput_broker.request import Refusal
-from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
 from reput_protocol.errors import ErrorCode
 
@@ -108,12 +107,7 @@ class ReplayMarks:
         """
         with trio.move_on_after(_SETTLE_S):
             await self._core.puts.progress.dispatched.reached(self._begin_offset)
-            try:
-                self._store.complete_index()
-            except DiskFull as error:
-                raise Refusal(
-                    ErrorCode.DISK_FULL, f"{error}; which dead letters were replayed cannot be looked up"
-                ) from error
+            self._core.puts.reput.complete_index("which dead letters were replayed")
             return
         raise Refusal(
             ErrorCode.NOT_READY,

@@ -8,8 +8,13 @@ from collections.abc import Awaitable
 from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, serves
-from reput_broker.retry.send_back_deduplication import SEND_BACK_ID_MAX, PutBackOnce, SendBackKey, is_id
-from reput_broker.send.put_once import Work
+from reput_broker.retry.send_back_deduplication import (
+    SEND_BACK_ID_MAX,
+    DeduplicatedReturns,
+    SendBackKey,
+    is_id,
+)
+from reput_broker.send.deduplicated_puts import Work
 from reput_broker.send.retry_records import Returned, can_be_returned, returned_message
 from reput_broker.send.send_redirects import counted_topic, max_reconsume_times, note_dead_letter
 from reput_broker.store.results import PutResult, PutStatus
@@ -25,11 +30,13 @@ from reput_protocol.record.record import Record, encode_record
 class SendBackProcessor(Processor):
     """Stores messages for their next attempt, or as dead letters."""
 
-    def __init__(self, core: Core, delay_redirects: DelayRedirects, once: PutBackOnce) -> None:
+    def __init__(
+        self, core: Core, delay_redirects: DelayRedirects, deduplicated: DeduplicatedReturns
+    ) -> None:
         self._core = core
         self._topic_access = core.topic_access
         self._delay_redirects = delay_redirects
-        self._once = once
+        self._deduplicated = deduplicated
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, request: Request) -> Result:
@@ -113,7 +120,7 @@ class SendBackProcessor(Processor):
             ack = puts.ack_of_returned(puts.default_ack())
             return Put(request, size, work, lambda _: Response(), returned.record.topic, ack)
 
-        return self._once.append(key, key.group, record, put, make_put, look=look)
+        return self._deduplicated.append(key, key.group, record, put, make_put, look=look)
 
     def _count(self, group: str, returned: Returned) -> None:
         counts = self._core.counters.retry

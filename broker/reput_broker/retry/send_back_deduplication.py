@@ -28,10 +28,10 @@ from zlib import crc32
 
 import trio
 
-from reput_broker.put.appender import Appender, StoredBefore
+from reput_broker.core import Core
+from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Handled, Refusal, Result
-from reput_broker.send.put_once import MakePut, Work
-from reput_broker.store.errors import DiskFull
+from reput_broker.send.deduplicated_puts import MakePut, Work
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
@@ -102,12 +102,10 @@ class SendBackDeduplication:
         self,
         store: MessageStore,
         *,
-        dispatch: Callable[[], None],
         clock_ms: Callable[[], int],
         remembered_max: int = _REMEMBERED_MAX,
     ) -> None:
         self._store = store
-        self._dispatch = dispatch
         self._clock_ms = clock_ms
         self._remembered_max = remembered_max
         self._by_offset: OrderedDict[tuple[str, int], _Stored] = OrderedDict()
@@ -170,21 +168,6 @@ class SendBackDeduplication:
             table.popitem(last=False)
 
     # -- what the index knows ------------------------------------------------------------------------------
-
-    def complete_index(self) -> bool:
-        """Bring what has been dispatched into the index, before `find`; False if there is no index.
-
-        Raises:
-            Refusal: there is no disk space for the index.
-        """
-        if not self._store.options.index_enabled:
-            return False
-        self._dispatch()
-        try:
-            self._store.complete_index()
-        except DiskFull as error:
-            raise Refusal(ErrorCode.DISK_FULL, f"{error}; what was sent back cannot be looked up") from error
-        return True
 
     def find(self, key: SendBackKey, unique_id: str) -> StoredBefore | None:
         """Return the outcome of the first request if the index contains it. Reads the disk: call it in a
@@ -259,12 +242,13 @@ def _before_of(data: bytes) -> StoredBefore:
     )
 
 
-class PutBackOnce:
+class DeduplicatedReturns:
     """Appends messages that consumers send back and that are not stored yet."""
 
-    def __init__(self, sent_back: SendBackDeduplication, appender: Appender) -> None:
-        self._appender = appender
-        self._sent_back = sent_back
+    def __init__(self, core: Core) -> None:
+        self._store = core.store
+        self._puts = core.puts
+        self._sent_back = SendBackDeduplication(core.store, clock_ms=core.clock_ms)
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
 
     def append(
@@ -281,7 +265,7 @@ class PutBackOnce:
 
         Args:
             key: names the message; None if its client does not name it.
-            work, make_put: as of `PutOnce.append`.
+            work, make_put: as of `DeduplicatedPuts.append`.
             look: whether it may have been stored so long ago that only the index has it.
 
         Raises:
@@ -295,10 +279,11 @@ class PutBackOnce:
         self, key: SendBackKey, record: Record, unique_id: str, work: Work, make_put: MakePut
     ) -> Handled:
         known = None
-        if self._sent_back.complete_index():
+        if self._store.options.index_enabled:
+            self._puts.reput.complete_index("what was sent back")
             known = await trio.to_thread.run_sync(self._sent_back.find, key, unique_id, limiter=self._limiter)
         result = make_put(partial(self._put_once, key, key.group, record, work, known))
-        return await self._appender.resolve(result)
+        return await self._puts.appender.resolve(result)
 
     def _put_once(
         self, key: SendBackKey | None, group: str, record: Record, work: Work, known: StoredBefore | None

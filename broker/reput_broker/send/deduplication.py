@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Refusal
 from reput_broker.send.message_content import DELAY_TOPICS, Content, single_message_of
-from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
@@ -49,7 +48,6 @@ class Deduplication:
 
     Args:
         store: without an index, nothing can be found.
-        dispatch: dispatches what is readable of the log.
         clock_ms: the store's clock.
         window_s: how long a stored message is recognised.
     """
@@ -58,12 +56,10 @@ class Deduplication:
         self,
         store: MessageStore,
         *,
-        dispatch: Callable[[], None],
         clock_ms: Callable[[], int],
         window_s: Callable[[], float],
     ) -> None:
         self._store = store
-        self._dispatch = dispatch
         self._clock_ms = clock_ms
         self._window_s = window_s
         self._undispatched: dict[Identity, StoredAt] = {}
@@ -91,24 +87,6 @@ class Deduplication:
             del self._searches[token]
             self._alert_until_ms = self._clock_ms() + _LATE_MS
 
-    def complete_index(self) -> None:
-        """Bring what has been dispatched into the index; call it in the event loop before `find_all`.
-
-        Raises:
-            Refusal: there is no index, or no disk space for it.
-        """
-        if not self._store.options.index_enabled:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                "deduplication finds messages by the index, which is disabled; set store.index, or send without "
-                "deduplication",
-            )
-        self._dispatch()
-        try:
-            self._store.complete_index()
-        except DiskFull as error:
-            raise Refusal(ErrorCode.DISK_FULL, f"{error}; what is stored cannot be looked up") from error
-
     def find_all(
         self, topic: str, unique_ids: Iterable[str], within_ms: int | None = None
     ) -> list[StoredAt | None]:
@@ -117,7 +95,7 @@ class Deduplication:
         `within_ms`: how long a stored message is recognised by this request, if that is longer than the window; so in
         the other methods.
 
-        Reads the disk: call it in a worker thread.
+        Reads the disk: call it in a worker thread, once the index is complete (`ReputMessageService.complete_index`).
 
         Raises:
             Refusal: the answer is unknown, for the moment (`NOT_READY`) or until the cause is repaired (`INTERNAL`).
@@ -200,7 +178,7 @@ class Deduplication:
             first.queue_id,
         )
 
-    def find_alone(self, topic: str, unique_id: str, within_ms: int | None = None) -> StoredAt | None:
+    def find_single(self, topic: str, unique_id: str, within_ms: int | None = None) -> StoredAt | None:
         """Return where the index finds a message for `topic` that was sent alone, delivered or delayed,
         or None.
 
@@ -226,14 +204,14 @@ class Deduplication:
         return min(places, key=lambda place: place.physical_offset, default=None)
 
     def _is_for(self, topic: str, data: bytes) -> bool:
-        alone = single_message_of(data)
+        single = single_message_of(data)
         return (
-            alone is not None
-            and alone.topic == topic
-            and not self._store.is_deleted(topic, alone.record.physical_offset)
+            single is not None
+            and single.topic == topic
+            and not self._store.is_deleted(topic, single.record.physical_offset)
         )
 
-    def alone_before(
+    def single_stored_before(
         self,
         topic: str,
         unique_id: str,
@@ -243,7 +221,7 @@ class Deduplication:
     ) -> StoredBefore | None:
         """Return the first outcome if a message sent alone is stored, else None. Under the put lock.
 
-        `known` is the result of `find_alone`, or None.
+        `known` is the result of `find_single`, or None.
 
         Raises:
             Refusal: another message with that id is stored.
@@ -297,7 +275,7 @@ class Deduplication:
             places[topic, unique_id] = place
         self._remember(places, position, checked)
 
-    def remember_alone(
+    def remember_single(
         self, topic: str, queue_id: int, unique_id: str, content: Content, result: PutResult, *, checked: bool
     ) -> None:
         """Remember a message for `topic` that was sent alone and has just been put; `checked`: it
@@ -332,17 +310,17 @@ class Deduplication:
 
 
 def _place_of(data: bytes) -> StoredAt:
-    alone = single_message_of(data)
-    assert alone is not None, "`_is_for` has accepted it"
-    record = alone.record
+    single = single_message_of(data)
+    assert single is not None, "`_is_for` has accepted it"
+    record = single.record
     begin = record.physical_offset
     return StoredAt(
-        alone.queue_id,
+        single.queue_id,
         record.queue_offset,
         begin,
         begin + len(data),
         record.store_timestamp_ms,
-        alone.content,
+        single.content,
     )
 
 

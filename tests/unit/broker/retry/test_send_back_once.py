@@ -173,7 +173,7 @@ async def test_an_id_that_is_none_is_refused(tmp_path: Path) -> None:
 async def test_memory_is_bounded(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
-        known = bench.parts.retry.back_once._sent_back
+        known = bench.parts.retry.deduplicated._sent_back
         known._remembered_max = 5
         for number in range(20):
             record = await sent(bench, client, b"%d" % number, f"id-{number}")

@@ -30,8 +30,12 @@ class Sender:
         self.bench = bench
         self.window_s = window_s
         self.deduplication = Deduplication(
-            bench.store, dispatch=bench.wrote, clock_ms=bench.clock_ms, window_s=lambda: self.window_s
+            bench.store, clock_ms=bench.clock_ms, window_s=lambda: self.window_s
         )
+
+    def complete_index(self) -> None:
+        self.bench.wrote()
+        self.bench.store.complete_index()
 
     def send(
         self,
@@ -49,19 +53,19 @@ class Sender:
         content = content_of(record.body, record.properties)
         known = None
         if check:
-            self.deduplication.complete_index()
-            known = self.deduplication.find_alone(topic, unique_id)
-        before = self.deduplication.alone_before(topic, unique_id, content, known)
+            self.complete_index()
+            known = self.deduplication.find_single(topic, unique_id)
+        before = self.deduplication.single_stored_before(topic, unique_id, content, known)
         if before is not None:
             return before
         result = self.bench.store.put_record(record)
-        self.deduplication.remember_alone(topic, queue_id, unique_id, content, result, checked=check)
+        self.deduplication.remember_single(topic, queue_id, unique_id, content, result, checked=check)
         self.bench.wrote()
         return result
 
     def block(self, *unique_ids: str, topic: str = "orders") -> StoredBefore | None:
         """Ask for the outcome of a block of such messages without a delay, as the broker does before it stores it."""
-        self.deduplication.complete_index()
+        self.complete_index()
         known = self.deduplication.find_all(topic, unique_ids)
         return self.deduplication.stored_before(topic, unique_ids, [100] * len(unique_ids), known)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from reput_broker.request import Refusal
+from reput_broker.send.deduplicated_puts import unique_ids_of
 from reput_broker.send.deduplication import Deduplication, StoredAt
-from reput_broker.send.put_once import unique_ids_of
 from reput_broker.store.index import query as index_query
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult
@@ -24,14 +24,16 @@ class Broker:
     def __init__(self, store: MessageStore, clock: FakeClock) -> None:
         self.store = store
         self.window_s = 600.0
-        self.deduplication = Deduplication(
-            store, dispatch=self.dispatch, clock_ms=clock, window_s=lambda: self.window_s
-        )
+        self.deduplication = Deduplication(store, clock_ms=clock, window_s=lambda: self.window_s)
 
     def dispatch(self) -> None:
         self.store.flush_commit_log()
         while self.store.reput_step():
             pass
+
+    def complete_index(self) -> None:
+        self.dispatch()
+        self.store.complete_index()
 
     def put(
         self,
@@ -48,7 +50,7 @@ class Broker:
         assert ids == list(unique_ids)
         known: list[StoredAt | None] = []
         if check if look_up is None else look_up:
-            self.deduplication.complete_index()
+            self.complete_index()
             known = self.deduplication.find_all("T", ids)
         before = self.deduplication.stored_before("T", ids, sizes, known)
         if before is not None:
@@ -168,7 +170,7 @@ def test_memory_holds_only_what_is_not_dispatched(broker: Broker) -> None:
 
 def test_puts_dispatched_during_a_lookup_are_not_missed(broker: Broker) -> None:
     with broker.deduplication.look():
-        broker.deduplication.complete_index()
+        broker.complete_index()
         known = broker.deduplication.find_all("T", ["a"])
         assert known == [None]
         first = broker.put("a")  # by another connection

@@ -66,7 +66,7 @@ Work = Callable[[], PutResult]
 MakePut = Callable[[Work], Put]
 
 
-class Alone(NamedTuple):
+class SingleSend(NamedTuple):
     """A message that is sent alone."""
 
     topic: str
@@ -78,15 +78,16 @@ class Alone(NamedTuple):
     """How long a stored one is recognised, if longer than the broker's window."""
 
 
-class PutOnce:
+class DeduplicatedPuts:
     """Appends messages that are not stored yet: in blocks, or alone."""
 
     def __init__(self, core: Core) -> None:
+        self._store = core.store
         self._appender = core.puts.appender
+        self._reput = core.puts.reput
         self._progress = core.puts.progress
         self._deduplication = Deduplication(
             core.store,
-            dispatch=core.puts.reput.catch_up,
             clock_ms=core.clock_ms,
             window_s=lambda: core.config.dedup.window,
         )
@@ -140,10 +141,16 @@ class PutOnce:
         Raises:
             Refusal: it takes too long, or there is no index, or no disk space for it.
         """
+        if not self._store.options.index_enabled:
+            raise Refusal(
+                ErrorCode.INVALID_ARGUMENT,
+                "deduplication finds messages by the index, which is disabled; set store.index, or send without "
+                "deduplication",
+            )
         await self._appender.passed()
         with trio.move_on_after(_SETTLE_S):
             await self._progress.dispatched.reached(self._progress.appended.offset)
-            self._deduplication.complete_index()
+            self._reput.complete_index("what is stored")
             return
         raise Refusal(
             ErrorCode.NOT_READY,
@@ -177,35 +184,35 @@ class PutOnce:
 
     # Messages that are sent alone
 
-    def append_alone(self, alone: Alone, dedup: Dedup, work: Work, make_put: MakePut) -> Result:
+    def append_single(self, single: SingleSend, dedup: Dedup, work: Work, make_put: MakePut) -> Result:
         """As `append`, for one message that is sent alone."""
         if dedup is Dedup.CHECK:
-            return self._look_and_append_alone(alone, work, make_put)
-        return make_put(self._alone_once(alone, work, None, checked=False))
+            return self._look_and_append_single(single, work, make_put)
+        return make_put(self._single_once(single, work, None, checked=False))
 
-    async def _look_and_append_alone(self, alone: Alone, work: Work, make_put: MakePut) -> Handled:
+    async def _look_and_append_single(self, single: SingleSend, work: Work, make_put: MakePut) -> Handled:
         with self._deduplication.look():
             await self._settle()
             known = await trio.to_thread.run_sync(
-                self._deduplication.find_alone,
-                alone.topic,
-                alone.unique_id,
-                alone.within_ms,
+                self._deduplication.find_single,
+                single.topic,
+                single.unique_id,
+                single.within_ms,
                 limiter=self._limiter,
             )
-            result = make_put(self._alone_once(alone, work, known, checked=True))
+            result = make_put(self._single_once(single, work, known, checked=True))
             return await self._appender.resolve(result)
 
-    def _alone_once(self, alone: Alone, work: Work, known: StoredAt | None, *, checked: bool) -> Work:
-        topic, queue_id, unique_id, content, within_ms = alone
+    def _single_once(self, single: SingleSend, work: Work, known: StoredAt | None, *, checked: bool) -> Work:
+        topic, queue_id, unique_id, content, within_ms = single
 
         def put_once() -> PutResult:
-            before = self._deduplication.alone_before(topic, unique_id, content, known, within_ms)
+            before = self._deduplication.single_stored_before(topic, unique_id, content, known, within_ms)
             if before is not None:
                 return before
             result = work()
             if result.status is PutStatus.PUT_OK:
-                self._deduplication.remember_alone(
+                self._deduplication.remember_single(
                     topic, queue_id, unique_id, content, result, checked=checked
                 )
             return result
