@@ -20,10 +20,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+import trio
+
+from reput_broker.supervisor import supervise
 
 LOOK_S: Final = 0.1
 START_AGAIN_S: Final = 15.0
@@ -32,56 +35,69 @@ NAME_PORT: Final = 9876
 ETCD_PORT: Final = 2379
 PORTS_APART: Final = 10
 """Each broker has three ports: clients, the log, HTTP."""
+_NO_VARIABLES: Final[Mapping[str, str]] = {}
 BROKERS: Final = 3
 
 
-@dataclass(slots=True)
 class Program:
-    """A process of the cluster, started again when it ends."""
+    """A process of the cluster, started again when it ends. Its output is added to `NAME.log`."""
 
-    name: str
-    command: Sequence[str]
-    directory: Path
-    environment: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
-    ended_at: float = 0.0
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str] = _NO_VARIABLES,
+    ) -> None:
+        self.name = name
+        self.process: trio.Process | None = None
+        self.ended_at = 0.0
+        self._command = command
+        self._log = directory / f"{name}.log"
+        self._environment = {**os.environ, **environment}
+        self._stopping = trio.Event()
 
-    def start(self) -> None:
-        """Start it; its output is added to `NAME.log`."""
-        with (self.directory / f"{self.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
+    async def keep(self, say: Callable[[str], None]) -> None:
+        """Run it until `stop`; pass each end and each other start to `say`."""
+
+        async def run() -> int:
+            if self.ended_at:
+                say(f"{self.name} is started again")
+            return await self._run()
+
+        def on_end(code: int, pause_s: float) -> bool:
+            say(f"{self.name} has ended with {code}; it is started again in {pause_s:g} s")
+            return True
+
+        await supervise(run, on_end, self._stopping, pause_s=START_AGAIN_S)
+
+    async def _run(self) -> int:
+        with self._log.open("ab") as log:
+            self.process = process = await trio.lowlevel.open_process(
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.environment},
+                env=self._environment,
                 start_new_session=True,  # Ctrl-C is for this program, which stops the others in order
             )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end, process)
+            code = await process.wait()
+            nursery.cancel_scope.cancel()
+        self.process, self.ended_at = None, trio.current_time()
+        return code
 
-    def watch(self) -> str | None:
-        """Start it again when its time has come; return what there is to say."""
-        if self.process is None:
-            if time.monotonic() >= self.ended_at + START_AGAIN_S:
-                self.start()
-                return f"{self.name} is started again"
-        elif (code := self.process.poll()) is not None:
-            self.process, self.ended_at = None, time.monotonic()
-            return f"{self.name} has ended with {code}; it is started again in {START_AGAIN_S:g} s"
-        return None
+    async def _end(self, process: trio.Process) -> None:
+        """Once it is to stop, ask it to end; kill it if that takes too long."""
+        await self._stopping.wait()
+        process.terminate()
+        await trio.sleep(STOP_S)
+        process.kill()
 
     def stop(self) -> None:
-        """Ask it to end; see `wait`."""
-        if self.process is not None:
-            self.process.terminate()
-
-    def wait(self) -> None:
-        """Wait until it has ended; kill it if that takes too long."""
-        if self.process is not None:
-            try:
-                self.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        """Have it end; `keep` returns when it has."""
+        self._stopping.set()
 
 
 class Broker(Program):
@@ -189,22 +205,34 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    for wish in (signal.SIGINT, signal.SIGTERM):  # a shell starts background programs with SIGINT ignored
-        signal.signal(wish, signal.default_int_handler)
-    try:
-        for program in [*others, *brokers]:
-            program.start()
-        _print_addresses(brokers, directory)
-        _follow(brokers, others)
-    except KeyboardInterrupt:
-        print("\nstopping", flush=True)
-    finally:
-        for stage in (brokers, others):  # a broker resigns with etcd's help
-            for program in stage:
-                program.stop()
-            for program in stage:
-                program.wait()
+    trio.run(_run, brokers, others, directory)
     return 0
+
+
+async def _run(brokers: Sequence[Broker], others: Sequence[Program], directory: Path) -> None:
+    """Run the cluster until SIGINT or SIGTERM."""
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with trio.open_nursery() as watching:
+            async with trio.open_nursery() as needed:
+                for program in others:
+                    needed.start_soon(program.keep, say)
+                async with trio.open_nursery() as leading:
+                    for broker in brokers:
+                        leading.start_soon(broker.keep, say)
+                    _print_addresses(brokers, directory)
+                    watching.start_soon(_name_masters, brokers, say)
+                    await anext(signals)
+                    print("\nstopping", flush=True)
+                    for broker in brokers:
+                        broker.stop()
+                for program in others:  # after the brokers: they resign with etcd's help
+                    program.stop()
+            watching.cancel_scope.cancel()
 
 
 def _programs(etcd: str, directory: Path, port: int) -> tuple[list[Broker], list[Program]]:
@@ -265,35 +293,29 @@ def _print_addresses(brokers: Sequence[Broker], directory: Path) -> None:
     print("\n".join(lines), flush=True)
 
 
-def _follow(brokers: Sequence[Broker], others: Sequence[Program]) -> None:
-    """Watch for ever: start again what has ended, and say what changes."""
-    began, leader, gone_at, may_ask = time.monotonic(), "", 0.0, True
+async def _name_masters(brokers: Sequence[Broker], say: Callable[[str], None]) -> None:
+    """Say which broker is the master, and how long after the end of the one before, until cancelled."""
+    leader: Broker | None = None
+    leads_since = 0.0
     while True:
-        for program in (*others, *brokers):
-            said = program.watch()
-            if said is not None:
-                _say(began, said)
-                if program.name == leader and program.process is None:
-                    gone_at = program.ended_at
-        for broker in brokers if may_ask else ():
+        for broker in brokers:
+            if broker is leader or broker.process is None:
+                continue
             try:
-                is_new = broker.name != leader and broker.process is not None and broker.leads()
+                is_master = await trio.to_thread.run_sync(broker.leads, abandon_on_cancel=True)
             except PageRefused:
-                _say(
-                    began,
-                    "the pages of the brokers need a user: set REPUT_USER and REPUT_SECRET_FILE to see the master",
+                say(
+                    "the pages of the brokers need a user: set REPUT_USER and REPUT_SECRET_FILE to see the master"
                 )
-                may_ask = False
-                break
-            if is_new and broker.process is not None:
-                after = f", {time.monotonic() - gone_at:.1f} s after the end of {leader}" if gone_at else ""
-                _say(began, f"{broker.name} is the master{after}; to kill it: kill -9 {broker.process.pid}")
-                leader, gone_at = broker.name, 0.0
-        time.sleep(LOOK_S)
-
-
-def _say(began: float, text: str) -> None:
-    print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
+                return
+            if not is_master or broker.process is None:
+                continue
+            after = ""
+            if leader is not None and leader.ended_at > leads_since:
+                after = f", {trio.current_time() - leader.ended_at:.1f} s after the end of {leader.name}"
+            say(f"{broker.name} is the master{after}; to kill it: kill -9 {broker.process.pid}")
+            leader, leads_since = broker, trio.current_time()
+        await trio.sleep(LOOK_S)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from string import ascii_lowercase
 from typing import Final
 
@@ -25,6 +26,7 @@ from reput_broker.config.environment import FILE_SUFFIX, PREFIX
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.log import configure_logging, write_event
+from reput_broker.supervisor import supervise
 from reput_protocol.exit_codes import ExitCode
 
 log = structlog.get_logger(__name__)
@@ -33,10 +35,6 @@ PORTS_APART: Final = 10
 """Ports of neighbours, as with RocketMQ: each broker also has those from two before to two after its own."""
 BROKERS_MAX: Final = len(ascii_lowercase)
 _OTHER_PORTS: Final = ("name_port", "fast_port", "ha_port", "http_port", "proxy_port")
-_PAUSE_S: Final = 1.0
-_PAUSE_MAX_S: Final = 30.0
-_STEADY_S: Final = 60.0
-"""A broker that has run that long is started again without a long pause."""
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 """Loaded here: between fork and exec nothing may be that needs a lock of another thread."""
 _LINE_BYTES_MAX: Final = 1 << 20
@@ -145,7 +143,6 @@ class _SideBySide:
         self._addresses = [part.address for part in parts]
         self._registered: set[tuple[str, str]] = set()
         self._code = 0
-        self._is_stopping = False
         self._stopping = trio.Event()
 
     @property
@@ -172,7 +169,6 @@ class _SideBySide:
 
     def _stop(self) -> None:
         """Stop all; again: at once."""
-        self._is_stopping = True
         self._stopping.set()
         self._tell(signal.SIGTERM)
 
@@ -181,30 +177,21 @@ class _SideBySide:
             process.send_signal(number)
 
     async def _keep(self, part: Part) -> None:
-        pause_s = _PAUSE_S
-        while not self._is_stopping:
-            started_at = trio.current_time()
-            code = await self._run_one(part)
-            if self._is_stopping:
-                self._code = self._code or code
-                return
-            log.error("broker_ended", from_broker=part.name, exit_code=code)
-            if not self._is_ready:
-                self._code = self._code or code or ExitCode.FAILED
-                self._stop()
-                return
-            if code in _STAYS_STOPPED:
-                log.error(
-                    "broker_stays_stopped", from_broker=part.name, hint="its last events say what to do"
-                )
-                self._code = self._code or code
-                await self._stopping.wait()
-                return
-            if trio.current_time() - started_at >= _STEADY_S:
-                pause_s = _PAUSE_S
-            with trio.move_on_after(pause_s):
-                await self._stopping.wait()
-            pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        await supervise(partial(self._run_one, part), partial(self._note_end, part), self._stopping)
+        await self._stopping.wait()  # if it stays stopped, the others run
+
+    def _note_end(self, part: Part, code: int, _pause_s: float) -> bool:
+        """Log the end of a broker; return whether it is started again."""
+        log.error("broker_ended", from_broker=part.name, exit_code=code)
+        if not self._is_ready:
+            self._code = self._code or code or ExitCode.FAILED
+            self._stop()
+            return False
+        if code in _STAYS_STOPPED:
+            log.error("broker_stays_stopped", from_broker=part.name, hint="its last events say what to do")
+            self._code = self._code or code
+            return False
+        return True
 
     async def _run_one(self, part: Part) -> int:
         """Run the process of a broker until it has ended, and return its exit code."""
@@ -222,14 +209,17 @@ class _SideBySide:
             preexec_fn=_end_with_parent,
         )
         self._processes[part.name] = process
-        if self._is_stopping:
+        if self._stopping.is_set():
             process.terminate()
         assert process.stderr is not None
         try:
             async with trio.lowlevel.FdStream(os.dup(process.stderr.fileno())) as stderr:
                 process.stderr.close()
                 await self._read(part, stderr)
-            return await trio.to_thread.run_sync(process.wait)
+            code = await trio.to_thread.run_sync(process.wait)
+            if self._stopping.is_set():
+                self._code = self._code or code
+            return code
         finally:
             self._processes.pop(part.name)
             process.kill()

@@ -28,6 +28,7 @@ from reput_broker.observe.health import Health
 from reput_broker.observe.log import write_event
 from reput_broker.observe.span_exporter import FinishedSpan, SpanExporter, TraceContext
 from reput_broker.server.listener import ListenFailed, address_of, bind
+from reput_broker.supervisor import supervise
 from reput_protocol.codes import AckLevel
 from reput_protocol.proxy_process import (
     DRAIN,
@@ -50,10 +51,6 @@ CHECK: Final = "proxy"
 _DRAIN_S: Final = 10.0
 _END_S: Final = 3.0
 """How much longer than its drain a stop may take."""
-_PAUSE_S: Final = 1.0
-_PAUSE_MAX_S: Final = 30.0
-_STEADY_S: Final = 60.0
-"""A proxy that has run that long is started again without a long pause."""
 _SILENT_S: Final = 60.0
 """A proxy that has not reported for so long hangs: it reports its figures every second."""
 _PORT_S: Final = 2.0
@@ -152,7 +149,7 @@ class ProxyProcess:
         self._spans = spans
         self._command = command
         self._process: trio.Process | None = None
-        self._is_stopping = False
+        self._stopping = trio.Event()
         self._address = ""
         self._ended = trio.Event()
         self._running = trio.CancelScope()
@@ -165,28 +162,20 @@ class ProxyProcess:
 
     async def run(self) -> None:
         """Start the process, and again when it ends, until `stop` or cancelled; then it has ended."""
-        pause_s = _PAUSE_S
         try:
             with self._running:
-                while not self._is_stopping:
-                    started_at = trio.current_time()
-                    code = await self._run_one()
-                    if self._is_stopping:
-                        break
-                    if trio.current_time() - started_at >= _STEADY_S:
-                        pause_s = _PAUSE_S
-                    log.error(
-                        "proxy_ended", exit_code=code, next_start_s=pause_s, hint="its last events say why"
-                    )
-                    self._set_check(ok=False, detail=f"it ended with {code}; the log says why")
-                    await trio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+                await supervise(self._run_one, self._note_end, self._stopping)
         finally:
             self._ended.set()
 
+    def _note_end(self, code: int, pause_s: float) -> bool:
+        log.error("proxy_ended", exit_code=code, next_start_s=pause_s, hint="its last events say why")
+        self._set_check(ok=False, detail=f"it ended with {code}; the log says why")
+        return True
+
     async def stop(self) -> None:
         """Have the proxy drain, and wait until its process has ended; one that takes too long is killed."""
-        self._is_stopping = True
+        self._stopping.set()
         self._set_check(ok=False, detail="stopping")
         with trio.move_on_after(self._task.drain_s + _END_S) as limit:
             process = self._process
@@ -225,7 +214,7 @@ class ProxyProcess:
         try:
             with suppress(trio.BrokenResourceError):
                 await process.stdin.send_all(msgspec.json.encode(self._task) + b"\n")
-                if self._is_stopping:
+                if self._stopping.is_set():
                     await process.stdin.send_all(DRAIN)
                 await self._read(process.stdout)
             if process.poll() is None:
@@ -281,7 +270,7 @@ class ProxyProcess:
             case ProxyFigures():
                 self._counters.figures = report
                 self._counters.is_ready = report.reaches_broker
-                if not self._is_stopping:
+                if not self._stopping.is_set():
                     detail = self._address if report.reaches_broker else f"no broker: {report.broker_error}"
                     self._set_check(ok=report.reaches_broker, detail=detail)
 

@@ -1,4 +1,4 @@
-"""`make cluster` finds the master of brokers with users too."""
+"""`make cluster` starts programs again, and finds the master of brokers with users too."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import trio
 
 _TOOL = Path(__file__).resolve().parents[3] / "tools" / "cluster.py"
 
@@ -66,3 +67,22 @@ def test_the_master_is_found_with_the_users_secret(
     secret.write_text("a-secret\n")
     monkeypatch.setenv(f"{name}_FILE", str(secret))
     assert broker.leads()
+
+
+@pytest.mark.trio
+async def test_a_program_that_ends_is_started_again_until_it_is_stopped(
+    tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "START_AGAIN_S", 0.0)
+    program = tool.Program("short", [sys.executable, "-c", "import sys; sys.exit(3)"], tmp_path)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 3:
+            program.stop()
+
+    with trio.fail_after(60):
+        await program.keep(say)
+    ended = "short has ended with 3; it is started again in 0 s"
+    assert said == [ended, "short is started again", ended]

@@ -12,10 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-import trio.testing
 from structlog.testing import capture_logs
 
-from reput_broker import BrokerConfig
+from reput_broker import BrokerConfig, supervisor
 from reput_broker.compose import proxy_process
 from reput_broker.compose.proxy_process import COMMAND, ProxyProcess, proxy_task
 from reput_broker.config.errors import ConfigError
@@ -138,7 +137,7 @@ async def test_a_stop_while_the_task_is_written_drains_the_process_too() -> None
 async def test_a_process_that_hangs_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_process, "_SILENT_S", 0.2)
     monkeypatch.setattr(proxy_process, "_END_S", 0.0)
-    monkeypatch.setattr(proxy_process, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(supervisor, "PAUSE_S", 0.0)
     async with running(STAYS) as watched:
         with trio.fail_after(60):
             while watched.counters.starts < 3:
@@ -147,34 +146,13 @@ async def test_a_process_that_hangs_is_killed_and_started_again(monkeypatch: pyt
 
 @pytest.mark.trio
 async def test_a_stop_between_two_processes_returns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_process, "_PAUSE_S", 600.0)
+    monkeypatch.setattr(supervisor, "PAUSE_S", 600.0)
     async with running("import sys; sys.exit(3)") as watched:
         with trio.fail_after(60):
             while watched.check[1] != "it ended with 3; the log says why":
                 await trio.sleep(0.01)
         with trio.fail_after(10):
             await watched.process.stop()
-
-
-@pytest.mark.trio
-async def test_pauses_between_starts_grow_and_shrink_after_a_steady_run(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    starts: list[float] = []
-    lasts = [0.0] * 7 + [60.0, 0.0]
-
-    async def run_one(_: ProxyProcess) -> int:
-        starts.append(trio.current_time())
-        await trio.sleep(lasts[len(starts) - 1])
-        if len(starts) == len(lasts):
-            await trio.sleep_forever()
-        return 1
-
-    monkeypatch.setattr(ProxyProcess, "_run_one", run_one)
-    async with running(""):
-        await trio.sleep(1000)
-    pauses = [after - before - last for before, after, last in zip(starts, starts[1:], lasts, strict=False)]
-    assert pauses == pytest.approx([1, 2, 4, 8, 16, 30, 30, 1])
 
 
 def test_it_connects_to_its_broker_or_to_the_name_servers() -> None:
