@@ -17,7 +17,7 @@ from reput_broker.access.changes import with_altered_user, with_changed_rules, w
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFileRefused
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import (
     GROUP_MARK,
@@ -36,7 +36,7 @@ from reput_protocol.rights import Rule
 _SUPER, _NORMAL, _ENABLED, _DISABLED = "Super", "Normal", "enable", "disable"
 
 
-class UsersProcessor:
+class UsersProcessor(Processor):
     """Changes the file with the users, and the users that are in force.
 
     Args:
@@ -47,23 +47,9 @@ class UsersProcessor:
         self._access = access
         self._cluster = cluster
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.AUTH_CREATE_USER: self.create_user,
-            RequestCode.AUTH_UPDATE_USER: self.update_user,
-            RequestCode.AUTH_DELETE_USER: self.delete_user,
-            RequestCode.AUTH_GET_USER: self.get_user,
-            RequestCode.AUTH_LIST_USER: self.list_users,
-            RequestCode.AUTH_CREATE_ACL: self.put_rules,
-            RequestCode.AUTH_UPDATE_ACL: self.put_rules,
-            RequestCode.AUTH_DELETE_ACL: self.delete_rules,
-            RequestCode.AUTH_GET_ACL: self.get_rules,
-            RequestCode.AUTH_LIST_ACL: self.list_rules,
-        }
-
     # -- users ---------------------------------------------------------------------------------------------
 
+    @serves(RequestCode.AUTH_CREATE_USER)
     async def create_user(self, request: Request) -> Response:
         """Create a user."""
         name, info = self._named(request)
@@ -74,23 +60,27 @@ class UsersProcessor:
 
         return await self._change(request, create)
 
+    @serves(RequestCode.AUTH_UPDATE_USER)
     async def update_user(self, request: Request) -> Response:
         """Alter a user; what the request leaves out stays."""
         name, info = self._named(request)
         fields = _fields(info)
         return await self._change(request, lambda users: with_altered_user(users, name, **fields))
 
+    @serves(RequestCode.AUTH_DELETE_USER)
     async def delete_user(self, request: Request) -> Response:
         """Delete a user with its rules; there need not be one."""
         name = self._of_the_file(UserHeader.from_ext(request.ext).username)
         return await self._change(request, lambda users: users.without_user(name))
 
+    @serves(RequestCode.AUTH_GET_USER)
     async def get_user(self, request: Request) -> Response:
         """Answer with a user, without its secret; without a body if there is none."""
         name = UserHeader.from_ext(request.ext).username
         user = (await self._users(request)).users.get(name)
         return Response() if user is None else Response(0, body=_shown(user).to_json())
 
+    @serves(RequestCode.AUTH_LIST_USER)
     async def list_users(self, request: Request) -> Response:
         """Answer with the users whose names have the filter in them."""
         wanted = ListUsersHeader.from_ext(request.ext).filter or ""
@@ -100,6 +90,7 @@ class UsersProcessor:
 
     # -- rules ---------------------------------------------------------------------------------------------
 
+    @serves(RequestCode.AUTH_CREATE_ACL, RequestCode.AUTH_UPDATE_ACL)
     async def put_rules(self, request: Request) -> Response:
         """Set rules of a user or group, in place of those about the same resources."""
         name = _subject(request)
@@ -116,6 +107,7 @@ class UsersProcessor:
 
         return await self._change(request, lambda users: with_changed_rules(users, name, put))
 
+    @serves(RequestCode.AUTH_DELETE_ACL)
     async def delete_rules(self, request: Request) -> Response:
         """Delete the rules of a user or group about a resource, or all."""
         name, resource = _subject(request), AclHeader.from_ext(request.ext).resource
@@ -129,12 +121,14 @@ class UsersProcessor:
 
         return await self._change(request, lambda users: with_changed_rules(users, name, keep))
 
+    @serves(RequestCode.AUTH_GET_ACL)
     async def get_rules(self, request: Request) -> Response:
         """Answer with the rules of a user or group; without a body if it has none."""
         name = _subject(request)
         rules = dict(_subjects(await self._users(request))).get(name)
         return Response(0, body=AclInfo.of(name, rules).to_json()) if rules else Response()
 
+    @serves(RequestCode.AUTH_LIST_ACL)
     async def list_rules(self, request: Request) -> Response:
         """Answer with all rules, as far as their subjects and resources have the filters in them."""
         header = ListAclsHeader.from_ext(request.ext)

@@ -9,7 +9,7 @@ import trio
 
 from reput_broker.config.value_types import checked_address
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit, has_unit_subscription
-from reput_broker.request import Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
@@ -48,7 +48,7 @@ _LOOK_FOR_SILENT_S = 5.0
 _ALI_ONS_VERSION: Final = 121
 
 
-class NameServerProcessor:
+class NameServerProcessor(Processor):
     """Answers with what brokers have registered, and with the broker around it.
 
     Args:
@@ -78,34 +78,9 @@ class NameServerProcessor:
             await trio.sleep(_LOOK_FOR_SILENT_S)
             self._routes.drop_silent()
 
-    def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
-            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_subscription_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.other_unit_subscription_topics,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
-            RequestCode.REGISTER_BROKER: self.register,
-            RequestCode.UNREGISTER_BROKER: self.unregister,
-            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
-            RequestCode.QUERY_DATA_VERSION: self.data_version,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            RequestCode.PUT_KV_CONFIG: self.put_kv_config,
-            RequestCode.GET_KV_CONFIG: self.get_kv_config,
-            RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
-        }
-
     # Questions of clients and tools
 
+    @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def route(self, request: Request) -> Response:
         """Answer with the brokers that have a topic, their addresses and queues."""
         topic = RouteHeader.from_ext(request.ext).topic
@@ -149,38 +124,46 @@ class NameServerProcessor:
             else self._routes.route_over({own.name: own.queue_data(template)}, address)
         )
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_INFO)
     async def cluster_info(self, request: Request) -> Response:
         """Answer with all brokers and clusters."""
         info = self._routes.cluster_info(self._address(request))
         return Response(0, self._facts_for(request), await write_in_turns(info))
 
+    @serves(RequestCode.GET_BROKER_MEMBER_GROUP)
     def member_group(self, request: Request) -> Response:
         """Answer with the members of a broker name."""
         header = MemberGroupHeader.from_ext(request.ext)
         group = self._routes.member_group(header.cluster_name, header.broker_name, self._address(request))
         return Response(0, body=MemberGroup(group).to_json())
 
+    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def topics(self, request: Request) -> Response:
         """Answer with the names of all topics."""
         return self._topic_list(request, self._routes.topics())
 
+    @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
     def topics_by_cluster(self, request: Request) -> Response:
         """Answer with the names of the topics of a cluster."""
         cluster = TopicsByClusterHeader.from_ext(request.ext).cluster
         return self._topic_list(request, self._routes.topics_of_cluster(cluster))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, request: Request) -> Response:
         """Answer with the names of clusters and brokers, and a broker that knows the other system topics."""
         return self._topic_list(request, self._routes.system_topics())
 
+    @serves(RequestCode.GET_UNIT_TOPIC_LIST)
     def unit_topics(self, request: Request) -> Response:
         """Answer with the names of the topics that belong to a unit."""
         return self._topic_list(request, self._routes.topics_with_flags(has_unit))
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST)
     def unit_subscription_topics(self, request: Request) -> Response:
         """Answer with the names of the topics that units subscribe to."""
         return self._topic_list(request, self._routes.topics_with_flags(has_unit_subscription))
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST)
     def other_unit_subscription_topics(self, request: Request) -> Response:
         """Answer with the names of the topics that units subscribe to and that belong to none."""
 
@@ -211,6 +194,7 @@ class NameServerProcessor:
 
     # Brokers
 
+    @serves(RequestCode.REGISTER_BROKER)
     def register(self, request: Request) -> Response:
         """Take the registration of a broker; answer with its master and the queue numbers of ordered topics."""
         header = RegisterBrokerHeader.from_ext(request.ext)
@@ -236,16 +220,19 @@ class NameServerProcessor:
             b"" if ordered is None else KVTable(dict(ordered)).to_json(),
         )
 
+    @serves(RequestCode.UNREGISTER_BROKER)
     def unregister(self, request: Request) -> Response:
         """Drop a broker that leaves."""
         self._routes.unregister(UnregisterBrokerHeader.from_ext(request.ext))
         return Response()
 
+    @serves(RequestCode.BROKER_HEARTBEAT)
     def heartbeat(self, request: Request) -> Response:
         """Note that a broker is alive."""
         self._routes.heartbeat(BrokerHeartbeatHeader.from_ext(request.ext).broker_addr)
         return Response()
 
+    @serves(RequestCode.QUERY_DATA_VERSION)
     def data_version(self, request: Request) -> Response:
         """Answer whether a broker has to register its topics again; this counts as a heartbeat."""
         header = QueryDataVersionHeader.from_ext(request.ext)
@@ -260,23 +247,27 @@ class NameServerProcessor:
 
     # Changes by administrators
 
+    @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, request: Request) -> Response:
         """Forget a topic of registered brokers; the broker around this name service deletes its own with 215."""
         header = DeleteTopicHeader.from_ext(request.ext)
         self._routes.delete_topic(header.topic, header.cluster_name)
         return Response()
 
+    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV)
     def register_topic(self, request: Request) -> Response:
         """Note a topic of registered brokers."""
         topic = RegisterTopicHeader.from_ext(request.ext).topic
         self._routes.register_topic(topic, TopicRoute.from_json(request.body, is_trusted=False).queue_datas)
         return Response()
 
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, request: Request) -> Response:
         """Take write permission from all topics of a broker, in routes."""
         count = self._routes.wipe_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
         return Response(0, {"wipeTopicCount": count if request.is_native else str(count)})
 
+    @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, request: Request) -> Response:
         """Give write permission back to all topics of a broker, in routes."""
         count = self._routes.add_write_perm(BrokerPermissionHeader.from_ext(request.ext).broker_name)
@@ -284,6 +275,7 @@ class NameServerProcessor:
 
     # Settings
 
+    @serves(RequestCode.PUT_KV_CONFIG)
     async def put_kv_config(self, request: Request) -> Response:
         """Set a value; it is on disk when this is answered."""
         header = PutKVConfigHeader.from_ext(request.ext)
@@ -291,6 +283,7 @@ class NameServerProcessor:
         await self._kv_saver.save()
         return Response()
 
+    @serves(RequestCode.GET_KV_CONFIG)
     def get_kv_config(self, request: Request) -> Response:
         """Answer with a value."""
         header = KVConfigHeader.from_ext(request.ext)
@@ -300,6 +293,7 @@ class NameServerProcessor:
             return Response(int(ResponseCode.QUERY_NOT_FOUND), remark=text)
         return Response(0, {"value": value})
 
+    @serves(RequestCode.DELETE_KV_CONFIG)
     async def delete_kv_config(self, request: Request) -> Response:
         """Delete a value, if there is one; it is gone from the disk when this is answered."""
         header = KVConfigHeader.from_ext(request.ext)
@@ -307,6 +301,7 @@ class NameServerProcessor:
         await self._kv_saver.save()
         return Response()
 
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def kv_list(self, request: Request) -> Response:
         """Answer with all values of a namespace."""
         namespace = KVListHeader.from_ext(request.ext).namespace

@@ -17,8 +17,17 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.observe.counters import PROTOCOLS
 from reput_broker.observe.health import Health
-from reput_broker.processors.properties import Permission, PropertiesProcessor
-from reput_broker.request import Client, Handler, Refusal, Request, Response, write_in_turns
+from reput_broker.processors.properties import LiveOptions, Permission, PropertiesProcessor
+from reput_broker.request import (
+    Client,
+    Handler,
+    Processor,
+    Refusal,
+    Request,
+    Response,
+    serves,
+    write_in_turns,
+)
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.operation import (
     BrokerDescription,
@@ -66,16 +75,6 @@ class Connected(Client, Protocol):
     listener: str
     opened_at: float
     silent_since: float
-
-
-class Settings(Protocol):
-    """Changes of the configuration; see `compose.live_config`."""
-
-    def reload(self) -> list[ConfigChange]:
-        """Read the sources again. Raises ConfigError."""
-
-    def set(self, values: Mapping[str, str]) -> list[ConfigChange]:
-        """Set live options. Raises ConfigError."""
 
 
 class OperatedTenure(Protocol):
@@ -146,39 +145,32 @@ class Operations:
 
     config: BrokerConfig
     health: Health
-    settings: Settings
+    settings: LiveOptions
     status: Callable[[], Mapping[str, Any]]
     intake: MessageIntake
     properties: PropertiesProcessor
 
 
-class OperationsProcessor:
+class OperationsProcessor(Processor):
     """Answers operators in one tenure."""
 
     def __init__(self, operations: Operations, tenure: OperatedTenure) -> None:
         self._broker = operations
         self._tenure = tenure
 
+    @override
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        return {
-            **self._broker.properties.handlers(),
-            RequestCode.DESCRIBE_BROKER: self.describe_broker,
-            RequestCode.LIST_CLIENTS: self.list_clients,
-            RequestCode.GET_CONFIG: self.get_config,
-            RequestCode.SET_CONFIG: self.set_config,
-            RequestCode.RELOAD_CONFIG: self.reload_config,
-            RequestCode.SET_INTAKE: self.set_intake,
-            RequestCode.FLUSH_LOG: self.flush_log,
-            RequestCode.DISCONNECT_CLIENT: self.disconnect_client,
-        }
+        """Return the handlers by request code, with those of the configuration under RocketMQ's names."""
+        return {**self._broker.properties.handlers(), **super().handlers()}
 
+    @serves(RequestCode.DESCRIBE_BROKER)
     def describe_broker(self, _request: Request) -> Response:
         """Answer with the state of the broker and its checks."""
         return Response(
             0, body=BrokerDescription({**self._broker.status(), **self._broker.health.report()}).to_json()
         )
 
+    @serves(RequestCode.LIST_CLIENTS)
     async def list_clients(self, _request: Request) -> Response:
         """Answer with all connections, this one included."""
         now = trio.current_time()
@@ -205,16 +197,19 @@ class OperationsProcessor:
             int(1000 * max(0.0, now - connection.silent_since)),
         )
 
+    @serves(RequestCode.GET_CONFIG)
     async def get_config(self, _request: Request) -> Response:
         """Answer with every option, its value and its source."""
         body = ConfigOptions(config_options(self._broker.config))
         return Response(0, body=await write_in_turns(body))
 
+    @serves(RequestCode.SET_CONFIG)
     def set_config(self, request: Request) -> Response:
         """Set live options until the next reload or restart."""
         values = SetConfigBody.from_json(request.body).values
         return self._changed(lambda: self._broker.settings.set(values))
 
+    @serves(RequestCode.RELOAD_CONFIG)
     def reload_config(self, _request: Request) -> Response:
         """Read the file and the environment again, as on SIGHUP."""
         return self._changed(self._broker.settings.reload)
@@ -227,15 +222,18 @@ class OperationsProcessor:
             raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{text}; nothing was changed") from None
         return Response(0, body=ConfigChanges([ConfigChanged(*each) for each in changes]).to_json())
 
+    @serves(RequestCode.SET_INTAKE)
     async def set_intake(self, request: Request) -> Response:
         """Take or refuse messages of producers, and answer when those taken before are on disk."""
         wanted = SetIntakeHeader.from_ext(request.ext).intake
         return await self._flushed(self._broker.intake.set(wanted, request.client.peer))
 
+    @serves(RequestCode.FLUSH_LOG)
     async def flush_log(self, _request: Request) -> Response:
         """Sync the log and answer when that is done."""
         return await self._flushed(self._broker.intake.current)
 
+    @serves(RequestCode.DISCONNECT_CLIENT)
     def disconnect_client(self, request: Request) -> Response:
         """Close a client's connection. The client may connect again."""
         address = DisconnectClientHeader.from_ext(request.ext).address

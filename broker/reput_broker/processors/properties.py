@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
+from typing_extensions import override
+
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange
 from reput_broker.config.properties import Properties, read_properties, written_properties
-from reput_broker.request import Handler, Refusal, Request, Response
+from reput_broker.request import Handler, Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import DataVersion
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.body import encode_json
@@ -21,12 +23,16 @@ from reput_protocol.commands.operation import ReadAheadHeader
 from reput_protocol.errors import ErrorCode
 
 _PERMISSION: Final = "brokerPermission"
+_OF_NAME_SERVICES: Final = (RequestCode.GET_NAMESRV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG)
 _READS_AHEAD: Final = {"0": "true", "1": "false"}
 """By mode of the request: MADV_NORMAL and MADV_RANDOM of the operating system."""
 
 
 class LiveOptions(Protocol):
     """Changes of the configuration; see `compose.live_config`."""
+
+    def reload(self) -> list[ConfigChange]:
+        """Read the sources again. Raises ConfigError."""
 
     def set(self, values: Mapping[str, str]) -> list[ConfigChange]:
         """Set live options. Raises ConfigError."""
@@ -43,7 +49,7 @@ class Permission(Protocol):
         """Take messages, or refuse them as `reput broker readonly` does."""
 
 
-class PropertiesProcessor:
+class PropertiesProcessor(Processor):
     """Shows and changes the configuration under RocketMQ's names.
 
     Args:
@@ -64,21 +70,15 @@ class PropertiesProcessor:
         self._permission = permission
         self._version = DataVersion().next(clock_ms())
 
+    @override
     def handlers(self) -> dict[int, Handler]:
-        """Return the handlers by request code."""
-        of_names: dict[int, Handler] = {
-            RequestCode.GET_NAMESRV_CONFIG: self.show,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update,
-        }
+        """Return the handlers by request code; those of a broker only if this is one's."""
+        found = super().handlers()
         if self._permission is None:
-            return of_names
-        return {
-            **of_names,
-            RequestCode.GET_BROKER_CONFIG: self.show,
-            RequestCode.UPDATE_BROKER_CONFIG: self.update,
-            RequestCode.SET_COMMITLOG_READ_MODE: self.set_read_ahead,
-        }
+            return {code: handle for code, handle in found.items() if code in _OF_NAME_SERVICES}
+        return found
 
+    @serves(RequestCode.GET_NAMESRV_CONFIG, RequestCode.GET_BROKER_CONFIG)
     def show(self, _request: Request) -> Response:
         """Answer with the configuration, a line `name=value` for each property."""
         found = self._properties.all()
@@ -87,6 +87,7 @@ class PropertiesProcessor:
         version = encode_json(self._version.to_json()).decode()
         return Response(0, {"version": version}, written_properties(found))
 
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG)
     def update(self, request: Request) -> Response:
         """Change live options, all that are named or none."""
         try:
@@ -103,6 +104,7 @@ class PropertiesProcessor:
         self._version = self._version.next(self._clock_ms())
         return Response()
 
+    @serves(RequestCode.SET_COMMITLOG_READ_MODE)
     def set_read_ahead(self, request: Request) -> Response:
         """Set whether the operating system reads ahead in the log."""
         mode = ReadAheadHeader.from_ext(request.ext).mode
