@@ -23,8 +23,6 @@ from reput_protocol.wire.tls import CHUNK_BYTES, TlsSession
 # are for peers that fill them.
 _READ_BYTES = 1 << 16
 _READ_BYTES_MAX = 1 << 18
-_AT_HAND_BYTES = 1 << 14  # a TLS record
-_SEND_BYTES = 1 << 16  # to a stream, which copies; the peer has made progress after each
 # A peer that waits for each answer sends again shortly after it: two more attempts to read, a pass of the event loop
 # apart, find that in less time than sleeping and waking takes. The more often they fail, the rarer they become.
 _LOOKS = 2
@@ -277,44 +275,3 @@ def _chunks_of(buffers: Sequence[bytes | memoryview]) -> Iterator[bytes | memory
             room -= len(rest)
     if parts:
         yield parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-class StreamTransport(Transport):
-    """Any trio stream, such as memory in tests. `try_send` sends nothing."""
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
-        self._at_hand: bytes | None = None
-
-    @override
-    async def arrived(self) -> None:
-        """Read ahead, because a stream does not tell whether it has data."""
-        if self._at_hand is None:
-            self._at_hand = bytes(await self._stream.receive_some(_AT_HAND_BYTES))
-
-    @override
-    async def receive(self) -> bytes:
-        at_hand, self._at_hand = self._at_hand, None
-        if at_hand is not None:
-            await trio.lowlevel.checkpoint()
-            return at_hand
-        return bytes(await self._stream.receive_some(_READ_BYTES_MAX))
-
-    @override
-    def try_send(self, buffers: Sequence[bytes | memoryview]) -> int:
-        del buffers
-        return 0
-
-    @override
-    async def send(self, data: memoryview) -> int:
-        piece = data[:_SEND_BYTES]
-        await self._stream.send_all(piece)
-        return len(piece)
-
-    @override
-    def end_sending(self) -> None:
-        """Not with a stream, where that has to wait."""
-
-    @override
-    def close(self) -> None:
-        trio.lowlevel.spawn_system_task(trio.aclose_forcefully, self._stream)

@@ -352,19 +352,6 @@ class MappedFileQueue:
             sync_directory(self._removed_in)
             self._removed_in = None
 
-    def delete_last(self) -> bool:
-        """Delete the newest file; False without files. The stream then ends with the file before it."""
-        files = self._files
-        if not files:
-            return False
-        self._drop_prepared()
-        _delete_now(files[-1])
-        self._files = files[:-1]
-        sync_directory(files[-1].path.parent)
-        end = self.max_wrote_position
-        self._set_marks(min(self.flushed_where, end), min(self.committed_where, end))
-        return True
-
     def _drop_prepared(self) -> None:
         """Delete the prepared files durably, the newest first: there must be no gap."""
         with self._create_lock:

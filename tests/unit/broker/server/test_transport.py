@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.server.transport import SocketTransport, StreamTransport, Transport
+from reput_broker.server.transport import SocketTransport
 
 
 class Counting(socket.socket):
@@ -88,15 +88,10 @@ async def test_a_peer_with_long_pauses_is_hardly_ever_looked_at_in_vain(
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("plain", [True, False], ids=["socket", "stream"])
-async def test_arrived_bytes_are_still_received(plain: bool) -> None:
+async def test_arrived_bytes_are_still_received() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        transport: Transport
-        if plain:
-            transport = SocketTransport(ours)
-        else:
-            transport = StreamTransport(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        transport = SocketTransport(ours)
         with trio.move_on_after(0.01) as waiting:
             await transport.arrived()
         assert waiting.cancelled_caught

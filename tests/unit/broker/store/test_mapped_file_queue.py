@@ -90,12 +90,6 @@ def test_truncate_dirty_files_deletes_what_follows(stream: MappedFileQueue) -> N
     assert stream.max_wrote_position == SIZE + 7
 
 
-def test_delete_last_takes_the_newest_file(stream: MappedFileQueue) -> None:
-    fill(stream, 2 * SIZE)
-    assert stream.delete_last()
-    assert names(stream) == [0]
-
-
 def test_a_prepared_file_is_adopted(stream: MappedFileQueue) -> None:
     fill(stream, SIZE)
     assert stream.prepare_next() is not None
