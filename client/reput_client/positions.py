@@ -6,27 +6,15 @@ import re
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from reput_client.blocking import Admin
 
 _AGE: Final = re.compile(r"-(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _EARLIEST_MS: Final = 0
 _LATEST_MS: Final = -1
-
-
-class HasBounds(Protocol):
-    """The offsets of a queue; the synchronous `Admin` implements it."""
-
-    def min_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the first offset that can be read."""
-
-    def max_offset(self, topic: str, queue_id: int, *, broker_name: str | None = None) -> int:
-        """Return the offset that the next message will get."""
-
-    def offset_by_time(
-        self, topic: str, queue_id: int, timestamp_ms: int, *, broker_name: str | None = None
-    ) -> int:
-        """Return the offset of the first message stored at or after a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class Position:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return Position(timestamp_ms=int(moment.timestamp() * 1000))
 
-    def resolve(self, bounds: HasBounds, topic: str, queue_id: int, broker_name: str | None = None) -> int:
+    def resolve(self, bounds: Admin, topic: str, queue_id: int, broker_name: str | None = None) -> int:
         """Return the offset in a queue, moved to its nearest end if outside."""
         low = bounds.min_offset(topic, queue_id, broker_name=broker_name)
         high = bounds.max_offset(topic, queue_id, broker_name=broker_name)

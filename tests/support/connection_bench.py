@@ -10,6 +10,7 @@ from typing import Any
 import trio
 import trio.testing
 
+from reput_broker.access.opening import Access
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters
@@ -21,7 +22,7 @@ from reput_broker.request import (
     Response,
 )
 from reput_broker.server.connection import Addresses, Connection, Shared
-from reput_broker.server.handling import Access, RequestHandling
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import Strangers

@@ -8,11 +8,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
 
+from reput_broker.access.opening import Access
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
 from reput_broker.store.errors import DiskFull, StoreError
@@ -29,7 +30,6 @@ from reput_protocol.errors import (
     HeaderFieldError,
     InvalidName,
 )
-from reput_protocol.wire.header import Value
 
 log = structlog.get_logger(__name__)
 
@@ -44,19 +44,6 @@ _BYTES_A_COMMA: Final = 11
 bytes."""
 _OF_A_PEER = (ConnectionError, TimeoutError)
 """Errors of the operating system that do not come from the disk."""
-
-
-class Access(Protocol):
-    """Checks who sends a request, and whether that user may; see `access.control`."""
-
-    def authenticate(self, request: Request) -> None:
-        """Set the user of a request. Raises Refusal."""
-
-    def authorize(self, request: Request) -> None:
-        """Check the rights that a request needs. Raises Refusal, HeaderFieldError, BodyMalformed."""
-
-    def challenge(self, request: Request) -> Mapping[str, Value]:
-        """Return what its connection's requests are to be signed with, as fields; none: they need no signatures."""
 
 
 class RequestHandling:
@@ -81,7 +68,7 @@ class RequestHandling:
         after_puts: Callable[[object], None] = lambda _: None,
         before_read: Callable[[bool], None] = lambda _: None,
         limits: LimitsConfig | None = None,
-        access: Access | None = None,
+        access: Access = None,
     ) -> None:
         self._access = access
         self._served: dict[int, Handler] = {}

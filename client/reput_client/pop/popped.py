@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reput_client.consume.pull import read_records
 from reput_client.received import PulledRecords, ReceivedMessage, V
-from reput_client.transport.session import Session
 from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
 from reput_protocol.properties import POP_CK, decode_properties
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.row import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call
+
+if TYPE_CHECKING:
+    from reput_client.pop.settling import Settling
 
 M = TypeVar("M", bound="Popped")
 
@@ -24,21 +26,6 @@ SPAN_MAX: Final = 1 << 20
 """How many offsets a pop goes over at most, most of them of messages that do not fit its filter."""
 
 log = logging.getLogger("reput_client")
-
-
-class _Settles(Protocol):
-    """Settles the messages of a consumer: `Settling`."""
-
-    session: Session
-    group: str
-
-    async def ack_one(self, message: Popped) -> None: ...
-
-    async def nack(self, message: Popped, delay_s: float, *, counts: bool = True) -> None: ...
-
-    async def change(self, message: Popped, invisible_s: float) -> None: ...
-
-    async def reject(self, message: Popped, reason: str | None) -> None: ...
 
 
 class Popped(ReceivedMessage[V]):
@@ -65,7 +52,7 @@ class Popped(ReceivedMessage[V]):
         self,
         records: PulledRecords,
         at: int,
-        settling: _Settles,
+        settling: Settling,
         handle: PopHandle,
         invisible_until: float,
         popped_before: int | None,
@@ -169,7 +156,7 @@ class PoppedMessage(Popped[V]):
 
 def popped_messages(
     kind: type[M],
-    settling: _Settles,
+    settling: Settling,
     source: MessageQueue,
     call: Call,
     invisible_until: float,

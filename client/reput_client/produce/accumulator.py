@@ -6,10 +6,10 @@ A message is validated before any part of it is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from reput_client.produce.block import Terms
-from reput_client.produce.gathered_block import GatheredBlock, Waits
+from reput_client.produce.gathered_block import GatheredBlock
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import AnyBroker, QueueChoice, is_free, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
@@ -19,6 +19,9 @@ from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
+
+if TYPE_CHECKING:
+    from reput_client.produce.gathering import Gathering
 
 BLOCK_MESSAGES: Final = 1024
 """Maximum messages in a block; larger blocks are hardly cheaper."""
@@ -166,7 +169,7 @@ class Accumulator:
         terms: Terms,
         on_done: Callable[[GatheredBlock], None],
         due_at: float,
-        waits: Waits,
+        waits: Gathering,
         *,
         choice: QueueChoice,
         is_current: bool,

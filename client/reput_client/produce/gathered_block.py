@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from reput_client.produce.block import OutgoingBlock, Terms
 from reput_client.produce.posted import OnDone, Posted
@@ -16,23 +16,8 @@ from reput_protocol.errors import ReputError
 from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 
-
-class Waits(Protocol):
-    """How the holder of a message's handle waits for its block."""
-
-    async def wait_for(self, block: GatheredBlock) -> None:
-        """Return when the block is done."""
-
-    @property
-    def interruption(self) -> str | None:
-        """Why an interrupt closed the client, or None."""
-
-    def wait_in_thread(self, block: GatheredBlock) -> None:
-        """Block the calling thread until the block is done or the client was interrupted.
-
-        Raises:
-            RuntimeError: the program has an event loop, in which blocking is not allowed.
-        """
+if TYPE_CHECKING:
+    from reput_client.produce.gathering import Gathering
 
 
 class GatheredBlock(OutgoingBlock):
@@ -59,7 +44,7 @@ class GatheredBlock(OutgoingBlock):
         fixed: int,
         on_done: Callable[[Any], None],
         due_at: float,
-        waits: Waits,
+        waits: Gathering,
         *,
         is_free: bool,
     ) -> None:
@@ -160,7 +145,7 @@ class EncodedBlock(GatheredBlock):
         queue: MessageQueue,
         terms: Terms,
         on_done: Callable[[Any], None],
-        waits: Waits,
+        waits: Gathering,
         count: int,
         data: Buffer,
     ) -> None:

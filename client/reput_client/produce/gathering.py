@@ -12,14 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from typing_extensions import override
-
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
 from reput_client.produce.accumulator import Accumulator, is_alone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
-from reput_client.produce.gathered_block import EncodedBlock, GatheredBlock, Waits
+from reput_client.produce.gathered_block import EncodedBlock, GatheredBlock
 from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import AnyBroker, QueueChoice, is_free
@@ -43,7 +41,7 @@ _EXIT_S: Final = 5.0
 """How long a program's exit may wait for posted messages."""
 
 
-class Gathering(Waits):
+class Gathering:
     """The messages of `send` and `post` of one producer: added, sent and reported.
 
     Under trio and asyncio a task sends those of `post` while any is unfinished; a waiting caller restarts it if it was
@@ -358,16 +356,20 @@ class Gathering(Waits):
         self._ensure_task()
         return await self._sender.until(condition, deadline)
 
-    @override
     async def wait_for(self, block: GatheredBlock) -> None:
+        """Return when the block is done."""
         if self._sender.blocking_runtime is not None:
             await self._send_until(lambda: block.done, math.inf)
         else:
             self._ensure_task()
             await self._sender.wait_for(block)
 
-    @override
     def wait_in_thread(self, block: GatheredBlock) -> None:
+        """Block the calling thread until the block is done or the client was interrupted.
+
+        Raises:
+            RuntimeError: the program has an event loop, in which blocking is not allowed.
+        """
         if self._sender.blocking_runtime is None:
             raise RuntimeError("the message is not acknowledged yet; await it, or flush the producer first")
         try:
@@ -377,8 +379,8 @@ class Gathering(Waits):
                 raise
 
     @property
-    @override
     def interruption(self) -> str | None:
+        """Why an interrupt closed the client, or None."""
         return self._sender.interruption
 
     # -- ending --------------------------------------------------------------------------------------------------------

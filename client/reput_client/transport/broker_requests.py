@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from reput_client.transport.address import Address
 from reput_client.transport.channel import ClientChannel
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode, ResponseCode
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
+if TYPE_CHECKING:
+    from reput_client.transport.connection import BrokerConnection
+
 log = logging.getLogger("reput_client")
-
-
-class _Answering(Protocol):
-    """The connection that a request came on: `BrokerConnection`."""
-
-    address: Address
-
-    def answer(self, channel: ClientChannel, header: Header, header_type: int, body: Buffer) -> None: ...
 
 
 class BrokerRequest:
@@ -39,7 +33,7 @@ class BrokerRequest:
 
     def __init__(
         self,
-        connection: _Answering,
+        connection: BrokerConnection,
         channel: ClientChannel,
         header: Header,
         header_type: int,

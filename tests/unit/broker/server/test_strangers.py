@@ -18,13 +18,14 @@ import trio.testing
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
+from reput_broker.access.opening import Access
 from reput_broker.access.user_file import UserFile
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.server.crowd import Crowd, network_of
 from reput_broker.server.gate import Gate
-from reput_broker.server.handling import Access, RequestHandling
+from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
