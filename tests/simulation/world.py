@@ -19,7 +19,7 @@ import trio
 
 from histories import consuming, instruments, terms
 from histories.consuming import Member
-from reput_broker.delay import schedule
+from reput_broker.delay import state
 from reput_broker.groups import membership
 from reput_broker.ha.election import mastership, opening
 from reput_client import Admin
@@ -181,7 +181,7 @@ class World:
         logging.basicConfig(handlers=[_ClientLog(self.log)], level=logging.INFO)
         instruments.install(self.history, ITS_GROUP)  # type: ignore[arg-type]
         instruments.shorten_lock_times()
-        defaults = schedule.open_schedule.__kwdefaults__
+        defaults = state.open_delay_state.__kwdefaults__
         assert defaults is not None
         defaults["wheel_slots"] = _WHEEL_SLOTS
         shorten_in_broker(terms.LOCK_TIMEOUT_S)

@@ -21,7 +21,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.delay.canceller import Canceller
 from reput_broker.delay.feature import DelayFeature
-from reput_broker.delay.schedule import open_schedule
+from reput_broker.delay.state import open_delay_state
 from reput_broker.put.arrivals import Arrivals
 from reput_broker.put.fence import Fence
 from reput_broker.put.own_puts import OwnPuts
@@ -103,7 +103,7 @@ class DelayBench:
         self.lock = PutLock(Fence(), StoreConfig())
         self.holds_writes = False
         """What is put stays where it is, neither flushed nor dispatched."""
-        self.schedule = open_schedule(
+        self.delays = open_delay_state(
             self.config, self.store, self.topics.all(), self.clock_ms, wheel_slots=wheel_slots
         )
         progress, fence = SimpleNamespace(answer_when=self._answer), Fence()
@@ -118,7 +118,7 @@ class DelayBench:
             puts=SimpleNamespace(progress=progress, fence=fence, own=own),
             sources=SimpleNamespace(),
         )
-        self.parts = DelayFeature(core, self.schedule)
+        self.parts = DelayFeature(core, self.delays)
         self.processor = self.parts.processor
 
     def clock_ms(self) -> int:
@@ -136,7 +136,7 @@ class DelayBench:
 
     @property
     def stats(self) -> Any:
-        return self.schedule.stats
+        return self.delays.stats
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -201,7 +201,7 @@ class DelayBench:
 
     def stop(self) -> None:
         """Stop in order."""
-        self.schedule.finish()
+        self.delays.finish()
         assert self.store.close()
 
     def kill(self) -> DelayBench:
@@ -221,11 +221,11 @@ class DelayBench:
 
     def abandon(self) -> None:
         """Let go of the directory without a word, as a killed process does."""
-        log = self.schedule.timers.log
+        log = self.delays.timers.log
         prepared = [log._prepared] if log._prepared is not None else []
         for fd in (*log._retired, *(file.fd for file in (*log._files, *prepared))):
             os.close(fd)
-        self.schedule.timers.wheel.close()
+        self.delays.timers.wheel.close()
         abandon(self.store)
 
     def restart(self) -> DelayBench:

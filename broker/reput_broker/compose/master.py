@@ -70,7 +70,7 @@ class MasterParts(RoleParts):
     ) -> None:
         fence = Fence() if leadership is None else leadership.fence
         self._core = core = build_core(base, storage, store_health, fence)
-        self._schedule = storage.schedule
+        self._delays = storage.delays
         self._common = common = CommonParts(core, self)
         self._gate = base.gate
         self._ha_listener = base.ha_listener
@@ -80,7 +80,7 @@ class MasterParts(RoleParts):
         self.own = common.own
         access = core.access
         self._admission = self._admission_of(access) if isinstance(access, AccessControl) else None
-        core.statistics.timer_totals = storage.schedule.timer_totals
+        core.statistics.timer_totals = storage.delays.timer_totals
         self.ha_service: HAService | None = None
         self._table_copies: TableCopies | None = None
         ha_port = None
@@ -88,11 +88,11 @@ class MasterParts(RoleParts):
             ha_port = self.own.ha_port = address_of(base.ha_listener)[1]
             self.ha_service = self._serve_slaves()
         self.staging = StagingFeature(core, storage.staging)
-        self.delay = DelayFeature(core, storage.schedule)
+        self.delay = DelayFeature(core, storage.delays)
         self.schedules = ScheduleFeature(core)
         self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_redirects)
         self.retry = RetryFeature(core, self.delay.delay_redirects)
-        self.pop = PopFeature(core, storage.schedule, storage.orders, self.delay.delay_redirects)
+        self.pop = PopFeature(core, storage.delays, storage.orders, self.delay.delay_redirects)
         self._replication = ReplicationProgress(
             lambda: core.store.max_physical_offset,
             lambda: () if self.ha_service is None else self.ha_service.slaves,
@@ -134,7 +134,7 @@ class MasterParts(RoleParts):
         sync = TableSyncProcessor(
             core.store,
             core.tables,
-            self._schedule,
+            self._delays,
             self.staging.batches_version,
             handlers,
             core.groups.membership,
@@ -169,11 +169,11 @@ class MasterParts(RoleParts):
 
     @override
     def waiting_from(self) -> int:
-        return self._schedule.waiting_from()
+        return self._delays.waiting_from()
 
     @override
     def runtime_figures(self) -> dict[str, object]:
-        return self._schedule.figures()
+        return self._delays.figures()
 
     @override
     def reaches_master(self) -> bool:

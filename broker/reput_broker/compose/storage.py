@@ -11,7 +11,7 @@ import trio
 
 from reput_broker.compose.open_files import OpenFiles
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay.schedule import open_schedule
+from reput_broker.delay.state import open_delay_state
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.reopen import Reopen, set_store_aside
 from reput_broker.pop.order_info import OrderInfos
@@ -41,9 +41,9 @@ log = structlog.get_logger(__name__)
 
 
 class Storage:
-    """The store, the tables, the schedule of delayed messages and the half queue of one broker.
+    """The store, the tables, the delayed messages and the half queue of one broker.
 
-    The constructor reads nothing. `tables` and `staging` are set by `open`; `schedule`, `half_queue` and `orders` too,
+    The constructor reads nothing. `tables` and `staging` are set by `open`; `delays`, `half_queue` and `orders` too,
     but not of a slave's store.
 
     Args:
@@ -140,8 +140,8 @@ class Storage:
         self.tables.adopt_queues(self.store.queues(), self._last_stored_ms)
         recover_positions(self.store, self.tables, revive)
         topics = self.tables.topics.all()
-        self.schedule = open_schedule(self._config, self.store, topics, self.clock_ms)
-        self._to_close.append(self._finish_schedule)
+        self.delays = open_delay_state(self._config, self.store, topics, self.clock_ms)
+        self._to_close.append(self._finish_delays)
         self.half_queue = recover_transactions(
             self._config.transactions, self.store, self.tables.offsets, self.clock_ms
         )
@@ -200,9 +200,9 @@ class Storage:
             )
             return False
 
-    def _finish_schedule(self) -> None:
+    def _finish_delays(self) -> None:
         try:
-            self.schedule.finish()
+            self.delays.finish()
         except (OSError, ReputError) as error:
             log.error(
                 "delay_progress_not_saved", detail=str(error), hint="the next start reads more of the log"

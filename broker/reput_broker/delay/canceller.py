@@ -21,7 +21,7 @@ from reput_broker.delay.delayed_record import (
     origin_of,
 )
 from reput_broker.delay.level_counts import LevelCounts
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_wheel import slot_of
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor, until
 from reput_broker.put.own_puts import OwnPuts
@@ -67,11 +67,11 @@ class _Found:
 
 
 class Canceller:
-    """Cancels messages of one schedule. Without an index, it searches everything that waits."""
+    """Cancels delayed messages. Without an index, it searches everything that waits."""
 
     def __init__(
         self,
-        schedule: Schedule,
+        state: DelayState,
         counts: LevelCounts,
         store: MessageStore,
         puts: OwnPuts,
@@ -79,7 +79,7 @@ class Canceller:
         *,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._schedule = schedule
+        self._state = state
         self._counts = counts
         self._store = store
         self._puts = puts
@@ -125,7 +125,7 @@ class Canceller:
                 return [*results.values()]
 
     def _is_far(self, delayed: DelayedRecord) -> bool:
-        return not delayed.level and self._schedule.timers.is_far(
+        return not delayed.level and self._state.timers.is_far(
             delayed.out_ms, delayed.record.store_timestamp_ms
         )
 
@@ -160,7 +160,7 @@ class Canceller:
     async def _cancel(self, delayed: DelayedRecord) -> Cancelled:
         slot_ms: int | None = slot_of(delayed.out_ms)
         if self._is_far(delayed):
-            slot_with = self._schedule.timers.slot_with
+            slot_with = self._state.timers.slot_with
             slot_ms = await trio.to_thread.run_sync(slot_with, delayed.physical_offset, limiter=self._limiter)
         record = cancel_record(delayed, slot_ms or slot_of(delayed.out_ms), self._clock_ms())
         size = len(record.properties) + _RECORD_BYTES
@@ -175,26 +175,26 @@ class Canceller:
                 raise Refusal(ErrorCode.BUSY, str(error)) from error
             if cancelled is not None:
                 return cancelled
-            await until(lambda: not self._schedule.timers.active.is_loading)
+            await until(lambda: not self._state.timers.active.is_loading)
 
     def _cancel_now(self, delayed: DelayedRecord, slot_ms: int | None, record: Record) -> Cancelled | None:
         """Decide and put the record; None if slots must be loaded first."""
-        if delayed.physical_offset in self._schedule.cancelled:
+        if delayed.physical_offset in self._state.cancelled:
             return Cancelled(delayed, CancelOutcome.ALREADY_CANCELLED, self._store.wrote_offset)
         if self._is_waiting(delayed, slot_ms):
             return Cancelled(delayed, CancelOutcome.CANCELLED, self._put(delayed, record).end_offset)
-        if not delayed.level and self._schedule.timers.active.is_loading:
+        if not delayed.level and self._state.timers.active.is_loading:
             return None
-        if delayed.physical_offset in self._schedule.stats.dropped_places:
+        if delayed.physical_offset in self._state.stats.dropped_places:
             return Cancelled(delayed, CancelOutcome.DROPPED)
         return Cancelled(delayed, CancelOutcome.DELIVERED)
 
     def _is_waiting(self, delayed: DelayedRecord, slot_ms: int | None) -> bool:
-        queue_offset, timers = delayed.record.queue_offset, self._schedule.timers
+        queue_offset, timers = delayed.record.queue_offset, self._state.timers
         if delayed.level:
-            level = self._schedule.levels.of(delayed.level)
+            level = self._state.levels.of(delayed.level)
             return queue_offset >= level.next_offset and queue_offset not in level.done_ahead
-        if delayed.physical_offset in self._schedule.consumed:
+        if delayed.physical_offset in self._state.consumed:
             return False
         if timers.active.is_waiting(delayed.physical_offset):
             return True
@@ -208,13 +208,13 @@ class Canceller:
                 code, f"the cancellation cannot be stored ({result.status}); the message still waits"
             )
         self._puts.wrote()
-        schedule, queue_offset = self._schedule, delayed.record.queue_offset
-        schedule.cancelled.add(delayed.physical_offset)
+        state, queue_offset = self._state, delayed.record.queue_offset
+        state.cancelled.add(delayed.physical_offset)
         if delayed.level:
-            self._schedule.cancellations.add(result.queue_offset, delayed.level, queue_offset)
+            self._state.cancellations.add(result.queue_offset, delayed.level, queue_offset)
         else:
-            schedule.timers.active.done(delayed.physical_offset)
-        schedule.stats.cancelled[delayed.topic] += 1
+            state.timers.active.done(delayed.physical_offset)
+        state.stats.cancelled[delayed.topic] += 1
         self._counts.finished(delayed.topic, delayed.level, queue_offset)
         return result
 

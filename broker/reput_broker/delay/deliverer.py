@@ -19,7 +19,7 @@ import structlog
 from reput_broker.delay.delayed_record import DelayedRecord, Due, decode_delayed, delivered_copy, rolled_copy
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.record_reader import RecordReader
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.store.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
@@ -50,11 +50,11 @@ class Stuck(Exception):
 
 
 class Deliverer:
-    """Moves due messages from the schedule into their queues. One owner, one step at a time."""
+    """Moves due messages into their queues. One owner, one step at a time."""
 
     def __init__(
         self,
-        schedule: Schedule,
+        state: DelayState,
         counts: LevelCounts,
         store: MessageStore,
         puts: OwnPuts,
@@ -67,10 +67,10 @@ class Deliverer:
         self._puts = puts
         self._reader = reader
         self._topics = topics
-        self._levels = schedule.levels
-        self._timers = schedule.timers
-        self._cancelled = schedule.cancelled
-        self._stats = schedule.stats
+        self._levels = state.levels
+        self._timers = state.timers
+        self._cancelled = state.cancelled
+        self._stats = state.stats
         self._counts = counts
         self._clock_ms = clock_ms
         self._store_host = store.options.host.packed()

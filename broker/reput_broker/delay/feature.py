@@ -12,8 +12,8 @@ from reput_broker.delay.deliverer import Deliverer
 from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.processor import DelayProcessor
 from reput_broker.delay.record_reader import RecordReader
-from reput_broker.delay.schedule import Schedule
 from reput_broker.delay.service import DelayService
+from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.waiting_messages import WaitingMessages
 from reput_broker.observe.metrics import DelaySources
@@ -23,20 +23,20 @@ from reput_broker.request import Handler
 class DelayFeature:
     """Delayed delivery, over an open storage."""
 
-    def __init__(self, core: Core, schedule: Schedule) -> None:
+    def __init__(self, core: Core, state: DelayState) -> None:
         config, store, puts, clock_ms = core.config, core.store, core.puts, core.clock_ms
         self.delay_redirects = DelayRedirects(config.delay, clock_ms)
-        self._schedule = schedule
+        self._state = state
         self._clock_ms = clock_ms
         reader = RecordReader(store, core.warm_from)
-        counts = LevelCounts(schedule, store, reader)
-        schedule.on_lost = counts.recount
+        counts = LevelCounts(state, store, reader)
+        state.on_lost = counts.recount
         self._deliverer = Deliverer(
-            schedule, counts, store, puts.own, reader, core.tables.topics, clock_ms=clock_ms
+            state, counts, store, puts.own, reader, core.tables.topics, clock_ms=clock_ms
         )
-        self._feed = TimerFeed(schedule, store, reader)
+        self._feed = TimerFeed(state, store, reader)
         self._service = DelayService(
-            schedule,
+            state,
             store,
             self._deliverer,
             self._feed,
@@ -45,12 +45,12 @@ class DelayFeature:
             clock_ms=clock_ms,
             flush_interval_s=lambda: config.delay.flush_interval,
         )
-        waiting = WaitingMessages(schedule, store, reader, clock_ms)
-        canceller = Canceller(schedule, counts, store, puts.own, waiting, clock_ms=clock_ms)
-        core.sources.delays = DelaySources(schedule.stats, self.due_s, schedule.timers_behind)
+        waiting = WaitingMessages(state, store, reader, clock_ms)
+        canceller = Canceller(state, counts, store, puts.own, waiting, clock_ms=clock_ms)
+        core.sources.delays = DelaySources(state.stats, self.due_s, state.timers_behind)
         self.processor = DelayProcessor(
             core,
-            schedule,
+            state,
             waiting,
             canceller,
             core.sources.delays,
@@ -71,7 +71,7 @@ class DelayFeature:
 
     def status(self) -> dict[str, Any]:
         """Return what /status shows."""
-        stats = self._schedule.stats
+        stats = self._state.stats
         return {
             "waiting": sum(stats.waiting.values()) + self._feed.behind,
             "delivered": stats.error_seconds.count,

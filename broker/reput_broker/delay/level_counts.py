@@ -10,7 +10,7 @@ from collections import Counter
 
 from reput_broker.delay.levels import Level
 from reput_broker.delay.record_reader import RecordReader
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.properties import find_property
@@ -24,15 +24,15 @@ class LevelCounts:
 
     def __init__(
         self,
-        schedule: Schedule,
+        state: DelayState,
         store: MessageStore,
         reader: RecordReader,
     ) -> None:
-        self._levels = schedule.levels
+        self._levels = state.levels
         self._store = store
         self._reader = reader
-        self._cancelled = schedule.cancelled
-        self._stats = schedule.stats
+        self._cancelled = state.cancelled
+        self._stats = state.stats
         self._marks = dict.fromkeys((level.number for level in self._levels.levels), 0)
         self._counted: dict[int, Counter[str]] = {level.number: Counter() for level in self._levels.levels}
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 from reput_broker.core import Core
 from reput_broker.delay.canceller import Cancelled, Canceller, has_key
 from reput_broker.delay.delayed_record import DelayedRecord
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.pending_puts import PendingRequest
@@ -38,7 +38,7 @@ _AT_ONCE = 128
 
 
 class DelayProcessor(Processor):
-    """Answers requests about the schedule.
+    """Answers requests about delayed messages.
 
     Args:
         figures: how many messages wait, and how late they are.
@@ -47,12 +47,12 @@ class DelayProcessor(Processor):
     def __init__(
         self,
         core: Core,
-        schedule: Schedule,
+        state: DelayState,
         waiting: WaitingMessages,
         cancelling: Canceller,
         figures: DelaySources,
     ) -> None:
-        self._schedule = schedule
+        self._state = state
         self._waiting = waiting
         self._cancelling = cancelling
         self._figures = figures
@@ -64,7 +64,7 @@ class DelayProcessor(Processor):
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def delay_offsets(self, _request: Request) -> Response:
         """Answer with how far each level has been delivered."""
-        return Response(0, body=encode(self._schedule.offset_members()))
+        return Response(0, body=encode(self._state.offset_members()))
 
     # Listing
 

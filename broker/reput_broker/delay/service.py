@@ -1,5 +1,5 @@
-"""Background tasks of the schedule: deliver, feed the wheel, load its slots, count, save, clean (RocketMQ: the services
-of ScheduleMessageService and TimerMessageStore).
+"""Background tasks of delayed messages: deliver, feed the wheel, load its slots, count, save, clean (RocketMQ: the
+services of ScheduleMessageService and TimerMessageStore).
 
 Each does a bounded step and then yields to the event loop. Without work it sleeps until the next message is due or one
 arrives; a changed wall clock is noticed within a second.
@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.delay.deliverer import Deliverer, Stuck
 from reput_broker.delay.level_counts import LevelCounts
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_feed import LOADED_MAX, TimerFeed
 from reput_broker.put.arrivals import Arrivals
 from reput_broker.store.message_store import MessageStore
@@ -34,11 +34,11 @@ _COUNT_PAUSE_S = 0.001
 
 
 class DelayService:
-    """Runs one schedule. Checks every `flush_interval_s` whether progress must be saved."""
+    """Runs these tasks. Checks every `flush_interval_s` whether progress must be saved."""
 
     def __init__(
         self,
-        schedule: Schedule,
+        state: DelayState,
         store: MessageStore,
         deliverer: Deliverer,
         feed: TimerFeed,
@@ -48,7 +48,7 @@ class DelayService:
         clock_ms: Callable[[], int],
         flush_interval_s: Callable[[], float],
     ) -> None:
-        self._schedule = schedule
+        self._state = state
         self._store = store
         self._deliverer = deliverer
         self._feed = feed
@@ -74,7 +74,7 @@ class DelayService:
 
     def _wake_if_earlier(self) -> None:
         """Deliver earlier than planned if the wheel has a message that is due before."""
-        next_ms = self._schedule.timers.active.next_ms
+        next_ms = self._state.timers.active.next_ms
         if next_ms is not None and next_ms < self._next_ms:
             self._due.set()
 
@@ -106,7 +106,7 @@ class DelayService:
 
     async def feed_wheel(self) -> None:
         """Put the messages of the timer's queue into the wheel."""
-        logged = self._schedule.timers.wheel_refusal or ""
+        logged = self._state.timers.wheel_refusal or ""
         while True:
             self._arrived = trio.Event()
             if not self._feed.is_behind:
@@ -130,7 +130,7 @@ class DelayService:
                 continue
             logged = ""
             self._wake_if_earlier()
-            if self._schedule.timers.chains:
+            if self._state.timers.chains:
                 self._activated.set()
             if taken:
                 await trio.lowlevel.checkpoint()
@@ -140,7 +140,7 @@ class DelayService:
     async def load_slots(self) -> None:
         """Load the slots of the wheel that are due soon."""
         await self._caught_up.wait()
-        timers = self._schedule.timers
+        timers = self._state.timers
         while True:
             self._activated = trio.Event()
             self._feed.finish_slots(self._clock_ms())
@@ -176,14 +176,14 @@ class DelayService:
         while True:
             await trio.sleep(self._flush_interval_s())
             self._feed.finish_slots(self._clock_ms())
-            self._schedule.note_queues()
-            progress = self._schedule.progress()
+            self._state.note_queues()
+            progress = self._state.progress()
             if progress is None:
                 continue
             while self._store.flushed_offset < progress.log_end:  # noqa: ASYNC110 - once a save
                 await trio.sleep(_FLUSHED_POLL_S)
             try:
-                await trio.to_thread.run_sync(self._schedule.save, progress)
+                await trio.to_thread.run_sync(self._state.save, progress)
             except (ReputError, OSError) as error:
                 log.error(
                     "delay_progress_not_saved",
@@ -194,7 +194,7 @@ class DelayService:
 
     async def clean(self) -> None:
         """Delete files of the timer log that no slot needs any more."""
-        timers = self._schedule.timers
+        timers = self._state.timers
         while True:
             await trio.sleep(_CLEAN_S)
             try:

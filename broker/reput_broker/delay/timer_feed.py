@@ -23,7 +23,7 @@ from reput_broker.delay.delayed_record import (
     timer_due_ms,
 )
 from reput_broker.delay.record_reader import RecordRange, RecordReader
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_log import NO_POSITION, TimerUnit
 from reput_broker.delay.timer_message_store import Chain, Timed
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
@@ -44,21 +44,21 @@ LOADED_MAX = 200_000
 
 
 class TimerFeed:
-    """Feeds the schedule's timer."""
+    """Feeds the timer."""
 
     def __init__(
         self,
-        schedule: Schedule,
+        state: DelayState,
         store: MessageStore,
         reader: RecordReader,
     ) -> None:
-        self._timers = schedule.timers
+        self._timers = state.timers
         self._store = store
         self._reader = reader
-        self._cancelled = schedule.cancelled
-        self._consumed = schedule.consumed
-        self._stats = schedule.stats
-        self._names = schedule.topic_names
+        self._cancelled = state.cancelled
+        self._consumed = state.consumed
+        self._stats = state.stats
+        self._names = state.topic_names
 
     # -- from the queue into slots -------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import trio
 from reput_broker.delay.delayed_record import DelayedRecord, DeleteId, Due, decode_delayed
 from reput_broker.delay.levels import Level
 from reput_broker.delay.record_reader import RecordRange, RecordReader
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_log import NO_POSITION
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
 from reput_broker.request import Refusal
@@ -72,12 +72,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class WaitingMessages:
-    """Walks over one schedule."""
+    """Walks over what waits."""
 
     def __init__(
-        self, schedule: Schedule, store: MessageStore, reader: RecordReader, clock_ms: Callable[[], int]
+        self, state: DelayState, store: MessageStore, reader: RecordReader, clock_ms: Callable[[], int]
     ) -> None:
-        self._schedule = schedule
+        self._state = state
         self._store = store
         self._reader = reader
         self._clock_ms = clock_ms
@@ -88,7 +88,7 @@ class WaitingMessages:
         Raises:
             Refusal: that takes too long.
         """
-        store, timers, end = self._store, self._schedule.timers, self._store.wrote_offset
+        store, timers, end = self._store, self._state.timers, self._store.wrote_offset
         await until(lambda: store.dispatched_offset >= end)
         queue_end = store.max_offset_in_queue(TIMER_TOPIC, 0)
         await until(lambda: timers.queue_offset >= queue_end)
@@ -112,7 +112,7 @@ class WaitingMessages:
 
     def _heads(self, cursor: WalkCursor) -> list[tuple[int, int]]:
         heads: list[tuple[int, int]] = []
-        for level, _ in self._schedule.levels.waiting():
+        for level, _ in self._state.levels.waiting():
             dues = self._dues(cursor, level, 1)
             if dues:
                 heads.append((dues[0].due_ms, level.number))
@@ -122,7 +122,7 @@ class WaitingMessages:
         offset = max(cursor.levels.get(level.number, 0), level.next_offset)
         units = self._store.queue_units(SCHEDULE_TOPIC, level.queue_id, offset, count)
         latest_ms = self._clock_ms() + level.delay_ms
-        deliver_ms = self._schedule.levels.deliver_ms
+        deliver_ms = self._state.levels.deliver_ms
         return [
             Due(
                 min(deliver_ms(physical_offset, code), latest_ms),
@@ -137,7 +137,7 @@ class WaitingMessages:
     async def _of_level(
         self, cursor: WalkCursor, number: int, until_ms: int, count: int
     ) -> list[DelayedRecord]:
-        level = self._schedule.levels.of(number)
+        level = self._state.levels.of(number)
         dues = self._dues(cursor, level, count)
         taken = [dues[0], *takewhile(lambda due: due.due_ms <= until_ms, dues[1:])]
         cursor.levels[number] = taken[-1].place + 1
@@ -146,7 +146,7 @@ class WaitingMessages:
     # -- slots of the wheel --------------------------------------------------------------------------------
 
     async def _next_slot(self, cursor: WalkCursor) -> int | None:
-        timers = self._schedule.timers
+        timers = self._state.timers
         if cursor.slot_ms < timers.read_ms:
             cursor.slot_ms, cursor.physical_offset = timers.read_ms, -1
         start = cursor.slot_ms
@@ -161,9 +161,9 @@ class WaitingMessages:
 
     async def _of_slot(self, cursor: WalkCursor, slot_ms: int, count: int) -> list[DelayedRecord]:
         after = cursor.physical_offset if slot_ms == cursor.slot_ms else -1
-        active = self._schedule.timers.active.slots.get(slot_ms)
+        active = self._state.timers.active.slots.get(slot_ms)
         if active is not None and active.is_loaded:
-            dues = self._schedule.timers.active.waiting_in(slot_ms, after, count + 1)
+            dues = self._state.timers.active.waiting_in(slot_ms, after, count + 1)
             deleted: Collection[DeleteId] = active.deletes.keys()
         else:
             dues, deleted = await self._in_chain(slot_ms, after, count + 1)
@@ -177,7 +177,7 @@ class WaitingMessages:
     async def _in_chain(self, slot_ms: int, after: int, count: int) -> tuple[list[Due], set[DeleteId]]:
         """Return up to `count` messages of a slot that is not loaded, beyond `after`, and the ids in all of its delete
         messages."""
-        timers, consumed = self._schedule.timers, self._schedule.consumed
+        timers, consumed = self._state.timers, self._state.consumed
         dues: list[Due] = []
         deletes: list[RecordRange] = []
         position = timers.wheel.slot(slot_ms).last
@@ -218,13 +218,13 @@ class WaitingMessages:
         return waiting
 
     def _still_waits(self, due: Due) -> bool:
-        schedule = self._schedule
-        if due.physical_offset in schedule.cancelled:
+        state = self._state
+        if due.physical_offset in state.cancelled:
             return False
         if due.level:
-            level = schedule.levels.of(due.level)
+            level = state.levels.of(due.level)
             return due.place >= level.next_offset and due.place not in level.done_ahead
-        active = schedule.timers.active.slots.get(due.place)
+        active = state.timers.active.slots.get(due.place)
         if active is None or not active.is_loaded:
-            return due.place >= schedule.timers.read_ms
-        return schedule.timers.active.is_waiting(due.physical_offset)
+            return due.place >= state.timers.read_ms
+        return state.timers.active.is_waiting(due.physical_offset)

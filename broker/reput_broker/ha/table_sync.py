@@ -18,7 +18,7 @@ from zlib import crc32
 
 import trio
 
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.groups.membership import Membership
 from reput_broker.request import Handled, Handler, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
@@ -98,7 +98,7 @@ class TableSyncProcessor:
         self,
         store: MessageStore,
         tables: Tables,
-        schedule: Schedule,
+        delays: DelayState,
         batches_version: Callable[[], DataVersion],
         handlers: Mapping[int, Handler],
         membership: Membership,
@@ -112,7 +112,7 @@ class TableSyncProcessor:
         self._offsets_version, self._until = "", 0
         self._request_modes = tables.request_modes
         self._schedules = tables.schedules
-        self._schedule = schedule
+        self._delays = delays
         self._membership = membership
         self._clock_ms = clock_ms
         self._run = secrets.token_hex(4)
@@ -121,7 +121,7 @@ class TableSyncProcessor:
             RequestCode.GET_ALL_TOPIC_CONFIG: lambda: _text(tables.topics.version),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda: _text(tables.groups.version),
             RequestCode.GET_SINK_BATCHES: lambda: _text(batches_version()),
-            RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(schedule.offsets_version().encode()):x}",
+            RequestCode.GET_ALL_DELAY_OFFSET: lambda: f"{crc32(delays.offsets_version().encode()):x}",
         }
         self._handlers = {
             code: partial(self._answer, version, handlers[code]) for code, version in versions.items()
@@ -188,8 +188,8 @@ class TableSyncProcessor:
         return Response(0, body=encode_json({"members": self._membership.to_await()}))
 
     def _timer_version(self) -> str:
-        is_used = self._schedule.timers.is_used
-        return f"{self._store.wrote_offset}.{self._schedule.timers.read_ms}" if is_used else "unused"
+        is_used = self._delays.timers.is_used
+        return f"{self._store.wrote_offset}.{self._delays.timers.read_ms}" if is_used else "unused"
 
     async def consumer_offsets(self, request: Request) -> Response:
         """Answer with the offsets of all groups, or with those that have changed since the slave's version.
@@ -234,9 +234,9 @@ class TableSyncProcessor:
 
         They get no body while that is not known.
         """
-        body = self._schedule.timer_checkpoint()
+        body = self._delays.timer_checkpoint()
         if SyncTableHeader.from_ext(request.ext).table_version is not None:
-            finished = self._schedule.finished_timers()
+            finished = self._delays.finished_timers()
             body = body + finished if finished else b""
         return Response(0, body=body)
 
@@ -245,7 +245,7 @@ class TableSyncProcessor:
         now_ms = self._clock_ms()
         counts = {
             topic: {"count": count, "timeStamp": now_ms}
-            for topic, count in self._schedule.stats.waiting.items()
+            for topic, count in self._delays.stats.waiting.items()
         }
         version = DataVersion().next(now_ms)  # what an Apache slave has differs from it
         return Response(0, body=encode_json({"dataVersion": version.to_json(), "timingCount": counts}))

@@ -11,7 +11,7 @@ import trio
 from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.record_reader import RecordReader
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.observe.metrics import PopSources
 from reput_broker.pop.ack import AckProcessor
 from reput_broker.pop.assignment import AssignmentProcessor, TopicQueues
@@ -41,7 +41,7 @@ class PopFeature:
     """
 
     def __init__(
-        self, core: Core, schedule: Schedule, orders: OrderInfos, delay_redirects: DelayRedirects
+        self, core: Core, delays: DelayState, orders: OrderInfos, delay_redirects: DelayRedirects
     ) -> None:
         config, store = core.config, core.store
         topic = revive_topic(config.cluster)
@@ -68,7 +68,7 @@ class PopFeature:
         core.arrivals.follow(polling.dispatched)
         core.groups.when_forgotten(self._forget)
         reader = RecordReader(store, core.warm_from)
-        self._revive = PopReviveService(core, topic, schedule.timers, reader, state.in_flight)
+        self._revive = PopReviveService(core, topic, delays.timers, reader, state.in_flight)
         core.arrivals.watch(topic, self._revive.arrived)
         self._assignment = AssignmentProcessor(
             TopicQueues(

@@ -253,5 +253,5 @@ async def _all_come_once(bench: DelayBench, due: dict[bytes, int]) -> None:
     assert {body: len(times) for body, times in delivered.items()} == dict.fromkeys(due, 1)
     assert all(times[0] >= due[body] for body, times in delivered.items())
     assert not any(bench.stats.waiting.values())
-    assert bench.schedule.figures()["timerOffsetBehind"] == 0
+    assert bench.delays.figures()["timerOffsetBehind"] == 0
     bench.stop()

@@ -58,10 +58,10 @@ def copy_tables(bench: DelayBench, slave: Path | None = None) -> None:
     """Replace a slave's files by the answers of its master, as the slave does every few seconds."""
     config = (slave or bench.options.data_dir) / "config"
     offsets = DelayOffsetFile(config / "delayOffset.json").file
-    offsets.save(encode(bench.schedule.offset_members()))
-    finished = bench.schedule.finished_timers()
+    offsets.save(encode(bench.delays.offset_members()))
+    finished = bench.delays.finished_timers()
     if finished:
-        answer = bench.schedule.timer_checkpoint() + finished
+        answer = bench.delays.timer_checkpoint() + finished
         FinishedTimersFile(config / "masterTimer.json").file.save(encode(read_answer(answer)))
 
 
@@ -108,7 +108,7 @@ async def test_from_a_master_that_had_no_room_for_its_timer(tmp_path: Path, disk
     disk.is_full = True
     async with bench.running():
         await trio.sleep(5)
-        assert bench.schedule.timers_behind() == 101
+        assert bench.delays.timers_behind() == 101
     bench = take_over(bench)
     disk.is_full = False
     async with bench.running():

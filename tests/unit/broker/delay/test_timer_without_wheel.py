@@ -84,12 +84,12 @@ async def test_a_start_without_a_wheel_takes_messages_and_loses_none(
     for _ in range(2):  # the second run ends without a wheel
         bench = bench.kill() if end == "kill" else bench.restart()
         scarce.lacks = wanted
-        if bench.schedule.timers.wheel.exists:
+        if bench.delays.timers.wheel.exists:
             bench.stop()
             bench = bench.go_on()
         async with bench.running():
             await trio.sleep(2)
-            assert bench.schedule.waiting_from() == 0, "no file with a waiting message is deleted"
+            assert bench.delays.waiting_from() == 0, "no file with a waiting message is deleted"
             body = b"new%d" % len(due)
             due[body] = bench.timed(body, 50_000)
             await trio.sleep(2)

@@ -12,7 +12,7 @@ import trio.testing
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay.schedule import Schedule
+from reput_broker.delay.state import DelayState
 from reput_broker.groups.membership import Membership
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.tables.message_request_modes import MessageRequestModes
@@ -31,12 +31,12 @@ class Master:
         parts = parts_of(broker)
         core = parts._core
         self.address = broker.address
-        self.store, self.schedule = core.store, parts._schedule
+        self.store, self.delays = core.store, parts._delays
         self.modes, self.members = core.tables.request_modes, core.groups.membership
         self._sync = TableSyncProcessor(
             core.store,
             core.tables,
-            parts._schedule,
+            parts._delays,
             parts.staging.batches_version,
             broker.handlers,
             core.groups.membership,
@@ -91,7 +91,7 @@ async def test_versions_encode_no_table(tmp_path: Path, monkeypatch: pytest.Monk
     async with master_of(tmp_path) as master:
         monkeypatch.setattr(Membership, "to_await", encoded)
         monkeypatch.setattr(MessageRequestModes, "members", encoded)
-        monkeypatch.setattr(Schedule, "offset_members", encoded)
+        monkeypatch.setattr(DelayState, "offset_members", encoded)
         assert not master.has_changed()
 
 
@@ -107,5 +107,5 @@ async def test_the_levels_have_no_other_version_because_the_log_grows(tmp_path: 
         await trio.testing.wait_all_tasks_blocked()
         assert not master.has_changed()
         await producer.send(Message("T", b"soon", delay_level=1))
-        await until(lambda: any(master.schedule.offset_members()["offsetTable"].values()))
+        await until(lambda: any(master.delays.offset_members()["offsetTable"].values()))
         assert master.has_changed()

@@ -48,7 +48,7 @@ class Progress(NamedTuple):
     """Messages delivered or rescheduled in this run."""
 
 
-class Schedule:
+class DelayState:
     """Everything that waits in one store. One owner; `open`, `save` and `finish` block.
 
     Args:
@@ -332,22 +332,22 @@ def _is_alike(progress: Progress, saved: Progress) -> bool:
     )
 
 
-def open_schedule(
+def open_delay_state(
     config: BrokerConfig,
     store: MessageStore,
     topics: Iterable[str],
     clock_ms: Callable[[], int],
     *,
     wheel_slots: int = SLOTS,
-) -> Schedule:
-    """Return the schedule of delayed messages as an earlier run left it. Blocks. Raises as `Schedule.open`."""
+) -> DelayState:
+    """Return the delayed messages as an earlier run left them. Blocks. Raises as `DelayState.open`."""
 
     def roll_window_ms() -> int:
         """How far ahead a message may wait in one place: well within the time that its record is kept."""
         reserved_s = int(config.store.file_reserved_time) // 2
         return 1000 * max(_ROLL_WINDOW_MIN_S, min(_ROLL_WINDOW_S, reserved_s))
 
-    schedule = Schedule(
+    state = DelayState(
         store.options.data_dir,
         store,
         timer_log_file_size=config.delay.timer_log_file_size,
@@ -355,5 +355,5 @@ def open_schedule(
         clock_ms=clock_ms,
         wheel_slots=wheel_slots,
     )
-    schedule.open(topics)
-    return schedule
+    state.open(topics)
+    return state
