@@ -13,8 +13,7 @@ from reput_broker.groups.lag import LagService, StoreTimes
 from reput_broker.groups.membership import Membership
 from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.groups.offset_updates import OffsetCommits, PendingResets
-from reput_broker.groups.positions import GroupPositions
-from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.progress import GroupPositions, GroupProgress
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.groups.readers import GroupReaders
 from reput_broker.groups.requesters import Requesters

@@ -14,8 +14,7 @@ from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.awaited_members import AwaitedMembers
 from reput_broker.groups.consumer_groups import ConsumerGroup, ConsumerGroups
 from reput_broker.groups.lag import LagFigures
-from reput_broker.groups.positions import GroupPositions
-from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.progress import GroupPositions, GroupProgress
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.groups.readers import GroupReaders
 from reput_broker.store.message_store import MessageStore

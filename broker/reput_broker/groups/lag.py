@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from reput_broker.groups.positions import GroupPositions
+from reput_broker.groups.progress import GroupPositions
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import Extent, GetStatus

@@ -65,7 +65,7 @@ class Membership:
     ) -> None:
         self.clients = ClientTable()
         self.producers = ProducerGroups()
-        self.consumers = groups
+        self.online = groups
         self.awaited = AwaitedMembers()
         self._options = options
         self._counters = counters
@@ -78,7 +78,7 @@ class Membership:
         """Return the ids of a group's members, with those that are awaited from the master before; none if no member
         has come.
         """
-        found = self.consumers.get(group)
+        found = self.online.get(group)
         return [] if found is None else sorted({*found.client_ids(), *self.awaited.of(group)})
 
     def to_await(self) -> dict[str, dict[str, float]]:
@@ -87,7 +87,7 @@ class Membership:
         """
         return {
             group.name: {channel.client_id: _awaited_s(channel) for channel in group.members}
-            for group in self.consumers
+            for group in self.online
             if not group.is_broadcasting
         }
 
@@ -121,7 +121,7 @@ class Membership:
         if after <= before:
             return
         self._check_size(after)
-        held, most = self.consumers.held_bytes + self.producers.held_bytes, self._options.memory_max
+        held, most = self.online.held_bytes + self.producers.held_bytes, self._options.memory_max
         if held + after - before > most:
             raise Refusal(
                 ErrorCode.BUSY,
@@ -169,7 +169,7 @@ class Membership:
         group, refuse = data.group_name, self._options.refuse_subscription_conflicts
         self.awaited.came(group, channel.client_id)
         was_member = refuse and group in channel.consumer_groups
-        joined = self.consumers.register(channel, data, now, refuse_conflicts=refuse)
+        joined = self.online.register(channel, data, now, refuse_conflicts=refuse)
         if joined.conflict is not None:
             self._counters.note_subscription_conflict(group)
             log.warning(
@@ -201,7 +201,7 @@ class Membership:
             return
         if producer_group:
             self.producers.unregister(producer_group, channel)
-        if consumer_group and self.consumers.unregister(consumer_group, channel):
+        if consumer_group and self.online.unregister(consumer_group, channel):
             if self._options.free_locks_on_unregister:
                 self._free_locks(consumer_group, channel.client_id)
             self._changed(consumer_group, "leave")
@@ -213,7 +213,7 @@ class Membership:
             return
         self.producers.gone(channel)
         for group in list(channel.consumer_groups):
-            self.consumers.unregister(group, channel)
+            self.online.unregister(group, channel)
             self._changed(group, "leave")
 
     def expire(self) -> None:
@@ -222,9 +222,9 @@ class Membership:
             self._changed(group, "timeout")
         heard_before = self._clock() - self._options.heartbeat_timeout
         expired = dict.fromkeys(self.producers.expire(heard_before))
-        for group, channel in self.consumers.expired(heard_before):
+        for group, channel in self.online.expired(heard_before):
             log.info("member_expired", group=group, client_id=channel.client_id, peer=channel.client.peer)
-            self.consumers.unregister(group, channel)
+            self.online.unregister(group, channel)
             self._changed(group, "timeout")
             expired[channel] = None
         for channel in expired:
@@ -239,7 +239,7 @@ class Membership:
             self.expire()
 
     def _free_locks(self, group: str, client_id: str) -> None:
-        if self.consumers.find(group, client_id) is None:  # unless another connection of the member is there
+        if self.online.find(group, client_id) is None:  # unless another connection of the member is there
             self._locks.unlock_all(group, client_id)
 
     def _changed(self, group: str, reason: str) -> None:

@@ -181,7 +181,7 @@ class TableSyncProcessor:
         return f"{self._run}-{self._schedules.changes}"
 
     def _members_version(self) -> str:
-        return f"{self._run}-{self._membership.consumers.changes}"
+        return f"{self._run}-{self._membership.online.changes}"
 
     def group_members(self, _request: Request) -> Response:
         """Answer with the members of groups, for the list of a slave that becomes the master."""

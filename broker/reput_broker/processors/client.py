@@ -121,7 +121,7 @@ class ClientProcessor(Processor):
     def consumer_list(self, request: Request) -> Response:
         """Answer with the ids of a group's members, from which each computes its queues."""
         group = ConsumerListHeader.from_ext(request.ext).consumer_group
-        online = self._membership.consumers.get(group)
+        online = self._membership.online.get(group)
         if online is None:
             if request.is_native:
                 raise Refusal(ErrorCode.NOT_FOUND, f"group {group!r} has no member", response_code=1)

@@ -56,7 +56,7 @@ class GroupMembersProcessor(Processor):
     async def consumers(self, request: Request) -> Response:
         """Answer with a group's members and subscriptions."""
         group = ConsumerConnectionHeader.from_ext(request.ext).consumer_group
-        online = self._membership.consumers.get(group)
+        online = self._core.groups.online.get(group)
         if online is None:
             raise Refusal(
                 ErrorCode.NOT_FOUND,
@@ -110,7 +110,7 @@ class GroupMembersProcessor(Processor):
     def groups_of_topic(self, request: Request) -> Response:
         """Answer with the groups that subscribe to a topic now, or have offsets in it."""
         topic = TopicConsumersHeader.from_ext(request.ext).topic
-        groups = {*self._membership.consumers.of_topic(topic), *self._core.tables.offsets.for_topic(topic)}
+        groups = {*self._core.groups.online.of_topic(topic), *self._core.tables.offsets.for_topic(topic)}
         return Response(0, body=GroupList(sorted(groups)).to_json())
 
     @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
@@ -118,7 +118,7 @@ class GroupMembersProcessor(Processor):
         """Answer with the subscription of an online group to a topic."""
         header = ConsumerSubscriptionHeader.from_ext(request.ext)
         topic = header.topic or ""
-        found = self._membership.consumers.subscription(header.group, topic)
+        found = self._core.groups.online.subscription(header.group, topic)
         return Response(0, body=QuerySubscriptionBody(header.group, topic, found).to_json())
 
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -143,7 +143,7 @@ class GroupMembersProcessor(Processor):
         request.client.spawn(self._pass_on, request, channel, header, record)
 
     def _member(self, group: str, client_id: str | None) -> ClientChannel:
-        channel = self._membership.consumers.find(group, client_id or "")
+        channel = self._core.groups.online.find(group, client_id or "")
         if channel is None:
             raise Refusal(
                 ErrorCode.NOT_FOUND,

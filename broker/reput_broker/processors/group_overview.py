@@ -49,7 +49,7 @@ class GroupOverviewProcessor(Processor):
                 await trio.lowlevel.checkpoint()
             of_group.setdefault(group, {})[topic] = dict(queues)
         names = {name for name in self._core.tables.groups.all() if not is_system_group(name)}
-        names |= {*of_group, *(group.name for group in self._groups.membership.consumers)}
+        names |= {*of_group, *(group.name for group in self._groups.online)}
         summaries = []
         for position, name in enumerate(sorted(names)):
             if position % _GROUPS_A_TURN == 0:
@@ -66,7 +66,7 @@ class GroupOverviewProcessor(Processor):
         waiting: list[Waiting],
         health: GroupHealth,
     ) -> GroupSummary:
-        settings, online = self._core.tables.groups.get(group), self._groups.membership.consumers.get(group)
+        settings, online = self._core.tables.groups.get(group), self._groups.online.get(group)
         age_s = max(
             (self._groups.lag.figures.seconds.get((group, topic), 0.0) for topic in offsets), default=0.0
         )
@@ -86,7 +86,7 @@ class GroupOverviewProcessor(Processor):
         """Answer with a group's members, and its progress in all of its queues or in those of one topic."""
         header = DescribeGroupHeader.from_ext(request.ext)
         group, topic = header.group, header.topic
-        offsets, online = self._positions.for_group(group), self._groups.membership.consumers.get(group)
+        offsets, online = self._positions.for_group(group), self._groups.online.get(group)
         if self._core.tables.groups.get(group) is None and online is None and not offsets:
             raise no_group(group)
         waiting = self._health.waiting(group, offsets)

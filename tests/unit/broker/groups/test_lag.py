@@ -9,8 +9,7 @@ import pytest
 
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.lag import LagService, StoreTimes
-from reput_broker.groups.positions import GroupPositions
-from reput_broker.groups.progress import GroupProgress
+from reput_broker.groups.progress import GroupPositions, GroupProgress
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager

@@ -141,7 +141,7 @@ async def test_names_in_heartbeats_are_checked(tmp_path: Path) -> None:
         ):
             assert response.code == ResponseCode.INVALID_PARAMETER
         assert [group for group, _ in membership.producers.items()] == ["fine"]
-        assert len(membership.consumers) == 0
+        assert len(membership.online) == 0
 
 
 async def test_names_that_rocketmq_takes_in_heartbeats_are_taken(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_names_that_rocketmq_takes_in_heartbeats_are_taken(tmp_path: Path)
         )
         assert response.code == 0, response.remark
         assert [group for group, _ in membership.producers.items()] == groups
-        assert membership.consumers.get("c" * 120) is not None
+        assert membership.online.get("c" * 120) is not None
         for refused in ("c" * 121, "order.service", ""):
             response = await beat(client, consumer(refused, "T"))
             assert response.code == ResponseCode.INVALID_PARAMETER, "a group of consumers has a retry topic"
@@ -170,7 +170,7 @@ async def test_a_heartbeat_that_says_very_much_is_refused(tmp_path: Path) -> Non
         response = await bench.client().ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
         assert response is not None
         assert response.code == ResponseCode.INVALID_PARAMETER
-        assert len(bench.parts.groups.membership.consumers) == 0
+        assert len(bench.parts.groups.membership.online) == 0
 
 
 async def test_a_client_with_too_many_waiting_pulls_is_answered_busy(tmp_path: Path) -> None:
