@@ -165,7 +165,7 @@ class RequestTimeout(ReputError, TimeoutError):
 
     retryable = True
 
-    def __init__(self, what: str, timeout_s: float, reason: ReputError | None = None) -> None:
+    def __init__(self, what: str, timeout_s: float, reason: ReputError | str | None = None) -> None:
         super().__init__(
             f"{what}: no answer within {timeout_s:.2g} s{'' if reason is None else f'; {reason}'}"
         )

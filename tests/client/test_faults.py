@@ -163,7 +163,7 @@ async def test_a_connection_that_ends_at_the_deadline_leaves_no_send_of_its_own_
         now = session.runtime.now
         monkeypatch.setattr(session.runtime, "now", lambda: now() + late[0], raising=False)
         expected = RequestTimeout if code is ROUTE else SendOutcomeUnknown
-        with pytest.raises(expected, match="the broker closed it") as caught:
+        with pytest.raises(expected, match=r"the broker closed it|closes them without an answer") as caught:
             await producer.send(Message("t", b"x"))
         assert isinstance(caught.value.__cause__, ConnectionLost)
 
@@ -495,32 +495,77 @@ async def test_nonsense_from_the_broker_costs_the_connection_and_nothing_more(
         assert await consumer.committed("t", 0) is None
 
 
-@scenario
-async def test_an_http_server_is_told_from_a_broker_at_once(face: Face) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{listener.getsockname()[1]}"
-    requests: list[bytes] = []
+class OtherServer:
+    """A server of another protocol: it sends `answer` to the first bytes of each connection, and closes it."""
 
-    def answer() -> None:
+    def __init__(self, answer: bytes) -> None:
+        self.connections = 0
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> OtherServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
         with suppress(OSError):
             while True:
-                connection, _ = listener.accept()
+                connection, _ = self._listener.accept()
+                self.connections += 1
                 with connection:
-                    requests.append(connection.recv(65_536))
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+                    connection.recv(65_536)
+                    connection.sendall(self._answer)
 
-    thread = threading.Thread(target=answer)
-    thread.start()
 
-    try:
-        async with face.PullConsumer(address, group="g", timeout_s=60.0) as consumer:
-            with pytest.raises(NotABroker, match="an HTTP server answers there"):
+@pytest.mark.parametrize(
+    ("answer", "server"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n", "an HTTP server"),
+        (b"-ERR unknown command\r\n", "a Redis server"),
+        (b'INFO {"server_id":"NA"}\r\n', "a NATS server"),
+        (b"AMQP\x00\x00\x09\x01", "an AMQP server"),
+    ],
+    ids=["http", "redis", "nats", "amqp"],
+)
+@scenario
+async def test_another_server_is_told_from_a_broker_at_once(face: Face, answer: bytes, server: str) -> None:
+    with OtherServer(answer) as other:
+        async with face.PullConsumer(other.address, group="g", timeout_s=60.0) as consumer:
+            with pytest.raises(NotABroker, match=f"{server}.* answers there"):
                 await consumer.committed("t", 0)
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        listener.close()
-    assert len(requests) == 1, "it is not asked again"
+    assert other.connections == 1, "it is not asked again"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(b"", "closes them without an answer"), (b"\xff" * 64, "violated the protocol")],
+    ids=["closes", "garbage"],
+)
+@scenario
+async def test_a_server_that_does_not_answer_is_asked_with_back_off(
+    face: Face, answer: bytes, reason: str
+) -> None:
+    with OtherServer(answer) as other:
+        async with face.PullConsumer(other.address, group="g", timeout_s=0.5) as consumer:
+            with pytest.raises((ConnectFailed, RequestTimeout), match=reason):
+                await consumer.committed("t", 0)
+    assert 1 < other.connections < 10
+
+
+@scenario
+async def test_a_timeout_says_that_the_address_has_never_answered(face: Face) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with face.PullConsumer(address, group="g", timeout_s=0.1) as consumer:
+            with pytest.raises(RequestTimeout, match=f"{address} has not answered anything"):
+                await consumer.committed("t", 0)
 
 
 def test_a_forked_child_uses_a_connection_of_its_own(broker: FakeBroker) -> None:

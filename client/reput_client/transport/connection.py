@@ -47,7 +47,18 @@ _IDLE_S: Final = 0.05
 _STUCK_S: Final = 0.01
 """The write turn is given up after this long without writing a byte."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
-_HTTP_PORT: Final = "an HTTP server answers there (the broker's http_port?)"
+_OTHER_SERVERS: Final = {
+    b"HTTP/": "an HTTP server answers there (the broker's http_port?)",
+    b"-ERR": "a Redis server answers there",
+    b"-NOAUTH": "a Redis server answers there",
+    b"INFO {": "a NATS server answers there",
+    b"AMQP": "an AMQP server, such as RabbitMQ, answers there",
+    b"SSH-": "an SSH server answers there",
+}
+"""By the first bytes that they send."""
+_ENDED_AT_ONCE: Final = (
+    "it accepts connections and closes them without an answer (the broker's ha_port, or another server?)"
+)
 _IOV_MAX: Final = 64
 _TLS_REQUIRED: Final = f"{ErrorCode.TLS_REQUIRED.name}: "
 
@@ -127,6 +138,14 @@ class BrokerConnection:
     def is_open(self) -> bool:
         """Whether frames may be queued: there is a socket, and its broker is not in doubt."""
         return self._socket is not None and not self._in_doubt
+
+    def silence(self, since: float) -> str | None:
+        """Return why a request that began at `since` timed out, if the present connection has never received a byte."""
+        if self._socket is None or self._useful:
+            return None
+        if self._failed_at >= since:
+            return f"{self.place}: {self._last_failure}"
+        return f"{self.place} has not answered anything: check that it is a broker's port for clients"
 
     def is_of(self, broker_name: str) -> bool:
         """Whether the broker at the other end may have this name."""
@@ -620,14 +639,14 @@ class BrokerConnection:
                 self.lose(self._end_of(self._channel.last_words))
                 return False
             try:
-                if not self._useful:
-                    self._useful = True
-                    self._backoff.reset()
                 self._read_at = self._runtime.now()
                 expects_more = channel.receive_data(data)
             except ProtocolError as error:
                 self.lose(self._refusal_of(data, error))
                 return False
+            if not self._useful:
+                self._useful = True
+                self._backoff.reset()
             if channel.has_stopped:
                 channel.drop_all()
                 self.lose(self._end_of(channel.last_words))
@@ -649,15 +668,18 @@ class BrokerConnection:
         """Return what it means that the broker has closed the connection, for the reason that it gave."""
         place = str(self._places[0])
         if last_words is None:
-            return ConnectionLost(place, "the broker closed it")
+            return ConnectionLost(place, "the broker closed it" if self._useful else _ENDED_AT_ONCE)
         if last_words.startswith(_TLS_REQUIRED):
             return TlsRefused(place, "this port takes encrypted connections only", CONNECT_WITH_TLS)
         return ConnectionLost(place, f"the broker closed it: {last_words}")
 
     def _refusal_of(self, data: bytes, error: ProtocolError) -> ReputError:
-        if data.startswith(b"HTTP/"):
-            return NotABroker(str(self._places[0]), _HTTP_PORT)
-        return ConnectionLost(str(self._places[0]), f"the broker violated the protocol: {error}")
+        place = str(self._places[0])
+        if not self._useful:
+            for beginning, server in _OTHER_SERVERS.items():
+                if data.startswith(beginning):
+                    return NotABroker(place, server)
+        return ConnectionLost(place, f"the broker violated the protocol: {error}")
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -674,6 +696,8 @@ class BrokerConnection:
             if not self._useful:
                 # Accepted and closed at once: without a delay this would repeat thousands of times.
                 self._next_attempt_at = self._runtime.now() + self._backoff.next_delay_s()
+                if isinstance(error, ConnectionLost):
+                    self._last_failure, self._failed_at = error.reason, self._runtime.now()
         self._channel.end(error)
         if sock is not None:
             self._on_lost(self)

@@ -355,7 +355,7 @@ class Session:
                 if not call.done:
                     connection.abandon(call)
             if not answered:
-                raise RequestTimeout(what, deadline - started_at)
+                raise RequestTimeout(what, deadline - started_at, connection.silence(started_at))
             if call.error is None:
                 if queue is None or not is_not_master(call):
                     return call
