@@ -196,6 +196,8 @@ _SHARED: Final = {
     "reput_protocol.rights": "IPAddress Kind Network Right Rule rule_of",
 }
 """The names by the modules that define them, without those of `reput_client.errors`."""
+_WITH_EXTRAS: Final = frozenset({"Avro", "AvroSchema", "CodedValues", "MessageColumns", "Protobuf"})
+"""These need a package of an extra, so `import *` leaves them out."""
 
 
 def modules_of(own: Mapping[str, str]) -> dict[str, str]:
@@ -210,14 +212,14 @@ def modules_of(own: Mapping[str, str]) -> dict[str, str]:
 def resolve(namespace: dict[str, Any], own: Mapping[str, str], name: str) -> Any:
     """Import a name of a package, and keep it in its `namespace`.
 
-    `__all__` is the sorted list of all, `__version__` that of the distribution.
+    `__all__` is the sorted list of those that need no extra, `__version__` that of the distribution.
 
     Raises:
         AttributeError: the package does not export it.
     """
     modules = modules_of(own)
     if name == "__all__":
-        value: Any = sorted(modules)
+        value: Any = sorted(modules.keys() - _WITH_EXTRAS)
     elif name == "__version__":
         value = version("reput-client")
     elif name in modules:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from reput_client.exported import resolve
+from reput_client.exported import modules_of, resolve
 
 if TYPE_CHECKING:
     from reput_client.blocking.admin import Admin as Admin
@@ -48,5 +48,4 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
-    names: list[str] = resolve(globals(), _OWN, "__all__")
-    return names
+    return sorted(modules_of(_OWN))

@@ -211,7 +211,10 @@ def checked_body(body: object) -> Buffer:
         return body
     if body is None:
         raise InvalidMessage("a message has a body=, or a value= for the producer's serializer")
-    raise InvalidMessage(f"body must be bytes, bytearray or memoryview, not {type(body).__name__}")
+    raise InvalidMessage(
+        f"body must be bytes, bytearray or memoryview, not {type(body).__name__}; encode it, for instance with "
+        "json.dumps(value).encode(), or give the producer a serializer and pass value="
+    )
 
 
 def _checked_keys(keys: Sequence[str]) -> tuple[str, ...]:

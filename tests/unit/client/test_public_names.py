@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import subprocess
 import sys
 import types
 from collections import abc
@@ -38,9 +39,9 @@ OF_THE_LIBRARY = {*abc.__all__, *types.__all__, "Any", "Path"} - {"Buffer"}
 @pytest.mark.parametrize("package", [reput_client, blocking], ids=lambda package: package.__name__)
 def test_what_a_public_signature_names_is_exported(package: ModuleType) -> None:
     missing: dict[str, set[str]] = {}
-    for name in package.__all__:
+    for name in dir(package):
         for place, used in names_in(name, getattr(package, name)):
-            if used not in package.__all__:
+            if used not in dir(package):
                 missing.setdefault(used, set()).add(place)
     assert missing == {}
 
@@ -49,13 +50,27 @@ def test_what_a_public_signature_names_is_exported(package: ModuleType) -> None:
 def test_type_checkers_and_programs_find_the_same_names(package: ModuleType) -> None:
     checked = [*imports_of(exported), *imports_of(package)]
     modules = exported.modules_of(package._OWN)
-    assert {name: module for module, name in checked if name not in ("*", "resolve")} == {
+    assert {name: module for module, name in checked if name not in ("*", "modules_of", "resolve")} == {
         name: module for name, module in modules.items() if module != errors.__name__
     }
     assert ("reput_client.errors", "*") in checked
-    assert package.__all__ == dir(package) == sorted(modules)
-    for name in package.__all__:
+    assert dir(package) == sorted(modules)
+    for name in dir(package):
         assert getattr(package, name) is getattr(sys.modules[modules[name]], name)
+
+
+@pytest.mark.parametrize("package", [reput_client, blocking], ids=lambda package: package.__name__)
+def test_a_star_import_needs_no_extra(package: ModuleType) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['fastavro', 'numpy', 'google.protobuf', 'pyarrow']))\n"
+        f"from {package.__name__} import *\n"
+        "print(Producer.__name__, Message.__name__)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "Producer Message\n"
+    left_out = set(dir(package)) - set(package.__all__)
+    assert left_out == {"Avro", "AvroSchema", "CodedValues", "MessageColumns", "Protobuf"}
 
 
 def imports_of(package: ModuleType) -> list[tuple[str, str]]:
