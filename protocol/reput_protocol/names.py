@@ -321,5 +321,5 @@ def _check_characters(kind: str, name: str) -> None:
     if match:
         raise InvalidName(
             f"{kind} name {name[:80]!r} has the illegal character {match[0]!r} at position {match.start()}; "
-            f"allowed are {_ALLOWED}"
+            f"allowed are {_ALLOWED}: {_ILLEGAL.sub('-', name[:80])!r}, for example"
         )

@@ -31,6 +31,7 @@ def test_legal_topics_come_back(topic: str) -> None:
         ("é", "at position 0"),
         ("a/../b", "'/' at position 1"),
         ("a\n", "at position 1"),
+        ("orders.eu:paid", "'.' at position 6; .*: 'orders-eu-paid', for example"),
         ("x" * 128, "128 characters, but at most 127"),
         ("%RETRY%" + "g" * 249, "at most 255"),
     ],
