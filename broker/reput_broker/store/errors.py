@@ -34,7 +34,7 @@ class StoreLocked(StoreError):
             owner = f"a broker in this process ({pid})"
         super().__init__(
             f"the store directory {path.parent} is in use by {owner} (lock file {path}); "
-            "stop that broker or choose another data directory"
+            "stop that broker or choose another data directory (--data-dir, data_dir)"
         )
         self.path = path
         self.pid = pid
@@ -142,10 +142,12 @@ class DiskFull(StoreError):
     Attributes:
         path: what could not be created or written.
         needed_bytes: how many bytes were requested.
+        reason: the text without the remedy.
     """
 
     def __init__(self, path: Path | str, needed_bytes: int) -> None:
-        super().__init__(f"no space left for {needed_bytes} bytes of {path}; free disk space and send again")
+        self.reason = f"no space left for {needed_bytes} bytes of {path}"
+        super().__init__(f"{self.reason}; free disk space and send again")
         self.path = Path(path)
         self.needed_bytes = needed_bytes
 

@@ -158,7 +158,7 @@ class RunningFlags:
             self._options.on_event(
                 "store_disk_full", {"path": str(error.path), "needed_bytes": error.needed_bytes}
             )
-        self.no_space_reason = str(error)
+        self.no_space_reason = error.reason
 
     def note_file_refused(self, error: DiskFull | FileNotMade) -> None:
         """The log needs a file that cannot be created (event `store_disk_full` or `log_file_not_made`)."""

@@ -186,6 +186,7 @@ def test_no_room_for_the_file_after_the_next_is_harmless(
         with pytest.raises(DiskFull):
             store.prepare_next_file()
         assert store.disk_full_reason is not None
+        assert "free disk space" not in store.disk_full_reason, "each request adds its own remedy"
 
 
 def test_an_orderly_close_removes_what_was_not_used_newest_first(
