@@ -34,7 +34,7 @@ _COMMANDS: Final = {
     "lag": "group list",
     "msg": "message", "dead-letter": "dlq", "dead-letters": "dlq", "deadletter": "dlq", "timer": "delay",
     "timers": "delay", "delayed": "delay", "cron": "schedule", "job": "pipeline", "jobs": "pipeline",
-    "connections": "client list", "producer": "client", "producers": "client", "options": "config show",
+    "connections": "client list", "producers": "client", "options": "config show",
     "settings": "config show",
     "permission": "acl", "permissions": "acl", "rights": "acl", "profile": "context", "profiles": "context",
     "login": "context add", "connect": "context add", "completion": "generate completion", "perf": "bench",

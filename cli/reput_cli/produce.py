@@ -210,7 +210,9 @@ def _failed_at(line: int, stored: int, error: Exception, *, last: int = 0) -> Co
         before = f"all before line {line}, and " if line > 1 else ""
         remedy += f": {before}at least {stored - line + 1} of lines {line} to {last}"
     if isinstance(error, SendOutcomeUnknown):
-        remedy += "; without --no-deduplicate the command repeats such sends until --timeout"
+        remedy += (
+            "; without --no-deduplicate the command repeats such sends until --timeout, which can be longer"
+        )
     return CommandFailed(
         f"line {line}: {failure.what}",
         reason=failure.reason,

@@ -51,7 +51,8 @@ def test_lines_of_which_only_some_are_known_to_be_stored_are_named(monkeypatch: 
     assert str(failure.value).startswith("line 3: send to orders/2: outcome unknown")
     assert failure.value.remedy == (
         "3 messages are stored: all before line 3, and at least 1 of lines 3 to 5; without --no-deduplicate the "
-        "command repeats such sends until --timeout; reput message find orders 7F000001 to see whether it was stored"
+        "command repeats such sends until --timeout, which can be longer; reput message find orders 7F000001 to see "
+        "whether it was stored"
     )
 
 
