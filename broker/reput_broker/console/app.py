@@ -28,6 +28,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.console import cluster, dead_letters, messages, pages, reading
 from reput_broker.console.actions import ACTIONS, Action, offered
 from reput_broker.console.bodies import Bodies
+from reput_broker.console.downloads import Downloads, one_part
 from reput_broker.console.figures import LiveFigures
 from reput_broker.console.login import LASTS_S, Accounts, Logins, TooManyAttempts
 from reput_broker.console.members import TIMEOUT_S, Member, Members
@@ -79,8 +80,6 @@ _LOOK_UPS_AT_ONCE: Final = 4
 """Each may hold some mebibytes of messages."""
 _OTHERS_AT_ONCE: Final = 16
 """Pages of other brokers that are computed at the same time: mostly they wait."""
-_DOWNLOADS_AT_ONCE: Final = 2
-"""Each may hold a body that was decompressed, until the browser has it."""
 _WATCHERS_MAX: Final = 32
 """Pages with live numbers: half of the connections of the port."""
 _WRONG_TOKEN_S: Final = 1.0
@@ -169,7 +168,7 @@ class Console:
         self._shared_of_others = SharedAnswers(at_once=_OTHERS_AT_ONCE)
         self._look_ups = trio.CapacityLimiter(_LOOK_UPS_AT_ONCE)
         self._look_ups_at_others = trio.CapacityLimiter(_LOOK_UPS_AT_ONCE)
-        self._downloads = trio.CapacityLimiter(_DOWNLOADS_AT_ONCE)
+        self._downloads = Downloads()
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes. Starlette is imported here, not by brokers without an HTTP port."""
@@ -181,8 +180,8 @@ class Console:
 
         gets: dict[str, Callable[[Request], Awaitable[Response]]] = {
             f"{_API}session": self._session,
-            f"{_API}body": partial(self._download, self._whole_body),
-            f"{_API}export": partial(self._download, self._export),
+            f"{_API}body": self._whole_body,
+            f"{_API}export": self._export,
             f"{_API}actions": self._describe_actions,
             f"{_API}offered": self._offered,
             _EVENTS: self._events,
@@ -389,44 +388,22 @@ class Console:
             outcome=outcome,
         )
 
-    async def _download(self, make: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
-        from starlette.responses import Response
-
-        console = self
-
-        class Download(Response):
-            """Holds its turn until the browser has all of it."""
-
-            async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-                async with console._downloads:
-                    response = await _guarded(_nothing_to_check, make, request)
-                    await response(scope, receive, send)
-
-        return Download()
-
     async def _export(self, request: Request) -> Response:
-        from starlette.responses import StreamingResponse
-
         ids = messages.exported_ids(Query(request.query_params))
         ends = AsyncExitStack()
         source = await ends.enter_async_context(self._source(request))
-
-        class Export(StreamingResponse):
-            """Gives the source back also if the browser is gone before the first line."""
-
-            async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-                async with ends:
-                    await super().__call__(scope, receive, send)
-
-        return Export(messages.export_messages(source, ids), media_type="application/x-ndjson")
+        lines = messages.export_messages(source, ids, self._downloads.making)
+        return self._downloads.answer(lines, {"content-type": "application/x-ndjson"}, ends)
 
     async def _whole_body(self, request: Request) -> Response:
-        from starlette.responses import Response
-
-        async with self._source(request) as source:
+        async with self._downloads.making, self._source(request) as source:
             name, body = await messages.download_body(source, Query(request.query_params))
-        disposition = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(body, media_type="application/octet-stream", headers=disposition)
+        headers = {
+            "content-type": "application/octet-stream",
+            "content-disposition": f'attachment; filename="{name}"',
+            "content-length": str(len(body)),
+        }
+        return self._downloads.answer(one_part(body), headers)
 
     async def _events(self, request: Request) -> Response:
         from starlette.responses import Response, StreamingResponse

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import json
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -158,16 +158,24 @@ def exported_ids(query: Query) -> list[str]:
     return ids
 
 
-async def export_messages(source: Source, ids: list[str]) -> AsyncIterator[bytes]:
+async def export_messages(
+    source: Source, ids: list[str], making: trio.CapacityLimiter
+) -> AsyncGenerator[bytes]:
     """Yield messages as JSON lines: those of `reput consume -O json`, and the value of a body that is not JSON.
 
     One that is gone or damaged has its id and the `error`.
+
+    Args:
+        making: held while a line is made.
     """
     for message_id in ids:
-        try:
-            line = await trio.to_thread.run_sync(_exported, await _view(source, message_id), source.bodies)
-        except (InvalidQuery, ReputError) as error:
-            line = printable_json({"offset_message_id": message_id, "error": str(error)})
+        async with making:
+            try:
+                line = await trio.to_thread.run_sync(
+                    _exported, await _view(source, message_id), source.bodies
+                )
+            except (InvalidQuery, ReputError) as error:
+                line = printable_json({"offset_message_id": message_id, "error": str(error)})
         yield line.encode() + b"\n"
 
 

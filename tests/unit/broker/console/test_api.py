@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 
 import msgspec
@@ -108,6 +110,26 @@ def test_messages_are_found_by_key_and_shown_whole(console: ConsoleClient) -> No
     assert body.body == base64.b64decode(message["body_base64"])
     assert body.headers["content-type"] == "application/octet-stream"
     assert body.headers["content-disposition"].startswith("attachment")
+
+
+def test_downloads_that_are_read_slowly_delay_no_other(
+    broker: BackgroundBroker, console: ConsoleClient
+) -> None:
+    with Producer(broker.address, group="g") as producer:
+        large = producer.send(Message("large", os.urandom(1 << 20), keys=["k"])).offset_message_id
+    (order,) = console.get("find", topic="orders", key="o-7")["messages"]
+    slow = [HTTPConnection(console.address, timeout=30) for _ in range(8)]
+    try:
+        for connection in slow:
+            connection.request("GET", console.path("export", ids=",".join([large] * 64)))
+            assert connection.getresponse().status == 200  # its head is read, and none of its 64 messages
+        began_at = time.monotonic()
+        assert console.ask("GET", console.path("export", ids=order["id"])).body.count(b"\n") == 1
+        assert len(console.ask("GET", console.path("body", id=large)).body) == 1 << 20
+        assert time.monotonic() - began_at < 5.0, "the broker waits for a browser for 10 s"
+    finally:
+        for connection in slow:
+            connection.close()
 
 
 def test_messages_are_exported_as_json_lines(broker: BackgroundBroker, console: ConsoleClient) -> None:
