@@ -42,7 +42,7 @@ class Outcome(StrEnum):
     """What a command does with this broker."""
 
     WORKS = "works"
-    REFUSED = "refused"
+    REJECTED = "rejected"
     LOCAL = "needs no broker"
 
 
@@ -58,7 +58,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, its arguments in each run, and the expectation; `why` says why it is refused, or what differs."""
+    """A command, its arguments in each run, and the expectation; `why` says why it is rejected, or what differs."""
 
     runs: tuple[str, ...]
     outcome: Outcome = Outcome.WORKS
@@ -74,16 +74,16 @@ def _works(*runs: str, form: Form = Form.SAME, why: str = "", lacks: str = "", l
     return Command(runs, Outcome.WORKS, why, form, frozenset(lacks.split()), limit_ms)
 
 
-def _refused(why: str, *runs: str) -> Command:
-    return Command(runs, Outcome.REFUSED, why)
+def _rejected(why: str, *runs: str) -> Command:
+    return Command(runs, Outcome.REJECTED, why)
 
 
 def _local(why: str) -> Command:
     return Command((), Outcome.LOCAL, why)
 
 
-_NO_CONTROLLER = "no controller: etcd or Kubernetes elects; a RocketMQ broker without one refuses it, too"
-_NO_CONTAINER = "no broker containers; a RocketMQ broker refuses it, too"
+_NO_CONTROLLER = "no controller: etcd or Kubernetes elects; a RocketMQ broker without one rejects it, too"
+_NO_CONTAINER = "no broker containers; a RocketMQ broker rejects it, too"
 
 # In an order in which each finds what it needs.
 COMMANDS: Final[Mapping[str, Command]] = {
@@ -142,20 +142,20 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "wipeWritePerm": _works("-b broker-a", form=Form.WORDS),
     "addWritePerm": _works("-b broker-a", form=Form.WORDS),
     "cleanExpiredCQ": _works(
-        "-b {broker}", "-c {cluster}", why="files of queues are deleted soon after the answer"
+        "-b {broker}", "-c {cluster}", why="files of queues are deleted soon after the response"
     ),
     "deleteExpiredCommitLog": _works("-b {broker}"),
     "cleanUnusedTopic": _works("-b {broker}", "-c {cluster}"),
     "getNamesrvConfig": _works("", form=Form.NAMES, why="options of Reput's own have its keys"),
     "updateNamesrvConfig": _works(
         "-k serverChannelMaxIdleTimeSeconds -v 110",
-        why="live options, until the next reload; a name that is unknown is refused",
+        why="live options, until the next reload; an unknown name is rejected",
     ),
     "getBrokerConfig": _works("-b {broker}", form=Form.NAMES, why="options of Reput's own have its keys"),
     "updateBrokerConfig": _works(
         "-b {broker} -k autoCreateTopicEnable -v true",
         "-b {broker} -k brokerPermission -v 6",
-        why="live options, until the next reload; a name that is unknown or needs a restart is refused",
+        why="live options, until the next reload; a name that is unknown or needs a restart is rejected",
     ),
     "exportMetadata": _works(
         "-c {cluster} -f {files}/export", "-b {broker} -t -f {files}/1", "-b {broker} -g -f {files}/2"
@@ -185,17 +185,17 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "checkRocksdbCqWriteProgress": _works(
         "-c {cluster} -t orders", why="the log, to which it refers, says that there is no RocksDB"
     ),
-    "updateStaticTopic": _refused("no static topics", "-t static -qn 4 -c {cluster}"),
-    "remappingStaticTopic": _refused("no static topics, and so it finds none", "-t static -c {cluster}"),
-    "getSyncStateSet": _refused(_NO_CONTROLLER, "-a {names} -b broker-a"),
-    "getBrokerEpoch": _refused(_NO_CONTROLLER, "-b broker-a"),
-    "getControllerMetaData": _refused(_NO_CONTROLLER, "-a {names}"),
-    "getControllerConfig": _refused(_NO_CONTROLLER, "-a {names}"),
-    "updateControllerConfig": _refused(_NO_CONTROLLER, "-a {names} -k x -v y"),
-    "electMaster": _refused(_NO_CONTROLLER, "-a {names} -b 1 -bn broker-a -c {cluster}"),
-    "cleanBrokerMetadata": _refused(_NO_CONTROLLER, "-a {names} -bn broker-a -c {cluster} -b 1"),
-    "addBroker": _refused(_NO_CONTAINER, "-c {broker} -b {files}/x"),
-    "removeBroker": _refused(_NO_CONTAINER, "-c {broker} -b DefaultCluster:broker-a:0"),
+    "updateStaticTopic": _rejected("no static topics", "-t static -qn 4 -c {cluster}"),
+    "remappingStaticTopic": _rejected("no static topics, and so it finds none", "-t static -c {cluster}"),
+    "getSyncStateSet": _rejected(_NO_CONTROLLER, "-a {names} -b broker-a"),
+    "getBrokerEpoch": _rejected(_NO_CONTROLLER, "-b broker-a"),
+    "getControllerMetaData": _rejected(_NO_CONTROLLER, "-a {names}"),
+    "getControllerConfig": _rejected(_NO_CONTROLLER, "-a {names}"),
+    "updateControllerConfig": _rejected(_NO_CONTROLLER, "-a {names} -k x -v y"),
+    "electMaster": _rejected(_NO_CONTROLLER, "-a {names} -b 1 -bn broker-a -c {cluster}"),
+    "cleanBrokerMetadata": _rejected(_NO_CONTROLLER, "-a {names} -bn broker-a -c {cluster} -b 1"),
+    "addBroker": _rejected(_NO_CONTAINER, "-c {broker} -b {files}/x"),
+    "removeBroker": _rejected(_NO_CONTAINER, "-c {broker} -b DefaultCluster:broker-a:0"),
     "resetMasterFlushOffset": _works("-b {broker} -o 0", why="a slave writes it into its checkpoint"),
     "dumpCompactionLog": _local("reads a file of a compacted topic, which Reput does not have"),
     "exportMetadataInRocksDB": _local("reads RocketMQ's RocksDB"),
@@ -222,10 +222,10 @@ OF_ACCESS: Final[Mapping[str, UserCommand]] = {
         "-c {cluster} -u alice -p the-secret-of-alice -t Normal", "create user to ADDRESS success."
     ),
     "getUser": UserCommand(
-        "-b {broker} -u alice", "alice null Normal enable", "with access control; no answer has a password"
+        "-b {broker} -u alice", "alice null Normal enable", "with access control; no response has a password"
     ),
     "listUser": UserCommand(
-        "-c {cluster}", "admin null Super enable", "with access control; no answer has a password"
+        "-c {cluster}", "admin null Super enable", "with access control; no response has a password"
     ),
     "createAcl": UserCommand(
         "-b {broker} -s User:alice -r Topic:orders,Group:g -a Pub,Sub -i 10.0.0.0/8 -d Allow",

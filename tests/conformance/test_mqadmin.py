@@ -20,16 +20,16 @@ def test_the_page_has_the_table() -> None:
 
 
 @pytest.mark.process
-def test_every_command_works_or_is_refused_by_name(tmp_path: Path) -> None:
+def test_every_command_works_or_is_rejected_by_name(tmp_path: Path) -> None:
     golden = json.loads(mqadmin.GOLDEN.read_text())
     differing = []
     with mqadmin.reput_shell(tmp_path) as (shell, broker):
         assert shell.names_of_commands() == COMMANDS.keys() | OF_ACCESS.keys()
         for name, arguments, run in shell.run_all():
             command = COMMANDS[name]
-            if command.outcome is Outcome.REFUSED:
+            if command.outcome is Outcome.REJECTED:
                 fault = (
-                    None if _is_refused(run) else f"it is not refused by name:\n{run.printed}\n{run.failed}"
+                    None if _is_rejected(run) else f"it is not rejected by name:\n{run.printed}\n{run.failed}"
                 )
             else:
                 expected = golden[name][command.runs.index(arguments)]
@@ -60,7 +60,7 @@ def connections_opened(broker: BrokerProcess, listener: str) -> float:
     return float(found[1])
 
 
-def _is_refused(run: Run) -> bool:
+def _is_rejected(run: Run) -> bool:
     said = run.printed + run.failed
     return "not supported" in said or "No topic route to do the remapping" in said
 
