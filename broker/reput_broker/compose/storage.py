@@ -23,7 +23,7 @@ from reput_broker.pop.recovery import (
 )
 from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.put.arrivals import Arrivals
-from reput_broker.staging.staging_state import StagingState
+from reput_broker.staging.staging_table import StagingState
 from reput_broker.store.errors import directory_refusals
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.message_store import MessageStore

@@ -358,19 +358,21 @@ async def _preview_create_group(admin: Admin, values: Values) -> Preview:
     return await admin.preview_create_group(_new_group(values))
 
 
+def _is_yes(value: Any) -> bool | None:
+    """Return what a choice between yes and no says; None if nothing was chosen."""
+    return None if value is None else value == "yes"
+
+
 async def _create_group(admin: Admin, values: Values) -> str:
     await admin.put_group(_new_group(values))
     return f"group {values['group']} is created"
 
 
 def _group_changes(values: Values) -> dict[str, Any]:
-    def is_yes(name: str) -> bool | None:
-        return None if values[name] is None else values[name] == "yes"
-
     return {
         "retry_max": values["retry_max"],
-        "consume": is_yes("consume"),
-        "broadcast": is_yes("broadcast"),
+        "consume": _is_yes(values["consume"]),
+        "broadcast": _is_yes(values["broadcast"]),
         "expired": values["expired"],
     }
 
@@ -511,13 +513,10 @@ async def _create_user(admin: Admin, values: Values) -> str:
 
 
 def _user_changes(values: Values) -> dict[str, Any]:
-    def is_yes(name: str) -> bool | None:
-        return None if values[name] is None else values[name] == "yes"
-
     groups = values["groups"]
     return {
-        "is_admin": is_yes("admin"),
-        "is_enabled": is_yes("enabled"),
+        "is_admin": _is_yes(values["admin"]),
+        "is_enabled": _is_yes(values["enabled"]),
         "groups": None if groups is None else () if groups == "-" else _names(groups),
     }
 

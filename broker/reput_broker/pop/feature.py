@@ -15,7 +15,7 @@ from reput_broker.delay.state import DelayState
 from reput_broker.observe.metrics import PopSources
 from reput_broker.pop.ack import AckProcessor
 from reput_broker.pop.assignment import AssignmentProcessor, TopicQueues
-from reput_broker.pop.order_info import OrderInfos
+from reput_broker.pop.order_info import FreeQueues, OrderInfos
 from reput_broker.pop.peek import PeekProcessor
 from reput_broker.pop.polling import PopPolling
 from reput_broker.pop.positions import PopPositions
@@ -23,7 +23,7 @@ from reput_broker.pop.processor import PopProcessor
 from reput_broker.pop.queues import PopQueues
 from reput_broker.pop.revive_log import ReviveLog
 from reput_broker.pop.revive_service import PopReviveService
-from reput_broker.pop.state import FreeQueues, InFlightMessages, PopState
+from reput_broker.pop.state import InFlightMessages, PopState
 from reput_broker.remoting_client import RemotingClient
 from reput_broker.request import Handler
 from reput_broker.tables.table_saver import TableSaver

@@ -1,4 +1,6 @@
-"""Accepting connections from a listening socket, despite errors of single connections and of the machine."""
+"""Accepting connections from a listening socket, despite errors of single connections and of the machine; why a port
+cannot be opened.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 import socket
 from contextlib import suppress
 from types import TracebackType
+from typing import Final
 
 import structlog
 import trio
@@ -16,6 +19,8 @@ log = structlog.get_logger(__name__)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _NOT_LISTENING = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 _PAUSE_S = 0.1
+PRIVILEGED_BELOW: Final = 1024
+"""The default of Linux (net.ipv4.ip_unprivileged_port_start)."""
 
 
 class Acceptor:
@@ -100,3 +105,17 @@ class _SpareDescriptor:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def port_refusal(error: OSError, port: int, other: str) -> str:
+    """Return the system's reason and a remedy.
+
+    Args:
+        other: what to choose another one of: `port`, or the names of options.
+    """
+    reason = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"{reason}; stop what uses it or choose another {other}"
+    if error.errno == errno.EACCES and port < PRIVILEGED_BELOW:
+        return f"{reason}; ports below {PRIVILEGED_BELOW} need CAP_NET_BIND_SERVICE; choose another {other}"
+    return f"{reason}; choose another {other}"

@@ -19,10 +19,9 @@ import h11
 import structlog
 import trio
 
-from reput_broker.server.acceptor import Acceptor
+from reput_broker.server.acceptor import Acceptor, port_refusal
 from reput_broker.server.crowd import Crowd
 from reput_broker.server.gate import Gate
-from reput_broker.server.port_refusal import port_refusal
 from reput_broker.server.refusal_log import RefusalLog
 from reput_protocol.errors import ReputError
 

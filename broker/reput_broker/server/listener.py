@@ -16,14 +16,13 @@ import trio
 from reput_broker.config.model import BrokerConfig, is_loopback
 from reput_broker.observe.counters import Counters
 from reput_broker.request import Client
-from reput_broker.server.acceptor import Acceptor
+from reput_broker.server.acceptor import Acceptor, port_refusal
 from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.crowd import Crowd
 from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.server.memory import HeldBytes
-from reput_broker.server.port_refusal import port_refusal
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import Strangers
 from reput_broker.server.transport import SocketTransport

@@ -2,6 +2,6 @@
 
 `requests` handles the requests; `staging_table` and `staging_file` hold the staged records; `committer` commits a
 batch: `intent` is the marker that decides it, `decision` its progress, `copies` are for another master, `publisher`
-appends it, `batches` remembers the last one of each query. `queue_records` reads queues at a start; `staging_state` is
-what the disk has, `feature` builds all of it.
+appends it, `batches` remembers the last one of each query. `queue_records` reads queues at a start. `feature` builds
+all of it.
 """

@@ -38,8 +38,7 @@ from reput_broker.staging.intent import (
 from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import PlacedBlock, StagingFile
-from reput_broker.staging.staging_state import StagingState
-from reput_broker.staging.staging_table import remove
+from reput_broker.staging.staging_table import StagingState, remove
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.file_io import is_no_space
 from reput_broker.store.results import PutResult, PutStatus

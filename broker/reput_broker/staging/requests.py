@@ -17,8 +17,7 @@ from reput_broker.put.appender import malformed
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.staging.committer import Commit, Committer
 from reput_broker.staging.staging_file import StagingFile, StagingKey
-from reput_broker.staging.staging_state import StagingState
-from reput_broker.staging.staging_table import STAGING_ID, SyncAhead, remove
+from reput_broker.staging.staging_table import STAGING_ID, StagingState, SyncAhead, remove
 from reput_broker.store.errors import DiskFull
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode

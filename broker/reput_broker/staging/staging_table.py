@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.staging_file import SUFFIX, StagingFile, StagingKey
 from reput_broker.store.file_io import make_directories
+from reput_broker.tables.table_saver import TableSaver
 
 AHEAD_BYTES: Final = 8 << 20
 """How much of a staging may be unsynced: less means many syncs, more a longer wait at its end."""
@@ -146,3 +149,19 @@ def remove(files: Iterable[StagingFile]) -> None:
     """
     for file in files:
         file.remove()
+
+
+class StagingState:
+    """The files, and the tables that hold their content. A master reads the stagings once it has the markers."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        clock_ms: Callable[[], int],
+        on_saved: Callable[[str, Exception | None], None],
+    ) -> None:
+        directory = data_dir / "staging"
+        self.staging = StagingTable(directory, trio.current_time)
+        self.batches = CommittedBatches(data_dir / "config" / "sinkBatches.json", clock_ms)
+        self.saver = TableSaver(self.batches, partial(on_saved, "sinkBatches"))
+        self.clock_ms = clock_ms
