@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from reput_cli.options import Settings, broker_option, shared_options
-from reput_cli.output import Printer, duration_text
+from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, show
 from reput_protocol.exit_codes import ExitCode
 
@@ -34,9 +34,6 @@ def list_clients(settings: Settings, role: str | None, name: str | None) -> int:
     printer = Printer(settings)
     idle, connected = ("idle", "connected") if printer.is_table else ("idle_s", "connected_s")
 
-    def age(millis: int) -> str | float:
-        return duration_text(millis / 1000) if printer.is_table else millis / 1000
-
     printer.rows(
         [
             "role",
@@ -60,8 +57,8 @@ def list_clients(settings: Settings, role: str | None, name: str | None) -> int:
                 client.version,
                 client.protocol,
                 client.listener,
-                age(client.idle_millis),
-                age(client.connected_millis),
+                printer.duration(client.idle_millis),
+                printer.duration(client.connected_millis),
             )
             for client in sorted(clients, key=lambda one: (one.role, one.client_id or "", one.address))
         ],

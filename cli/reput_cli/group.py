@@ -162,7 +162,7 @@ def members(settings: Settings, group: str) -> int:
                 member.version,
                 member.queues,
                 member.locks,
-                _age(printer, member.silent_millis),
+                printer.duration(member.silent_millis),
             )
             for member in found.members
         ],
@@ -282,13 +282,9 @@ def _headline(found: GroupDescription) -> str:
     return f"group {summary.group}: {summary.health.state}{note}, {online}, lag {summary.lag}"
 
 
-def _age(printer: Printer, millis: int) -> str | float:
-    return duration_text(millis / 1000) if printer.is_table else millis / 1000
-
-
 def _lag_age(printer: Printer, lag: int, millis: int) -> str | float | None:
     """Return the age of the lag; None until the broker has measured it."""
-    return None if lag and not millis else _age(printer, millis)
+    return None if lag and not millis else printer.duration(millis)
 
 
 def _ago(timestamp_ms: int) -> str | None:

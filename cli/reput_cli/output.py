@@ -46,6 +46,10 @@ class Printer:
         """Whether the output is a table, in which durations are `3m12s` instead of numbers."""
         return self.form == "table"
 
+    def duration(self, millis: int) -> str | float:
+        """Return a duration as the output has it: as text in a table, else in seconds."""
+        return duration_text(millis / 1000) if self.is_table else millis / 1000
+
     def rows(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print rows; `columns` are the header and the JSON keys."""
         if self.form == "json":

@@ -1,4 +1,4 @@
-"""Broker addresses: `host`, `host:port`, `[::1]:port`, or several separated by commas."""
+"""Broker addresses, `host`, `host:port`, `[::1]:port`, or several separated by commas, and the broker at one."""
 
 from __future__ import annotations
 
@@ -65,3 +65,21 @@ def parse_addresses(addresses: str | Iterable[str]) -> tuple[Address, ...]:
     if not parts:
         raise ValueError("no broker address given; pass host:port")
     return tuple(dict.fromkeys(parse_address(part) for part in parts))
+
+
+class BrokerIdentity(NamedTuple):
+    """The broker at an address; `start_id`, if known, changes with every start."""
+
+    name: str
+    start_id: str | None
+
+    def difference_from(self, expected: BrokerIdentity) -> str | None:
+        """Return how it differs from `expected`, or None."""
+        if self.name != expected.name:
+            return f"broker {self.name!r} answers there, not {expected.name!r}"
+        if expected.start_id is not None and self.start_id not in (None, expected.start_id):
+            return (
+                f"another broker of the name {self.name!r} answers there "
+                f"(its start id is {self.start_id}, not {expected.start_id})"
+            )
+        return None

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
-from reput_client.transport.address import Address
-from reput_client.transport.broker_identity import BrokerIdentity
+from reput_client.transport.address import Address, BrokerIdentity
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.channel import (
     ClientChannel,

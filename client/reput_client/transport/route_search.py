@@ -12,8 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from reput_client.errors import ConnectFailed, RequestTimeout
-from reput_client.transport.address import Address, parse_addresses
-from reput_client.transport.broker_identity import BrokerIdentity
+from reput_client.transport.address import Address, BrokerIdentity, parse_addresses
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID, BrokerTable
 from reput_client.transport.runtime import Runtime

@@ -14,10 +14,9 @@ from reput_client.consume.group.forwarded_requests import ForwardedRequests
 from reput_client.consume.group.handover import Handover
 from reput_client.consume.group.membership import Membership
 from reput_client.consume.group.options import ConsumerOptions
-from reput_client.consume.group.overdue import Overdue
+from reput_client.consume.group.overdue import Overdue, RunningHandlers
 from reput_client.consume.group.queue_locks import QueueLocks
 from reput_client.consume.group.rebalance import Assignment, Rebalancer
-from reput_client.consume.group.running_handlers import RunningHandlers
 from reput_client.consume.group.serving import FairServing, OrderedServing, Serving
 from reput_client.consume.group.subscriptions import StartingPoints
 from reput_client.consume.group.topic_search import TopicSearch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from reput_broker.reply.reply_push import PUSH_TIMEOUT_S, SETTLE_S
+from reput_broker.reply.processor import PUSH_TIMEOUT_S, SETTLE_S
 from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.reply import PushReplyHeader
