@@ -40,7 +40,7 @@ from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
 from reput_broker.ha.election.opening import NOT_OPEN, make_elector
 from reput_broker.ha.election.others import OtherMembers
-from reput_broker.ha.history import OwnLog
+from reput_broker.ha.log_comparison import OwnLog
 from reput_broker.namesrv.registration import Announced, Registration
 from reput_broker.observe.counters import Counters, ProxyCounters
 from reput_broker.observe.figures import measure_loop_delay

@@ -21,8 +21,8 @@ import trio
 from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access, open_access
 from reput_broker.access.pages import GuardedPages
+from reput_broker.access.processor import UsersProcessor
 from reput_broker.access.tls import ServerTls
-from reput_broker.access.users import UsersProcessor
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key

@@ -142,7 +142,7 @@ class Proxy:
         """End what waits, so that clients go to another proxy; requests are still answered."""
         self.draining = True
         for upstream in self._upstreams.values():
-            upstream.receivers.end_waiting()
+            upstream.pops.end_waiting()
         self.clients.end_all()
 
     async def aclose(self) -> None:

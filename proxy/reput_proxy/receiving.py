@@ -12,7 +12,7 @@ from reput_protocol.names import check_client_group, check_topic
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.messages import check_name, ms_of, timestamp_of, to_clients
-from reput_proxy.receivers import Wanted
+from reput_proxy.pops import Wanted
 from reput_proxy.rejections import Code, Rejected, ok, status
 
 INVISIBLE_MIN_MS: Final = 10_000
@@ -43,9 +43,9 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
     tags, sql = filter_of(request.filter_expression)
     wanted = Wanted(group, topic, tags, sql, settings is not None and settings.consume_message_orderly)
     max_messages = min(max(request.batch_size, 1), POP_MESSAGES_MAX)
-    receivers = call.upstream.receivers
+    pops = call.upstream.pops
     with call.proxy.waiting_receive():
-        messages = await receivers.receive(wanted, max_messages, invisible_ms / 1000, _wait_s(call, request))
+        messages = await pops.receive(wanted, max_messages, invisible_ms / 1000, _wait_s(call, request))
     sent = 0
     try:
         converted = to_clients(messages, request.message_queue.topic)
@@ -62,7 +62,7 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
     except BaseException:
         # The client has gone; it may have got those that were written.
         call.proxy.renewals.forget(call.client_key, messages[sent:])
-        await asyncio.shield(receivers.give_back(messages[sent:]))
+        await asyncio.shield(pops.give_back(messages[sent:]))
         raise
     yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp_of(call.now_ms()))
 

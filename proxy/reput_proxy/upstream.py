@@ -14,7 +14,7 @@ from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
 from reput_protocol.codes import AckLevel, TransactionState
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.receivers import Receivers
+from reput_proxy.pops import Pops
 from reput_proxy.settings import settings_of_groups, settings_of_topics
 from reput_proxy.transactions import Transactions
 
@@ -65,7 +65,7 @@ class Upstream:
         )
         self.session: Session = self.producer._session
         self.offsets = OffsetRequests(self.session)
-        self.receivers = Receivers(self.session)
+        self.pops = Pops(self.session)
         self.topics = settings_of_topics(self.session)
         self.groups = settings_of_groups(self.session)
         self.transactions = Transactions(self._transaction_producer, self.session, self.topics, ask_producer)
@@ -87,7 +87,7 @@ class Upstream:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        self.receivers.close()
+        self.pops.close()
         await self.transactions.aclose()
         await self.producer.aclose()
 

@@ -13,7 +13,7 @@ import pytest
 from reput_client import Message
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_client.errors import BrokerNotFound, ConnectFailed, SendOutcomeUnknown
-from reput_client.transport import connecting
+from reput_client.transport import new_socket
 from reput_client.transport.address import parse_address
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
@@ -30,7 +30,7 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 @pytest.fixture(autouse=True)
 def _short_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "_TRY_S", 0.1)
+    monkeypatch.setattr(new_socket, "_TRY_S", 0.1)
     monkeypatch.setattr("reput_client.transport.session.SILENCE_S", 0.1)
     monkeypatch.setattr("reput_client.consume.group.membership._SEVERAL_ADDRESSES_S", 0.1)
 

@@ -61,13 +61,13 @@ def test_a_wait_that_is_cancelled_when_it_was_woken_wakes_the_next(
 ) -> None:
     async def work() -> None:
         async with PopConsumer(pops.broker.address, group="g", topic="t", orderly=False) as consumer:
-            popping, pump = consumer._popping, consumer._session.pump
+            fetcher, pump = consumer._fetcher, consumer._session.pump
             tasks = [asyncio.ensure_future(consumer.receive(1, wait_s=60.0)) for _ in range(2)]
-            await until(lambda: pops.asked >= 2 and len(popping._waits) == 2)
-            first, second = popping._waits
+            await until(lambda: pops.asked >= 2 and len(fetcher._waits) == 2)
+            first, second = fetcher._waits
             woken: list[object] = []
             monkeypatch.setattr(pump, "wake", woken.append)
-            popping.wake_one()
+            fetcher.wake_one()
             assert woken == [first]
             first.ready = True
             tasks[0].cancel()

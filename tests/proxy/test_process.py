@@ -107,7 +107,7 @@ class Load:
         """Disturb the brokers several times; raises if a client gets another error than one to try again after."""
         async with client_of(self._address) as client, client_of(self._address, "client-2") as other:
             await client.send(message("orders", b"first", "first"))
-            receivers = [asyncio.ensure_future(self._receive(other)) for _ in range(2)]
+            pops = [asyncio.ensure_future(self._receive(other)) for _ in range(2)]
             senders = [asyncio.ensure_future(self._send(client, f"sender{n}")) for n in range(SENDERS)]
             for _ in range(times):
                 await self._more(50)
@@ -118,7 +118,7 @@ class Load:
             async with asyncio.timeout(90):
                 await until(lambda: self.stored <= self.got, within_s=90)
             self._done = True
-            await asyncio.gather(*receivers)
+            await asyncio.gather(*pops)
 
     async def _more(self, count: int) -> None:
         wanted = len(self.stored) + count

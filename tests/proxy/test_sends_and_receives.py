@@ -451,7 +451,7 @@ async def test_receivers_that_no_client_waits_with_are_forgotten(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that asks with a filter of its own each time would otherwise have the proxy keep them all."""
-    monkeypatch.setattr("reput_proxy.receivers._IDLE_MAX", 2)
+    monkeypatch.setattr("reput_proxy.pops._IDLE_MAX", 2)
     monkeypatch.setattr("reput_proxy.receiving.WAIT_MIN_S", 0.01)
     async with proxy_of(address) as running, client_of(running.address) as client:
         waiting = asyncio.ensure_future(client.receive_all(topic, topic, 1, wait_s=20.0, tags="waiting"))
@@ -459,7 +459,7 @@ async def test_receivers_that_no_client_waits_with_are_forgotten(
         for number in range(5):
             status, _ = await client.receive(topic, topic, wait_s=0.0, tags=f"tag-{number}")
             assert status.code == Code.MESSAGE_NOT_FOUND
-        kept = [wanted.tags for wanted in running.proxy.upstream("", None).receivers._poppings]
+        kept = [wanted.tags for wanted in running.proxy.upstream("", None).pops._fetchers]
         assert kept == ["waiting", "tag-3", "tag-4"]
         await client.send(message(topic, b"x", "ID", tag="waiting"))
         assert bodies(await waiting) == [b"x"]
@@ -469,18 +469,18 @@ async def test_receivers_that_no_client_waits_with_are_forgotten(
 async def test_receivers_of_many_waits_that_end_at_once_are_forgotten(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reput_proxy.receivers._IDLE_MAX", 2)
+    monkeypatch.setattr("reput_proxy.pops._IDLE_MAX", 2)
     async with proxy_of(address) as running, client_of(running.address) as client:
         waits = [
             asyncio.ensure_future(client.receive(topic, topic, wait_s=20.0, tags=f"tag-{number}"))
             for number in range(20)
         ]
         await until(lambda: running.proxy.receives == 20)
-        receivers = running.proxy.upstream("", None).receivers
-        assert len(receivers._poppings) == 20
-        receivers.end_waiting()
+        pops = running.proxy.upstream("", None).pops
+        assert len(pops._fetchers) == 20
+        pops.end_waiting()
         await asyncio.gather(*waits)
-        assert len(receivers._poppings) == 2
+        assert len(pops._fetchers) == 2
 
 
 def test_a_receive_of_an_unknown_topic_logs_nothing(

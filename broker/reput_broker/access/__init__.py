@@ -5,7 +5,7 @@
 - `user_file`: the file with the users; `changes`: how requests and commands change it
 - `requests`: the rights that each request needs
 - `control`: checks each request of the broker's ports
-- `users`: requests about users and rules
+- `processor`: requests about users and rules
 - `pages`: the same users for the pages of the HTTP port
 - `audit`: the log entries of refusals and administrative requests
 - `tls`: the certificates, for the ports of the broker and for its connections to others

@@ -8,7 +8,7 @@ from typing import Protocol
 import trio
 
 from reput_broker.access.control import AccessControl
-from reput_broker.access.users import UsersProcessor
+from reput_broker.access.processor import UsersProcessor
 from reput_broker.clean_service import CleanFilesService
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.storage import Storage

@@ -24,7 +24,7 @@ from reput_broker.core import Core
 from reput_broker.ha.admission import Group, old_proof_frame, prove
 from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
-from reput_broker.ha.history import OwnLog, Refuse, SetAside, TruncateTo, decide
+from reput_broker.ha.log_comparison import OwnLog, Refuse, SetAside, TruncateTo, decide
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
 from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.replication_lag import MasterLog

@@ -9,7 +9,7 @@ import structlog
 from reput_broker.core import Core
 from reput_broker.request import Handler, Request, Response
 from reput_broker.staging.committer import Committer
-from reput_broker.staging.requests import StagingProcessor
+from reput_broker.staging.processor import StagingProcessor
 from reput_broker.staging.staging_table import StagingState
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode

@@ -12,9 +12,9 @@ from reput_client.consume.group.failures import GiveBack, OnFailure
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.consume.group.subscriber import Subscriber
 from reput_client.consume.group.subscriptions import Start, Subscriptions, check_start, parse_topics
+from reput_client.pop.fetcher import PopFetcher, Wait
 from reput_client.pop.handling import Run, check_invisible
 from reput_client.pop.popped import M, PoppedMessage
-from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
 from reput_client.received import V
 from reput_client.transport.options import ClientOptions, takes
@@ -96,7 +96,7 @@ class PopConsumer(Subscriber, Generic[V]):
         super().__init__(options)
         self._options = options
         self._settling = Settling(self._session, options.group)
-        self._popping = Popping(
+        self._fetcher = PopFetcher(
             self._session,
             options.subscriptions,
             self._settling,
@@ -119,9 +119,9 @@ class PopConsumer(Subscriber, Generic[V]):
         """
         await super().__aenter__()
         try:
-            await self._popping.begin()
+            await self._fetcher.begin()
             orderly = self._options.orderly
-            self._popping.orderly = await self._is_group_orderly() if orderly is None else orderly
+            self._fetcher.orderly = await self._is_group_orderly() if orderly is None else orderly
         except BaseException:
             self._session.close()
             raise
@@ -158,7 +158,7 @@ class PopConsumer(Subscriber, Generic[V]):
         self._stopped = True
         for run in self._runs:
             run.stop()
-        self._popping.end_waiting()
+        self._fetcher.end_waiting()
 
     async def aclose(self) -> None:
         """Close the connections. What `run` has in hand is given back, and is redelivered at once. Idempotent.
@@ -184,7 +184,7 @@ class PopConsumer(Subscriber, Generic[V]):
     @property
     def orderly(self) -> bool:
         """Whether messages are received in order; known once the consumer is entered."""
-        return self._popping.orderly
+        return self._fetcher.orderly
 
     # -- messages ----------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class PopConsumer(Subscriber, Generic[V]):
         if self._stopped:
             return []
         until = self._session.runtime.now() + wait_s
-        return await self._popping.receive(kind, max_messages, invisible_s, until, Wait())
+        return await self._fetcher.receive(kind, max_messages, invisible_s, until, Wait())
 
     async def ack(self, messages: Iterable[PoppedMessage]) -> None:
         """Acknowledge several messages, with one request for each broker.
@@ -269,7 +269,7 @@ class PopConsumer(Subscriber, Generic[V]):
         run = Run(
             kind,
             self._session,
-            self._popping,
+            self._fetcher,
             self._settling,
             self._options.on_failure or GiveBack(),
             invisible_s=invisible_s,
@@ -290,7 +290,7 @@ class PopConsumer(Subscriber, Generic[V]):
     def _after_fork(self) -> None:
         """In a forked child: abandon the parent's connections and runs."""
         super()._after_fork()
-        self._popping.forget()
+        self._fetcher.forget()
         for run in self._runs:
             run.forget()
         self._runs.clear()

@@ -21,8 +21,8 @@ from typing_extensions import override
 from reput_client.consume.group.failures import Failure, OnFailure, Verdict, default_delay_s
 from reput_client.consume.send_back import DEAD_LETTER, reason_of
 from reput_client.errors import InvalidHandle
+from reput_client.pop.fetcher import PopFetcher, Wait
 from reput_client.pop.popped import Popped
-from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
 from reput_client.transport.background import Background, Chore
 from reput_client.transport.backoff import Backoff
@@ -79,7 +79,7 @@ class Run(Chore, Generic[M]):
         self,
         kind: type[M],
         session: Session,
-        popping: Popping,
+        fetcher: PopFetcher,
         settling: Settling,
         on_failure: OnFailure,
         *,
@@ -92,7 +92,7 @@ class Run(Chore, Generic[M]):
         check_invisible(invisible_s)
         self._kind = kind
         self._session = session
-        self._popping = popping
+        self._fetcher = fetcher
         self._settling = settling
         self._on_failure = on_failure
         self._invisible_s = invisible_s
@@ -122,7 +122,7 @@ class Run(Chore, Generic[M]):
     def stop(self) -> None:
         """Take no more messages. Never waits."""
         self.stopped = True
-        self._popping.end_waiting(self._wait)
+        self._fetcher.end_waiting(self._wait)
 
     async def take(self, timeout_s: float = math.inf) -> M | None:
         """Return a message to handle, for one caller at a time; None after `timeout_s`, or when stopped or closed.
@@ -147,7 +147,7 @@ class Run(Chore, Generic[M]):
                 await session.pump.wait(self._wait, wake_at)
                 continue
             try:
-                found = await self._popping.receive(
+                found = await self._fetcher.receive(
                     self._kind, wanted, self._invisible_s, wake_at, self._wait
                 )
             except ReputError as error:
@@ -175,7 +175,7 @@ class Run(Chore, Generic[M]):
 
     def _add(self, messages: list[M]) -> None:
         self._popped, self._popped_at = len(messages), self._session.runtime.now()
-        if not self._popping.orderly:
+        if not self._fetcher.orderly:
             self._ready.extend(deque([message]) for message in messages)
         else:
             lanes: dict[int, _Lane[M]] = {}
@@ -263,13 +263,13 @@ class Run(Chore, Generic[M]):
             if lane:
                 self._ready.append(lane)
         if lane or was_full:
-            self._popping.end_waiting(self._wait)  # there is a message, or room for one
+            self._fetcher.end_waiting(self._wait)  # there is a message, or room for one
         self._background.wake()
 
     async def failed(self, message: M, error: Exception) -> None:
         """Apply `on_failure` to a message whose handler raised `error`; raises that if it ends the run."""
         attempts = self._failures[message] = self._failures.get(message, 0) + 1
-        failure = PopFailure(message, error, attempts, self._settling.group, self._popping.orderly)
+        failure = PopFailure(message, error, attempts, self._settling.group, self._fetcher.orderly)
         decision = await self._on_failure.decide(failure)
         if decision is Verdict.RAISE:
             raise error
@@ -280,7 +280,7 @@ class Run(Chore, Generic[M]):
         if lane is not None:
             due = self._session.runtime.now() + decision.after_s
             heapq.heappush(self._again, (due, next(self._numbers), lane))
-            self._popping.end_waiting(self._wait)
+            self._fetcher.end_waiting(self._wait)
 
     # -- the background ----------------------------------------------------------------------------------------
 

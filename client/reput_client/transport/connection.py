@@ -1,4 +1,4 @@
-"""One connection to a broker: identifying the broker, writing, reading, losing it. `connecting` makes its sockets."""
+"""One connection to a broker: identifying the broker, writing, reading, losing it. `new_socket` makes its sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reput_client.transport.channel import (
     RequestTemplate,
     UnsignedHead,
 )
-from reput_client.transport.connecting import CONNECT_WITH_TLS, connect, secure, try_until
+from reput_client.transport.new_socket import CONNECT_WITH_TLS, connect, secure, try_until
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
 from reput_client.transport.rocketmq import RocketBroker, SentToRocket, rocket_form

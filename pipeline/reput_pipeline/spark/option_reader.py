@@ -298,7 +298,7 @@ def read_tls(reader: OptionReader) -> TLS | None:
 
 def with_tls_options(error: TlsRefused) -> TlsRefused:
     """Return an error of TLS whose remedy names options of source and sink."""
-    from reput_client.transport.connecting import CONNECT_WITH_TLS, CORRECT_TLS
+    from reput_client.transport.new_socket import CONNECT_WITH_TLS, CORRECT_TLS
     from reput_protocol.wire.tls import GIVE_CA, GIVE_CERTIFICATE, NO_TLS, SET_NAME
 
     remedies = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from reput_broker.ha.election.engine import GroupRecord, Leader, Terms
 from reput_broker.ha.election.member_file import MemberFile
-from reput_broker.ha.history import OwnLog, lacks
+from reput_broker.ha.log_comparison import OwnLog, lacks
 from reput_protocol.commands.replica import ReplicaState
 
 _LOOK_S = 0.005

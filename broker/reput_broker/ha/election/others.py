@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import trio
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.ha.history import OwnLog
+from reput_broker.ha.log_comparison import OwnLog
 from reput_broker.ha.master_proof import MasterClient
 from reput_broker.namesrv.members import GroupMembers
 from reput_protocol.codes import RequestCode, ResponseCode

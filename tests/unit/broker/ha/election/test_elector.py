@@ -20,7 +20,7 @@ from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.election.others import OtherMembers
 from reput_broker.ha.epochs import Epoch
-from reput_broker.ha.history import OwnLog
+from reput_broker.ha.log_comparison import OwnLog
 from reput_broker.put.fence import Fence
 from reput_broker.roles import Master, Role
 from reput_protocol.commands.replica import ReplicaState

@@ -93,7 +93,7 @@ class _Source:
         self.call = None
 
 
-class Popping:
+class PopFetcher:
     """Pops for one consumer; several tasks or threads may wait at a time.
 
     Args:
@@ -391,12 +391,12 @@ class Popping:
 class _Arrival(Waiter):
     """Wakes one of those that wait for messages."""
 
-    __slots__ = ("_popping",)
+    __slots__ = ("_fetcher",)
 
-    def __init__(self, popping: Popping) -> None:
-        self._popping = popping
+    def __init__(self, fetcher: PopFetcher) -> None:
+        self._fetcher = fetcher
 
     @override
     def notify(self) -> None:
         super().notify()
-        self._popping.wake_one()
+        self._fetcher.wake_one()

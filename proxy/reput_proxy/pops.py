@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from reput_client.consume.group.subscriptions import parse_topics
+from reput_client.pop.fetcher import PopFetcher, Wait
 from reput_client.pop.popped import PoppedMessage
-from reput_client.pop.popping import Popping, Wait
 from reput_client.pop.settling import Settling
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
@@ -22,7 +22,7 @@ from reput_protocol.errors import ReputError
 _AFTER_LAST_MESSAGE: Final = 1
 """Where a group without offsets begins, as with RocketMQ's proxy: `init_mode` of pops."""
 _IDLE_MAX: Final = 1_000
-"""Receivers that are kept although no client waits for their messages; each has some 4 KiB."""
+"""Pops that are kept although no client waits for their messages; each has some 4 KiB."""
 
 
 class Wanted(NamedTuple):
@@ -35,12 +35,12 @@ class Wanted(NamedTuple):
     is_orderly: bool
 
 
-class Receivers:
+class Pops:
     """What the clients of one user receive by."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._poppings: dict[Wanted, Popping] = {}
+        self._fetchers: dict[Wanted, PopFetcher] = {}
         self._waiting: dict[Wanted, int] = {}
         self._idle: OrderedDict[Wanted, None] = OrderedDict()  # in the order in which they became idle
 
@@ -53,26 +53,26 @@ class Receivers:
             FilterSyntaxError: the tags cannot be parsed.
             ReputError: as of `PopConsumer.receive`.
         """
-        popping = self._popping(wanted)
+        fetcher = self._fetcher(wanted)
         wait = Wait()
         until = self._session.runtime.now() + wait_s
         self._waiting[wanted] = self._waiting.get(wanted, 0) + 1
         self._idle.pop(wanted, None)
-        popped = asyncio.ensure_future(popping.receive(PoppedMessage, max_messages, invisible_s, until, wait))
+        popped = asyncio.ensure_future(fetcher.receive(PoppedMessage, max_messages, invisible_s, until, wait))
         popped.add_done_callback(lambda _: self._has_ended(wanted))
         try:
             return await asyncio.shield(popped)
         except asyncio.CancelledError:
             # A pop that is under way cannot be taken back: its messages would be invisible with no client to have them.
-            popping.end_waiting(wait)
+            fetcher.end_waiting(wait)
             popped.add_done_callback(self._give_back_of)
             raise
 
-    def _popping(self, wanted: Wanted) -> Popping:
-        popping = self._poppings.get(wanted)
-        if popping is None:
+    def _fetcher(self, wanted: Wanted) -> PopFetcher:
+        fetcher = self._fetchers.get(wanted)
+        if fetcher is None:
             group, topic, tags, sql, is_orderly = wanted
-            popping = Popping(
+            fetcher = PopFetcher(
                 self._session,
                 parse_topics(group, topic, None, tags, sql, retries=False, version=0),
                 Settling(self._session, group),
@@ -82,21 +82,21 @@ class Receivers:
                 init_mode=_AFTER_LAST_MESSAGE,
                 missing_level=logging.DEBUG,  # any client can name topics
             )
-            popping.orderly = is_orderly
-            self._poppings[wanted] = popping
-        return popping
+            fetcher.orderly = is_orderly
+            self._fetchers[wanted] = fetcher
+        return fetcher
 
     def _has_ended(self, wanted: Wanted) -> None:
-        """Note the end of a wait, and forget the receivers that have been idle for longest, if there are too many."""
+        """Note the end of a wait, and forget the pops that have been idle for longest, if there are too many."""
         self._waiting[wanted] -= 1
         if self._waiting[wanted]:
             return
         del self._waiting[wanted]
-        if wanted in self._poppings:  # not closed meanwhile
+        if wanted in self._fetchers:  # not closed meanwhile
             self._idle[wanted] = None
         while len(self._idle) > _IDLE_MAX:
             oldest, _ = self._idle.popitem(last=False)
-            self._poppings.pop(oldest).forget()
+            self._fetchers.pop(oldest).forget()
 
     def _give_back_of(self, popped: asyncio.Future[list[PoppedMessage]]) -> None:
         if not popped.cancelled() and popped.exception() is None and popped.result():
@@ -110,13 +110,13 @@ class Receivers:
 
     def end_waiting(self) -> None:
         """End all waits; the clients receive no messages."""
-        for popping in self._poppings.values():
-            popping.end_waiting()
+        for fetcher in self._fetchers.values():
+            fetcher.end_waiting()
 
     def close(self) -> None:
         """End all waits and forget everything."""
         self.end_waiting()
-        for popping in self._poppings.values():
-            popping.forget()
-        self._poppings.clear()
+        for fetcher in self._fetchers.values():
+            fetcher.forget()
+        self._fetchers.clear()
         self._idle.clear()
