@@ -312,6 +312,11 @@ Result: TypeAlias = "Handled | Awaitable[Handled]"
 Handler: TypeAlias = Callable[[Request], Result]
 
 
+async def handled(result: Result) -> Handled:
+    """Return what a handler's result ends with."""
+    return await result if isinstance(result, Awaitable) else result
+
+
 _SERVES: Final = "serves"
 _Method = TypeVar("_Method", bound=Callable[[Any, Request], Result])
 

@@ -66,13 +66,13 @@ def no_fence() -> None:
 
 def truncation_forgotten() -> None:
     """a member whose log differs from the new master's keeps it and goes on copying"""
-    from reput_broker.ha import client, history
+    from reput_broker.ha import client, log_comparison
 
-    real = history.decide
+    real = log_comparison.decide
 
     def forgetful(own: Any, master: Any) -> Any:
         decision = real(own, master)
-        return history.Follow() if isinstance(decision, history.TruncateTo) else decision
+        return log_comparison.Follow() if isinstance(decision, log_comparison.TruncateTo) else decision
 
     client.decide = forgetful  # type: ignore[attr-defined]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final
 
 from reput_broker.core import Core
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, serves
+from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, handled, serves
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.retry.send_back_deduplication import SendBackKey
@@ -112,8 +112,7 @@ class SendProcessor(Processor):
         claim = Claim(group, found, bytes(request.body), header.flag, header.sys_flag)
         if not await self._retry.claims.check(request, claim):
             self._core.groups.requesters.drop_foreign(request.client, found)
-        result = self._find_and_send(request, header, found)
-        return await result if isinstance(result, Awaitable) else result
+        return await handled(self._find_and_send(request, header, found))
 
     def _find_and_send(
         self, request: Request, header: SendMessageHeader, found: dict[str, str] | None
@@ -150,8 +149,7 @@ class SendProcessor(Processor):
         if self._marks(header, found):
             await self._core.topic_access.mark_expiring(config)
             config = self._core.topic_access.created(header.topic, max(0, header.queue_id))
-        result = self._send_records(request, header, found, dead, config)
-        return await result if isinstance(result, Awaitable) else result
+        return await handled(self._send_records(request, header, found, dead, config))
 
     def _send_records(
         self,
@@ -314,8 +312,7 @@ class PutProcessor(Processor):
     async def _create_and_put(self, request: Request, header: PutMessageHeader) -> Handled:
         await self._topic_access.create_on_send(header.topic, is_wanted=header.create_topic)
         self._topic_access.created(header.topic, header.queue_id)
-        result = self._put_block(request, header)
-        return await result if isinstance(result, Awaitable) else result
+        return await handled(self._put_block(request, header))
 
     def _put_block(self, request: Request, header: PutMessageHeader) -> Result:
         def answer(result: PutResult) -> Response:

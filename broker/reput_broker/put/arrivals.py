@@ -1,4 +1,6 @@
-"""Those who wait for messages of the broker's own topics, or follow all that is dispatched."""
+"""Notifies services of new messages: of their own topics, or of all that is dispatched. Long polling has its own way,
+`MessageArrivingListener`.
+"""
 
 from __future__ import annotations
 

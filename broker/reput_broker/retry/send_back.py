@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable
 
 from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
-from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, serves
+from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, handled, serves
 from reput_broker.retry.send_back_deduplication import (
     SEND_BACK_ID_MAX,
     DeduplicatedReturns,
@@ -59,8 +58,7 @@ class SendBackProcessor(Processor):
         self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig
     ) -> Handled:
         await self._topic_access.create_internal(retry_topic(header.group), config.retry_queue_nums)
-        result = self._send_back(request, header, config)
-        return await result if isinstance(result, Awaitable) else result
+        return await handled(self._send_back(request, header, config))
 
     def _send_back(self, request: Request, header: SendBackHeader, config: SubscriptionGroupConfig) -> Result:
         topic = self._topic_access.known(retry_topic(header.group))
@@ -101,8 +99,7 @@ class SendBackProcessor(Processor):
         self, request: Request, key: SendBackKey, returned: Returned, look: bool
     ) -> Handled:
         await self._topic_access.create_internal(dlq_topic(key.group))
-        result = self._store_it(request, key, returned, returned.record, look)
-        return await result if isinstance(result, Awaitable) else result
+        return await handled(self._store_it(request, key, returned, returned.record, look))
 
     def _store_it(
         self, request: Request, key: SendBackKey, returned: Returned, record: Record, look: bool

@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.access.opening import Access
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result
+from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result, handled
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
 from reput_broker.tables.offset_journal import JournalWriteFailed
@@ -190,8 +190,7 @@ class RequestHandling:
             )
         async with self._large_body_lock:
             await trio.lowlevel.checkpoint()
-        result = self._handle(request, handler)
-        return await result if isinstance(result, Awaitable) else result
+        return await handled(self._handle(request, handler))
 
     async def resolve(self, request: Request, work: Awaitable[Handled]) -> Response | None:
         """Await the coroutine of a processor; return the answer, None if it is sent later."""

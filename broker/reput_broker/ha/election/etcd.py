@@ -24,8 +24,11 @@ from reput_broker.ha.election.engine import (
     EngineUnavailable,
     GroupRecord,
     LeaseLost,
+    group_of,
+    group_text,
+    leader_of,
+    leader_text,
 )
-from reput_broker.ha.election.record_json import group_of, group_text, leader_of, leader_text
 
 _UNAUTHENTICATED: Final = 401
 _NOT_FOUND: Final = 404

@@ -30,8 +30,11 @@ from reput_broker.ha.election.engine import (
     EngineUnavailable,
     GroupRecord,
     LeaseLost,
+    group_of,
+    group_text,
+    leader_of,
+    leader_text,
 )
-from reput_broker.ha.election.record_json import group_of, group_text, leader_of, leader_text
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod finds its token and the certificate of the API server."""
