@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reput_cli.doctor.findings import Finding, fault, ok, report, warning
-from reput_cli.doctor.group_states import check_groups
-from reput_cli.failures import worded
+from reput_cli.doctor.findings import Finding, fault, ok, report, unreachable, warning
+from reput_cli.doctor.group import check_groups, dead_letters
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import duration_text
-from reput_protocol.errors import ReputError, RequestNotSupported, TopicNotFound
-from reput_protocol.exit_codes import ExitCode
+from reput_protocol.errors import ReputError, RequestNotSupported
 from reput_protocol.names import DLQ_PREFIX
 from reput_protocol.printable import counted
 from reput_protocol.quantities import size_text
@@ -78,34 +76,6 @@ def examine(settings: Settings) -> Iterator[Finding]:
                     yield fault(name, "cannot be checked", str(error).splitlines()[0], "reput doctor cluster")
     except ReputError as error:
         yield unreachable(settings.server, error)
-
-
-def unreachable(server: str, error: ReputError) -> Finding:
-    """Return the finding that a broker does not answer."""
-    failure = worded(error)
-    if failure.code is ExitCode.CANNOT_CONNECT:
-        return fault(
-            "connection",
-            f"no broker answers at {server}",
-            failure.what,
-            "start it: reput serve; is it another machine or port: reput context list",
-            ExitCode.CANNOT_CONNECT,
-        )
-    if failure.code is ExitCode.NOT_AUTHORISED:
-        return fault(
-            "connection",
-            f"{server} refuses to show its state",
-            failure.what,
-            failure.remedy or "--user and --secret-file of a user with describe on the cluster",
-            failure.code,
-        )
-    return fault(
-        "connection",
-        f"{server} does not answer as a Reput broker",
-        failure.what,
-        failure.remedy or "reput health, and the broker's log",
-        failure.code,
-    )
 
 
 def check_speed(admin: Admin) -> Finding:
@@ -425,17 +395,6 @@ def check_dead_letters(admin: Admin) -> Finding:
             f"reput dlq peek {next(iter(found))}",
         )
     return ok("dead letters", "none")
-
-
-def dead_letters(admin: Admin, group: str) -> tuple[int, float]:
-    """Return the number of dead letters of a group, and the age of the last one in seconds."""
-    try:
-        queues = admin.topic_stats(DLQ_PREFIX + group).offset_table.values()
-    except TopicNotFound:
-        return 0, 0.0
-    count = sum(queue.max_offset - queue.min_offset for queue in queues)
-    last_ms = max((queue.last_update_timestamp for queue in queues), default=0)
-    return count, max(0.0, time.time() - last_ms / 1000)
 
 
 def _some(names: list[str]) -> str:

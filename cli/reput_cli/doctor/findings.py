@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from reput_cli.failures import worded
 from reput_cli.options import Settings
 from reput_cli.output import Printer, write_line
+from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted, printable
 
@@ -86,3 +88,31 @@ def _print(number: int, finding: Finding) -> None:
         write_line(f"           cause: {printable(finding.cause)}")
     if finding.next:
         write_line(f"           try:   {printable(finding.next)}")
+
+
+def unreachable(server: str, error: ReputError) -> Finding:
+    """Return the finding that a broker does not answer."""
+    failure = worded(error)
+    if failure.code is ExitCode.CANNOT_CONNECT:
+        return fault(
+            "connection",
+            f"no broker answers at {server}",
+            failure.what,
+            "start it: reput serve; is it another machine or port: reput context list",
+            ExitCode.CANNOT_CONNECT,
+        )
+    if failure.code is ExitCode.NOT_AUTHORISED:
+        return fault(
+            "connection",
+            f"{server} refuses to show its state",
+            failure.what,
+            failure.remedy or "--user and --secret-file of a user with describe on the cluster",
+            failure.code,
+        )
+    return fault(
+        "connection",
+        f"{server} does not answer as a Reput broker",
+        failure.what,
+        failure.remedy or "reput health, and the broker's log",
+        failure.code,
+    )

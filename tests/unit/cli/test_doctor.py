@@ -20,8 +20,7 @@ from reput_cli.doctor import broker as of_broker
 from reput_cli.doctor.cluster import check_clocks, check_members
 from reput_cli.doctor.container import check_directory
 from reput_cli.doctor.findings import Finding, State
-from reput_cli.doctor.group import check_group
-from reput_cli.doctor.group_states import check_groups
+from reput_cli.doctor.group import check_group, check_groups
 from reput_cli.failures import CommandFailed
 from reput_cli.root import root
 from reput_client.admin.cluster_members import ClusterMember
