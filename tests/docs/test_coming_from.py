@@ -79,7 +79,7 @@ def lines() -> list[Line]:
     for text in PAGE.read_text(encoding="utf-8").splitlines():
         if text.startswith("## "):
             section = text.removeprefix("## ")
-        if told := re.match(r"Ours is `from (\S+) import", text):
+        if told := re.match(r"On the right: `from (\S+) import", text):
             client = import_module(told[1])
         cells = [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", text)[1:-1]]
         if len(cells) == 3 and cells[0] and not cells[0].startswith("---"):
