@@ -205,13 +205,13 @@ class Payloads:
     from position `number * 4099 % POOL_BYTES` on, which a receiver can check: its pool has the same seed.
     """
 
-    def __init__(self, size: int, seed: int = 1) -> None:
+    def __init__(self, size: int) -> None:
         if size < _HEAD.size:
             raise ValueError(
                 f"bodies of {size} bytes are too small to be told apart; the minimum is {_HEAD.size}"
             )
         self._fill_bytes = size - _HEAD.size
-        self.pool = random.Random(seed).randbytes(POOL_BYTES + self._fill_bytes)
+        self.pool = random.Random(1).randbytes(POOL_BYTES + self._fill_bytes)
 
     def make(self, number: int, at_ns: int | None = None) -> bytes:
         """Return body `number`, with the current time or `at_ns` as the time it was made."""

@@ -50,12 +50,12 @@ class Stream:
 class ClientTable:
     """The clients: their streams, and when they were heard.
 
-    Args:
+    Attributes:
         away_s: a client that has no stream, and was not heard for so long, is away.
     """
 
-    def __init__(self, away_s: float = AWAY_S) -> None:
-        self.away_s = away_s
+    def __init__(self) -> None:
+        self.away_s = AWAY_S
         self._streams: set[Stream] = set()
         self._streams_of: dict[ClientKey, int] = {}
         """How many streams a client has; a new one may begin before the old one has ended."""

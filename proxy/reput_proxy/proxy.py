@@ -45,7 +45,6 @@ class Proxy:
         advertised: the address that routes name; None: the one that the client has dialled.
         users: the users whose signatures are checked; None: requests need no signature.
         credentials: the user for all requests, where `users` is None.
-        receives_max: receives and pulls that may wait at a time.
         spans: makes spans of calls; None: there are none.
     """
 
@@ -56,19 +55,17 @@ class Proxy:
         advertised: pb.Endpoints | None = None,
         users: Users | None = None,
         credentials: Credentials | None = None,
-        receives_max: int = _RECEIVES_MAX,
-        renewals: Renewals | None = None,
         spans: Spans | None = None,
     ) -> None:
         self.advertised = advertised
         self.users = users
         self.spans = spans
         self.clients = ClientTable()
-        self.renewals = renewals or Renewals(self.clients.is_there)
+        self.renewals = Renewals(self.clients.is_there)
         self.counters = Counters()
         self.draining = False
         self.receives = 0
-        self._receives_max = receives_max
+        self._receives_max = _RECEIVES_MAX
         self._options = options
         self._credentials = credentials
         self._upstreams: dict[str, Upstream] = {}

@@ -55,20 +55,13 @@ class Renewals:
 
     Args:
         is_there: whether a client is connected; the messages of others are not renewed.
-        invisible_s: the invisible time that the proxy takes for push consumers.
-        ahead_s: how long before the end it is renewed.
     """
 
-    def __init__(
-        self,
-        is_there: Callable[[ClientKey], bool],
-        invisible_s: float = INVISIBLE_S,
-        ahead_s: float = _AHEAD_S,
-    ) -> None:
+    def __init__(self, is_there: Callable[[ClientKey], bool]) -> None:
         self._is_there = is_there
-        self.invisible_ms = round(invisible_s * 1000)
-        self._invisible_s = invisible_s
-        self._ahead_s = ahead_s
+        self.invisible_ms = round(INVISIBLE_S * 1000)
+        self._invisible_s = INVISIBLE_S
+        self._ahead_s = _AHEAD_S
         self._held: OrderedDict[HeldKey, _Held] = OrderedDict()
         """In the order in which they are due."""
         self._of_client: dict[ClientKey, dict[str, _Held]] = {}

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from reput_client.errors import ConnectFailed, RequestTimeout
+from reput_client.errors import RequestTimeout
 from reput_client.transport.broker_requests import BrokerRequest
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -146,53 +146,6 @@ async def test_an_answer_that_does_not_leave_at_once_is_written_by_whoever_reads
         broker.ask(INFO)
         await client.wait(0.5)
         assert broker.response()[1] == large
-
-
-@scenario
-async def test_a_oneway_request_leaves_and_waits_for_nothing(face: Face, broker: FakeBroker) -> None:
-
-    async with Client(face, broker) as client:
-        ext: dict[str, Value] = {"consumerGroup": "g", "topic": "t", "queueId": 0, "commitOffset": 7}
-        code = RequestCode.UPDATE_CONSUMER_OFFSET
-        for _ in range(3):
-            await client.drive(client.session.send_oneway(code, ext, what="commit", body=b"x" * 100_000))
-        await client.ask()
-        sent = [header for header in broker.requests if header.code == code]
-        assert [header.is_oneway for header in sent] == [True] * 3
-        assert sent[0].ext == ext
-        assert client.session.connection_to(client.session.home)._channel.pending == 0
-
-
-@scenario
-async def test_a_oneway_request_that_cannot_have_left_is_sent_on_the_next_connection(
-    face: Face, broker: FakeBroker
-) -> None:
-
-    async with Client(face, broker) as client:
-        connection = client.session.connection_to(client.session.home)
-        connection.sock.shutdown(socket.SHUT_WR)
-        await client.drive(client.session.send_oneway(CHANGED, {}, what="tell"))
-        await client.ask()
-        assert broker.count(CHANGED) == 1
-
-
-@scenario
-async def test_a_oneway_request_that_does_not_leave_in_time_is_taken_back(
-    face: Face, broker: FakeBroker
-) -> None:
-
-    async with Client(face, broker) as client:
-        broker.stop()
-
-        def noticed() -> bool:
-            client.session.poll()
-            return not client.session.connected
-
-        await face.until(noticed)
-        with pytest.raises(ConnectFailed):
-            await client.drive(
-                client.session.send_oneway(CHANGED, {}, what="tell", deadline=client.session.deadline(0.2))
-            )
 
 
 @scenario

@@ -64,6 +64,14 @@ _NOT_ROCKETMQS: Final = (
 )
 
 
+def _clock_ms() -> int:
+    """Return the time since the epoch, as this process reckons it.
+
+    Signatures are refused by it, so it may not jump when the machine's clock is set.
+    """
+    return _SINCE_EPOCH_MS + time.monotonic_ns() // 1_000_000
+
+
 class AccessControl:
     """The users of a broker or name server, and the checks of their requests.
 
@@ -71,8 +79,6 @@ class AccessControl:
         file: with the users; `watch` reads it again when it changes.
         users: its content, as it was read at `seen`.
         options: the administrator whom they name replaces a user of that name in the file.
-        clock_ms: returns the time since the epoch, as this process reckons it: signatures are refused by it, so it may
-            not jump when the machine's clock is set.
     """
 
     def __init__(
@@ -82,8 +88,6 @@ class AccessControl:
         seen: FileState,
         options: AccessConfig,
         counters: Counters,
-        *,
-        clock_ms: Callable[[], int] = lambda: _SINCE_EPOCH_MS + time.monotonic_ns() // 1_000_000,
     ) -> None:
         self._file = file
         self.configured = (
@@ -91,7 +95,6 @@ class AccessControl:
         )
         self._takes_rocketmqs = options.accept_rocketmq_signatures
         self._tolerance_ms = int(options.signature_tolerance * 1000)
-        self._clock_ms = clock_ms
         self._failures = counters.auth_failures
         self._refusals = RefusalLog()
         self.attempts = Attempts()
@@ -215,7 +218,7 @@ class AccessControl:
         if client.signatures is None:
             client.signatures = SignatureChecker(secrets.token_bytes(CHALLENGE_SIZE))
         text = b64encode(client.signatures.challenge).decode()
-        return SignatureChallenge(text, self._clock_ms()).to_ext(request.header_type)
+        return SignatureChallenge(text, _clock_ms()).to_ext(request.header_type)
 
     def authenticate(self, request: Request) -> None:
         """Set the user of a request, and of its connection, if the signature is its.
@@ -257,7 +260,7 @@ class AccessControl:
             raise SignatureInvalid(
                 "this connection has no challenge, which the signature needs; send SIGNATURE_CHALLENGE first"
             )
-        signatures.check(secret, request.header, request.body, self._clock_ms(), self._tolerance_ms)
+        signatures.check(secret, request.header, request.body, _clock_ms(), self._tolerance_ms)
 
     def _check_rocketmqs(self, request: Request, secret: bytes) -> None:
         """Check a signature in RocketMQ's form. Raises SignatureInvalid."""

@@ -38,6 +38,9 @@ from reput_broker.config.options import (
 )
 from reput_broker.config.value_types import is_duration, is_size
 
+_SET = "config set"
+"""The origin of options that were set while the broker ran."""
+
 _VALUE_FILE_BYTES_MAX = 65536
 _KEY = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*")
 _PLAIN_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
@@ -127,12 +130,11 @@ def apply_live(config: BrokerConfig, new: BrokerConfig) -> list[ConfigChange]:
     return changes
 
 
-def with_values(config: BrokerConfig, values: Mapping[str, str], origin: str = "config set") -> BrokerConfig:
+def with_values(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
     """Return a configuration like `config` with other values of live options; `config` itself stays.
 
     Args:
         values: by key, as text without quotes, such as `async` or `500ms`.
-        origin: of these values.
 
     Raises:
         ConfigError: a key is unknown or not live, or a value is not valid.
@@ -141,10 +143,10 @@ def with_values(config: BrokerConfig, values: Mapping[str, str], origin: str = "
     problems = []
     for key in values:
         if key not in fields:
-            problems.append(ConfigProblem(key, origin, "unknown key", nearest_key(key, fields)))
+            problems.append(ConfigProblem(key, _SET, "unknown key", nearest_key(key, fields)))
         elif not is_live(fields[key]):
             text = "needs a restart: write it into the configuration file, then restart the broker"
-            problems.append(ConfigProblem(key, origin, text))
+            problems.append(ConfigProblem(key, _SET, text))
     if problems:
         raise ConfigError(problems)
     before = {
@@ -152,7 +154,7 @@ def with_values(config: BrokerConfig, values: Mapping[str, str], origin: str = "
         for key, option in fields.items()
     }
     given = {key: _from_text(fields[key], text) for key, text in values.items()}
-    origins = dict.fromkeys(given, origin)
+    origins = dict.fromkeys(given, _SET)
     try:
         new = BrokerConfig(**nest({**before, **given}))
     except ConfigError as error:

@@ -155,18 +155,16 @@ class SlaveAdmission:
         own_addresses: Callable[[], tuple[str, ...]],
         *,
         needs_mutual_proof: bool = True,
-        clock: Callable[[], float] = trio.current_time,
     ) -> None:
         self._access = access
         self._group = group
         self._own_addresses = own_addresses
         self._needs_mutual_proof = needs_mutual_proof
-        self._clock = clock
         self._given: dict[bytes, tuple[str, str, float]] = {}
 
     def number_for(self, user: str, host: str) -> str:
         """Return a new number for a user at an address, in hexadecimal digits."""
-        now = self._clock()
+        now = trio.current_time()
         while self._given:
             oldest = next(iter(self._given))
             if len(self._given) < _NUMBERS_MAX and self._given[oldest][2] > now:
@@ -233,7 +231,7 @@ class SlaveAdmission:
     def _account(self, number: bytes) -> Account:
         user, host, valid_until = self._given.pop(number, ("", "", 0.0))
         account = self._access.account(user, host)
-        if account is None or self._clock() > valid_until:
+        if account is None or trio.current_time() > valid_until:
             raise HAProtocolError("its number is not valid any more; it asks for another")
         return account
 

@@ -245,9 +245,9 @@ class ListenerTraffic:
         self.opened += 1
         self.open_by_role["unknown"] += 1
 
-    def role_known(self, role: str, before: str = "unknown") -> None:
+    def role_known(self, role: str) -> None:
         """Note the role of a connection: one of ROLES."""
-        self.open_by_role[before] -= 1
+        self.open_by_role["unknown"] -= 1
         self.open_by_role[role] += 1
 
     def connection_closed(self, reason: str, role: str = "unknown") -> None:

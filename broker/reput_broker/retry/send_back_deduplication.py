@@ -95,7 +95,7 @@ class _Stored:
 class SendBackDeduplication:
     """The returned messages whose requests may be repeated. One owner, the event loop; but see `find`.
 
-    Without an index only the latest `remembered_max` requests are known.
+    Without an index only the latest `_REMEMBERED_MAX` requests are known.
     """
 
     def __init__(
@@ -103,11 +103,9 @@ class SendBackDeduplication:
         store: MessageStore,
         *,
         clock_ms: Callable[[], int],
-        remembered_max: int = _REMEMBERED_MAX,
     ) -> None:
         self._store = store
         self._clock_ms = clock_ms
-        self._remembered_max = remembered_max
         self._by_offset: OrderedDict[tuple[str, int], _Stored] = OrderedDict()
         self._by_unique_id: OrderedDict[tuple[str, str, int], _Stored] = OrderedDict()
 
@@ -161,7 +159,7 @@ class SendBackDeduplication:
         self._forget_oldest(self._by_unique_id)
 
     def _forget_oldest(self, table: OrderedDict[_Key, _Stored]) -> None:
-        while len(table) > self._remembered_max:
+        while len(table) > _REMEMBERED_MAX:
             oldest = next(iter(table.values()))
             if oldest.result.end_offset > self._store.dispatched_offset:
                 return  # not in the index yet

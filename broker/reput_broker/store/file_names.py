@@ -21,14 +21,11 @@ def list_stream_files(
     file_size: int,
     unfinished: list[Path],
     *,
-    after_crash: bool = False,
     strays: list[Path] | None = None,
 ) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap. Changes nothing.
 
-    Sub-directories and an empty last file are skipped. So is, after a crash, a last file that is too short and holds
-    only zeros: a process was killed while it created the file. Skipped files are added to `unfinished` for the caller
-    to remove.
+    Sub-directories and an empty last file are skipped; that file is added to `unfinished` for the caller to remove.
 
     With `strays`, for a stream that can be rebuilt, the list ends where a file is missing or empty, because a power
     failure can lose unsynced names and lengths; the files from there on are added to `strays` for the caller to remove.
@@ -37,7 +34,7 @@ def list_stream_files(
         ForeignFile: a name is not an offset, or a length is not `file_size`.
         StoreDamaged: a file between two others is missing.
     """
-    files = list_files_of((directory,), file_size, unfinished, after_crash=after_crash, strays=strays)
+    files = list_files_of((directory,), file_size, unfinished, strays=strays)
     return [start for start, _ in files]
 
 
@@ -51,8 +48,9 @@ def list_files_of(
 ) -> list[tuple[int, Path]]:
     """Return start offset and directory entry of a stream's files in several directories.
 
-    As `list_stream_files`. Of files with the same name, those that hold only zeros are added to `unfinished`: the
-    beginning of a file that could not be created there. A missing directory has no files.
+    As `list_stream_files`. After a crash, a last file that is too short and holds only zeros is added to `unfinished`,
+    too: a process was killed while it created the file. Of files with the same name, so are those that hold only zeros:
+    the beginning of a file that could not be created there. A missing directory has no files.
 
     Raises:
         ForeignFile: also if two directories hold the same part of the stream and neither is empty.

@@ -98,7 +98,6 @@ class AdminRequests(QueueBounds):
         *,
         brokers: Iterable[str] | None = None,
         absent: Collection[type[BrokerError]] = (),
-        accepted: Collection[int] = (),
         timeout_s: float | None = None,
     ) -> dict[str, Call]:
         """Ask every master, or those of `brokers`, and after a failover the new one; the rest as for `_ask_all`."""
@@ -109,7 +108,6 @@ class AdminRequests(QueueBounds):
             what,
             body,
             absent=absent,
-            accepted=accepted,
             timeout_s=timeout_s,
         )
 

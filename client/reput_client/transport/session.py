@@ -23,7 +23,6 @@ from reput_client.errors import (
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
-from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
@@ -45,7 +44,7 @@ from reput_protocol.errors import (
 from reput_protocol.names import DEFAULT_TOPIC
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.channel import Call, Waiter
-from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
+from reput_protocol.wire.header import HeaderType, Value
 
 SILENCE_S: Final = 1.0
 """After this long without a byte, a broker with alternatives is asked whether it is there."""
@@ -429,45 +428,6 @@ class Session:
                 f"{self.home} is one of RocketMQ's brokers, which answer no requests for routes: give the client the "
                 "address of a name server",
             )
-
-    async def send_oneway(
-        self,
-        code: RequestCode,
-        ext: Mapping[str, Value],
-        *,
-        what: str,
-        address: Address | None = None,
-        deadline: float | None = None,
-        body: Buffer = b"",
-    ) -> None:
-        """Send a request without an answer; return once the system has taken all of it.
-
-        Its outcome is unknown. A frame that cannot have left completely is sent again on the next connection.
-
-        Raises:
-            RequestTimeout, ConnectFailed: it did not leave before the deadline.
-            ClientClosed: the client was closed.
-        """
-        started_at = self.runtime.now()
-        if deadline is None:
-            deadline = started_at + self.timeout_s
-        template = RequestTemplate(code, ext, flag=ONEWAY_FLAG)
-        while True:
-            connection = await self.open(address, deadline)
-            call = connection.start_oneway(template, Waiter(), body)
-            try:
-                left = await self.pump.wait(call.waiter, deadline)
-            finally:
-                if not call.done:
-                    connection.abandon(call)
-            if not left:
-                raise RequestTimeout(what, deadline - started_at)
-            if call.error is None:
-                return
-            if not isinstance(call.error, ConnectionLost):
-                raise call.error
-            if self.runtime.now() >= deadline:
-                raise RequestTimeout(what, deadline - started_at, call.error) from call.error
 
     # -- routes ------------------------------------------------------------------------------------------------
 

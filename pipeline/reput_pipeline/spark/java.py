@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -90,12 +90,11 @@ def find_java_home(
     return str(launcher_home(java))
 
 
-def use_java(environment: MutableMapping[str, str] | None = None) -> None:
+def use_java() -> None:
     """Set JAVA_HOME unless Spark finds a suitable Java itself."""
-    environment = os.environ if environment is None else environment
-    home = find_java_home(environment)
+    home = find_java_home(os.environ)
     if home is not None:
-        environment["JAVA_HOME"] = home
+        os.environ["JAVA_HOME"] = home
 
 
 def _bundled_java() -> Path | None:

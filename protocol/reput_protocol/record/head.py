@@ -122,11 +122,11 @@ def store_timestamp_at(buffer: Buffer, position: int = 0) -> int:
     return int(I64.unpack_from(buffer, at)[0])
 
 
-def prepared_transaction_offset_at(buffer: Buffer, position: int = 0) -> int:
+def prepared_transaction_offset_at(buffer: Buffer) -> int:
     """Return the PREPARED_TRANSACTION_OFFSET of a record; `buffer` has everything before its body,
     or `HEAD_BYTES` of a record with IPv4 addresses.
     """
-    at = position + head_bytes(sys_flag_at(buffer, position)) - BACK.size
+    at = head_bytes(sys_flag_at(buffer, 0)) - BACK.size
     return int(BACK.unpack_from(buffer, at)[1])
 
 

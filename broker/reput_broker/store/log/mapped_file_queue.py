@@ -278,12 +278,8 @@ class MappedFileQueue:
 
     # -- finding -------------------------------------------------------------------------------------------
 
-    def find_by_offset(self, offset: int, first_if_missing: bool = False) -> MappedFile | None:
-        """Return the file that contains an offset of the stream.
-
-        Args:
-            first_if_missing: return the oldest file (if any) if none contains the offset.
-        """
+    def find_by_offset(self, offset: int) -> MappedFile | None:
+        """Return the file that contains an offset of the stream."""
         files = self._files
         if not files:
             return None
@@ -293,7 +289,7 @@ class MappedFileQueue:
             file = files[index]
             assert file.base_offset <= offset < file.end_offset
             return file
-        return first if first_if_missing else None
+        return None
 
     # -- truncating and deleting -----------------------------------------------------------------------
 

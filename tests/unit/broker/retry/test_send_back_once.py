@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from reput_broker.retry import send_back_deduplication
 from reput_broker.retry.send_back_deduplication import SendBackDeduplication
 from reput_protocol.codes import RequestCode
 from reput_protocol.record.record import Record
@@ -170,11 +171,11 @@ async def test_an_id_that_is_none_is_refused(tmp_path: Path) -> None:
             assert "sendBackId" in (response.remark or "")
 
 
-async def test_memory_is_bounded(tmp_path: Path) -> None:
+async def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_back_deduplication, "_REMEMBERED_MAX", 5)
     async with broker_bench(tmp_path / "s") as bench:
         client = bench.client()
         known = bench.parts.retry.deduplicated._sent_back
-        known._remembered_max = 5
         for number in range(20):
             record = await sent(bench, client, b"%d" % number, f"id-{number}")
             await client.send_back(record, "billing")

@@ -43,7 +43,7 @@ def test_an_empty_stream(stream: MappedFileQueue) -> None:
     assert stream.last_file is None
     assert stream.last_file_for(0, create=False) is None
     assert (stream.min_offset, stream.max_offset, stream.max_wrote_position) == (-1, 0, 0)
-    assert stream.find_by_offset(0, first_if_missing=True) is None
+    assert stream.find_by_offset(0) is None
 
 
 def test_a_stream_begins_with_the_file_that_contains_its_start(stream: MappedFileQueue) -> None:
@@ -64,7 +64,6 @@ def test_appends_roll_and_offsets_are_found(stream: MappedFileQueue) -> None:
         assert found is not None
         assert found.base_offset == base
     assert stream.find_by_offset(3 * SIZE) is None
-    assert stream.find_by_offset(3 * SIZE, first_if_missing=True) is stream.first_file
     full = stream.files[0]
     assert stream.last_file_for(0, create=False) is stream.last_file
     assert full.is_full
