@@ -81,10 +81,13 @@ class Program:
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C is for this program, which stops the others in order
             )
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._end, process)
-            code = await process.wait()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._end, process)
+                code = await process.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            process.kill()  # it runs still if this program has failed
         self.process, self.ended_at = None, trio.current_time()
         return code
 
