@@ -460,7 +460,7 @@ class Broker:
             access_control="on" if self.config.access.enabled else "off",
             recovery=report.kind,
             records_checked=report.records,
-            truncated_b=report.truncated_bytes,
+            truncated_bytes=report.truncated_bytes,
             duration_s=round(report.duration_s, 3),
         )
         if self.config.access.enabled or not self.config.is_reachable:

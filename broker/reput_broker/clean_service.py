@@ -145,7 +145,7 @@ class CleanFilesService:
         if not deleted:
             return
         early = sum(file.reason == "disk" for file in deleted)
-        facts = {"commitlog": len(deleted), "size_b": sum(file.size for file in deleted)}
+        facts = {"commitlog": len(deleted), "size_bytes": sum(file.size for file in deleted)}
         if early:
             log.warning(
                 "files_deleted_before_their_time",

@@ -114,7 +114,7 @@ class RemotingClient:
         """Send a request and return its answer, whatever its code.
 
         Raises:
-            RemoteUnreachable: no connection, or no answer within `timeout_s` seconds. In the second case the next
+            RemoteUnreachable: no connection, or no response within `timeout_s` seconds. In the second case the next
                 request makes a new connection; other open requests keep the old one.
         """
         connection = None
@@ -126,7 +126,7 @@ class RemotingClient:
         if connection is None:
             raise RemoteUnreachable(self.address, f"has not accepted a connection within {timeout_s:g} s")
         connection.retire()
-        raise RemoteUnreachable(self.address, f"has not answered request {code} within {timeout_s:g} s")
+        raise RemoteUnreachable(self.address, f"has not responded to request {code} within {timeout_s:g} s")
 
     async def disconnected(self) -> None:
         """Return once there is no connection, because it has ended or none was made."""
@@ -249,7 +249,7 @@ class _RemoteConnection:
 
     def _end_if_retired(self) -> None:
         if self._is_retired and not self._channel.pending:
-            self.end("the connection was given up after a request without an answer")
+            self.end("the connection was closed after a request without a response")
 
     def end(self, reason: str) -> None:
         """End the connection and its open requests. The first reason counts."""
@@ -273,10 +273,10 @@ class _RemoteConnection:
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             self.end("the connection broke")
         except ProtocolError as error:
-            self.end(f"sent bytes that are not an answer: {error}")
+            self.end(f"sent bytes that are not a response: {error}")
         except Exception as error:  # an error of a system task would end the whole process
             log.error("remoting_failed", address=self._address, exc_info=error, hint="a defect; report it")
-            self.end(f"its answer could not be read: {error}")
+            self.end(f"its response could not be read: {error}")
 
     async def _take_answers(self) -> None:
         while data := await self._stream.receive_some():

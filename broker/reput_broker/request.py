@@ -46,7 +46,7 @@ class Response(Struct, gc=False):
     remark: str | None = None
 
     def header(self, opaque: int, header_type: int) -> Header:
-        """Return the header of the answer to request `opaque`, for a client that uses `header_type`."""
+        """Return the header of the response to request `opaque`, for a client that uses `header_type`."""
         version = PROTOCOL_VERSION if header_type == _MSGPACK else ROCKETMQ_VERSION
         return Header(self.code, opaque, RESPONSE_FLAG, self.remark, self.ext, _PYTHON, version)
 

@@ -205,7 +205,7 @@ def _reload(broker: Served, load: Callable[[], BrokerConfig]) -> str:
     try:
         LiveConfig(broker.config, load, broker.sources).reload()
     except ConfigError:  # already logged and counted
-        return "serving; the configuration was refused, and nothing changed"
+        return "serving; the configuration has errors, and nothing changed"
     return "serving; the configuration was read again"
 
 

@@ -69,9 +69,15 @@ def parts_of(config: BrokerConfig, count: int) -> list[Part]:
     if not 2 <= count <= BROKERS_MAX:
         refuse("port", f"--brokers takes 2 to {BROKERS_MAX}")
     if config.port == 0:
-        refuse("port", f"is 0; brokers side by side have ports {PORTS_APART} apart from one that you choose")
+        refuse(
+            "port",
+            f"is 0; several brokers on one machine have ports {PORTS_APART} apart from one that you choose",
+        )
     if config.election.etcd or config.election.kubernetes_namespace or config.ha.role == "SLAVE":
-        refuse("ha.role", "brokers side by side are masters without slaves: copies belong on other machines")
+        refuse(
+            "ha.role",
+            "several brokers on one machine are masters without slaves: copies belong on other machines",
+        )
     access = config.access
     if access.enabled and not access.admin_secret:
         refuse(

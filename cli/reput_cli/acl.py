@@ -33,7 +33,7 @@ def command() -> None:
     """List, allow and deny what users may do.
 
     Rights are read, write, admin and describe on topic:PATTERN; read, admin and describe on group:PATTERN; admin,
-    describe and replicate on cluster. A pattern is a name, or the beginning of names and *. Every other right
+    describe and replicate on cluster. A pattern is a name, or a prefix and *. Every other right
     includes describe. Of the rules that match, those with the longest pattern decide, and among these a denial.
 
     The commands change the same brokers as those of `reput user`, or the same file.
@@ -44,7 +44,7 @@ def command() -> None:
 @click.argument("name", required=False)
 @user_store_options
 def list_rules(settings: Settings, store: UserStore, name: str | None) -> int:
-    """List the rules of NAME, or of all users and groups. NAME is a user, or @ and a group of rules."""
+    """List the rules of NAME, or of all users and groups. NAME is a user, or @ and a named set of rules."""
     table = store.table()
     if name is not None:
         _check_subject(table, name)
@@ -85,7 +85,7 @@ def allow(
 ) -> int:
     """Permit NAME the RIGHTS, joined by commas, on each of the RESOURCES.
 
-    NAME is a user, or @ and a group of rules, which is created. reput acl allow alice read,write 'topic:orders*'
+    NAME is a user, or @ and a named set of rules, which is created. reput acl allow alice read,write 'topic:orders*'
     """
     return _put(
         settings, store, name, _rules_of(rights, resources, sources, is_denial=False), dry_run=dry_run
@@ -118,7 +118,7 @@ def deny(
 @dry_run_option
 @user_store_options
 def remove(settings: Settings, store: UserStore, name: str, resources: tuple[str, ...], dry_run: bool) -> int:
-    """Remove the rules of NAME about the RESOURCES; without RESOURCES, all its rules. An empty group is deleted."""
+    """Remove the rules of NAME about the RESOURCES; without RESOURCES, all its rules. An empty set is deleted."""
     from reput_client.users import preview_remove_rules
 
     about = {rule.resource for rule in _rules_of("describe", resources, (), is_denial=False)}

@@ -81,7 +81,7 @@ def _produce_options(function: _Command) -> _Command:
             type=click.IntRange(min=1),
             default=1,
             show_default=True,
-            help="Sends without an answer yet.",
+            help="Sends without a response yet.",
         ),
         click.option(
             "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Messages per send."
@@ -233,7 +233,7 @@ def _report(
     plan: BenchPlan,
     clients: int,
 ) -> None:
-    facts: dict[str, Any] = {"size_b": plan.size, "clients": clients}
+    facts: dict[str, Any] = {"size_bytes": plan.size, "clients": clients}
     if "consume" not in name:
         facts |= {"ack": plan.ack, "in_flight": plan.in_flight, "batch": plan.batch, "many": plan.many}
     row = summarize(name, results, facts)

@@ -208,7 +208,7 @@ class Payloads:
     def __init__(self, size: int) -> None:
         if size < _HEAD.size:
             raise ValueError(
-                f"bodies of {size} bytes are too small to be told apart; the minimum is {_HEAD.size}"
+                f"bodies of {size} bytes are too small to be distinguished; the minimum is {_HEAD.size}"
             )
         self._fill_bytes = size - _HEAD.size
         self.pool = random.Random(1).randbytes(POOL_BYTES + self._fill_bytes)

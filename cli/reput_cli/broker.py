@@ -28,7 +28,7 @@ _DECIMAL = re.compile(r"-?[0-9]{1,19}\.[0-9]{1,19}")
 
 @click.group()
 def command() -> None:
-    """Show a broker's state; drain it, make it read-only, sync its log; make it the master of its group."""
+    """Show a broker's state; drain it, make it read-only, sync its log; make it the master of its replica group."""
 
 
 @command.command()
@@ -37,7 +37,7 @@ def command() -> None:
 def status(settings: Settings, name: str | None) -> int:
     """Print a broker's state and the checks that fail; -O plain and JSON have every figure.
 
-    In JSON all values have their type; sizes (_b) are in bytes, ages (_s) in seconds, times in seconds since 1970.
+    In JSON all values have their type; sizes (_bytes) are in bytes, ages (_s) in seconds, times in seconds since 1970.
     If the cluster has several brokers, these are the figures of all their masters, one after the other. RocketMQ's
     brokers have other figures, under RocketMQ's names.
     """
@@ -84,17 +84,17 @@ def _print_summary(found: Mapping[str, Any]) -> None:
     delayed, transactions = found.get("delayed") or {}, found.get("transactions") or {}
     now_ms, started_ms = found["clock_ms"], int(found["started_at"] * 1000)
     ready = "ready" if found["ready"] else "NOT READY"
-    behind = store["flush_behind_b"]
+    behind = store["flush_behind_bytes"]
     lines = {
         "version": f"{found['version']}, kernel {found['kernel']}",
         "up": f"{duration_text((now_ms - started_ms) / 1000)}, since {rfc3339(started_ms)}",
         "role": f"{found['role']}, broker id {found['broker_id']}, epoch {found['epoch']}, cluster {found['cluster']}",
         "console": None if found["http"] is None else f"http://{found['http']}/console/",
         "data": found["data_dir"],
-        "log": f"{size_text(store['end_offset_b'] - store['start_offset_b'])}, "
+        "log": f"{size_text(store['end_offset'] - store['start_offset'])}, "
         f"{'all on disk' if not behind else size_text(behind) + ' not on disk yet'}, flush {found['flush']}",
-        "disk": f"{size_text(disk['free_b'])} free, {disk['used_ratio']:.0%} used, level {disk['level']}"
-        if "free_b" in disk
+        "disk": f"{size_text(disk['free_bytes'])} free, {disk['used_ratio']:.0%} used, level {disk['level']}"
+        if "free_bytes" in disk
         else None,
         "topics": f"{counted(store['topics'], 'topic')} with {counted(store['queues'], 'queue')}",
         "groups": f"{counted(store['groups'], 'group')}, {store['groups_online']} online",
@@ -118,29 +118,29 @@ def _print_summary(found: Mapping[str, Any]) -> None:
 
 
 @command.command()
-@click.option("--off", is_flag=True, help="End it: take messages again, and be ready.")
+@click.option("--off", is_flag=True, help="End it: accept messages again, and report ready.")
 @dry_run_option
 @broker_option
 @shared_options
 def drain(settings: Settings, off: bool, dry_run: bool, name: str | None) -> int:
-    """Refuse new messages and report that the broker is not ready, so that load balancers send no more clients.
+    """Reject new messages and report that the broker is not ready, so that load balancers send no more clients.
 
-    Returns when every message taken before is on disk. Consumers continue; delayed messages, retries and transactions
-    are still delivered. The broker keeps running and stays the master of its group (reput broker promote hands over);
-    a restart ends the drain.
+    Returns when every message accepted before is on disk. Consumers continue; delayed messages, retries and
+    transactions are still delivered. The broker keeps running and stays the master of its replica
+    group (reput broker promote hands over); a restart ends the drain.
     """
     return _set_intake(settings, name, Intake.OPEN if off else Intake.DRAINING, dry_run=dry_run)
 
 
 @command.command()
-@click.option("--off", is_flag=True, help="End it: take messages again.")
+@click.option("--off", is_flag=True, help="End it: accept messages again.")
 @dry_run_option
 @broker_option
 @shared_options
 def readonly(settings: Settings, off: bool, dry_run: bool, name: str | None) -> int:
-    """Refuse new messages, and stay ready for consumers.
+    """Reject new messages, and stay ready for consumers.
 
-    Returns when every message taken before is on disk. A restart ends it.
+    Returns when every message accepted before is on disk. A restart ends it.
     """
     return _set_intake(settings, name, Intake.OPEN if off else Intake.READONLY, dry_run=dry_run)
 
@@ -160,10 +160,10 @@ def _set_intake(settings: Settings, name: str | None, intake: Intake, *, dry_run
 @broker_option
 @shared_options
 def flush(settings: Settings, name: str | None) -> int:
-    """Write the log to disk, whatever store.flush says, and print up to which offset it is there."""
+    """Write the log to disk, whatever store.flush says, and print the offset up to which it is on disk."""
     with settings.admin() as admin:
         flushed = admin.flush_log(broker_name=name)
-    Printer(settings).fields({"flushed_offset_b": flushed})
+    Printer(settings).fields({"flushed_offset": flushed})
     return ExitCode.DONE
 
 
@@ -172,15 +172,15 @@ def flush(settings: Settings, name: str | None) -> int:
 @click.option(
     "--force",
     is_flag=True,
-    help="Promote a member that is not in sync; messages that it lacks are lost.",
+    help="Promote a replica that is not in sync; messages that it lacks are lost.",
 )
 @dry_run_option
 @shared_options
 def promote(settings: Settings, broker_id: int, force: bool, dry_run: bool) -> int:
-    """Make the member BROKER_ID the master of its group.
+    """Make the replica BROKER_ID the master of its replica group.
 
-    Any member may be asked. The master refuses new messages, waits until the member has all of the log, and hands over;
-    no message is lost. Without a master, --force makes the member that is asked the master.
+    --server may name any replica of the group. The master rejects new messages, waits until the replica has all of the
+    log, and hands over; no message is lost. Without a master, --force makes the replica at --server the master.
     """
     if dry_run:
         with settings.admin() as admin:
@@ -198,7 +198,7 @@ def promote(settings: Settings, broker_id: int, force: bool, dry_run: bool) -> i
             "broker_id": made.broker_id,
             "end_offset": made.end_offset,
             "kept_offset": made.kept_offset,
-            "lost_b": lost_b,
+            "lost_bytes": lost_b,
         }
     )
     if lost_b:

@@ -26,8 +26,8 @@ def command() -> None:
 def list_clients(settings: Settings, role: str | None, name: str | None) -> int:
     """List the connections of the broker, this command's own included.
 
-    The role follows from the requests of a connection so far. Client id, groups, language and version are known of
-    group members, and of producers of RocketMQ's clients.
+    The role follows from the requests of a connection so far. Client id, groups, language and version are known for
+    group members, and for producers of RocketMQ's clients.
     """
     with settings.admin() as admin:
         clients = [client for client in admin.list_clients(name) if role in (None, client.role)]
@@ -72,9 +72,9 @@ def list_clients(settings: Settings, role: str | None, name: str | None) -> int:
 @broker_option
 @shared_options
 def disconnect(settings: Settings, address: str, dry_run: bool, name: str | None) -> int:
-    """Close the connection of the client at ADDRESS, as `reput client list` has it.
+    """Close the connection of the client at ADDRESS, as `reput client list` shows it.
 
-    The client connects again by itself. To keep it out, take its rights, or stop its program.
+    The client reconnects. To keep it out, remove its rights, or stop its program.
     """
     with settings.admin() as admin:
         if dry_run:

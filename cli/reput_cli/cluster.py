@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from reput_client.admin.cluster_members import ClusterMember
 
 _COLUMNS = (
-    "cluster", "broker", "broker_id", "member", "role", "address", "epoch", "end_offset", "lag_b", "slaves", "in_sync",
-    "state",
+    "cluster", "broker", "broker_id", "member", "role", "address", "epoch", "end_offset", "lag_bytes", "slaves",
+    "in_sync", "state",
 )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def command() -> None:
 @command.command()
 @shared_options
 def status(settings: Settings) -> int:
-    """List every member that the name service knows, with its role, its log and its copies.
+    """List every broker that the name service has, with its role, its log and its copies.
 
     A master shows how many slaves are connected and how many copies are in sync, its own included; a slave how much of
     its master's log it lacks. Of a group that elects its master, `member` is the number that `reput broker promote`

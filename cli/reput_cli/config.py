@@ -60,9 +60,10 @@ def show(settings: Settings, keys: tuple[str, ...], changed: bool, name: str | N
 @click.option("--show", "with_values", is_flag=True, help="Print the options that are not at their default.")
 @output_options
 def check(settings: Settings, config_path: Path | None, with_values: bool) -> int:
-    """Check a file and the REPUT_ variables as a start of the broker would, and name every mistake at once.
+    """Check a file and the REPUT_ variables as a start of the broker would, and report all mistakes.
 
-    The certificates and keys of [tls] are checked too, also for having ended, and whether access control has a user.
+    The certificates and keys of [tls] are checked too, also whether they have expired, and
+    whether access control has a user.
     """
     from reput_broker.config.loading import load_config
 
@@ -83,7 +84,7 @@ def check(settings: Settings, config_path: Path | None, with_values: bool) -> in
 def set_options(settings: Settings, values: tuple[str, ...], name: str | None) -> int:
     """Set options of a running broker, until it reloads its configuration or restarts.
 
-    Only options that `config show` calls live; of the others the broker refuses all, with the reason. To keep a value,
+    Only options that `config show` calls live; the broker rejects others, with the reason. To keep a value,
     write it into the broker's file as well.
     """
     warn_of_unknown_variables()
@@ -104,7 +105,7 @@ def set_options(settings: Settings, values: tuple[str, ...], name: str | None) -
 def reload(settings: Settings, name: str | None) -> int:
     """Have a running broker read its file and its environment again, as on SIGHUP.
 
-    Live options apply at once; others wait for a restart. A mistake changes nothing.
+    Live options apply immediately; others wait for a restart. A mistake changes nothing.
     """
     warn_of_unknown_variables()
     with settings.admin() as admin:

@@ -138,8 +138,8 @@ def command(
     """Print the messages of TOPIC and wait for more.
 
     Prints readable blocks on a terminal and JSON lines on a pipe. Ctrl-C ends it; with --group, printed messages are
-    committed. Unless the range has an end, it waits for a TOPIC that does not exist yet and for a broker that is
-    away. Damaged messages are reported on stderr and skipped; the exit code is then 7.
+    committed. Unless the range has an end, it waits for a TOPIC that does not exist yet and for an
+    unavailable broker. Damaged messages are reported on stderr and skipped; the exit code is then 7.
     """
     if sql is not None and tag != "*":
         raise click.UsageError(
@@ -200,7 +200,7 @@ def _check_filter(admin: Admin, group: str, topic: str, wanted: MessageSelector,
             raise CommandFailed(
                 what,
                 reason=f"{loss}; nothing was read",
-                remedy="a group of its own: --group NAME, or the filter of the others; --force joins nevertheless",
+                remedy="a separate group: --group NAME, or the filter of the others; --force joins nevertheless",
             )
 
 

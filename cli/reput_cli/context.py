@@ -31,7 +31,7 @@ def command() -> None:
 @click.option(
     "--server", required=True, type=ServerType(), metavar="HOST[:PORT]", help="Brokers, joined by commas."
 )
-@click.option("--timeout", metavar="DURATION", help="Longest wait for an answer, such as 10s.")
+@click.option("--timeout", metavar="DURATION", help="Longest wait for a response, such as 10s.")
 @click.option("--user", metavar="NAME", help="Sign the requests as this user.")
 @click.option("--secret-file", metavar="FILE", help="File with the secret of the user.")
 @tls_options
@@ -45,7 +45,7 @@ def add(
     secret_file: str | None,
     **tls: Any,
 ) -> int:
-    """Add the context NAME, or replace it. The first one is used at once."""
+    """Add the context NAME, or replace it. The first one becomes the current one."""
     values = {"server": server}
     if (user is None) != (secret_file is None):
         raise CommandFailed(

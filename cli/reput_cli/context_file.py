@@ -137,7 +137,7 @@ def _check_rights(place: Path, status: os.stat_result) -> None:
     else:
         return
     raise CommandFailed(
-        f"{place} is refused", reason=reason, remedy=f"chmod 600 {place}", code=ExitCode.NOT_AUTHORISED
+        f"{place} is rejected", reason=reason, remedy=f"chmod 600 {place}", code=ExitCode.NOT_AUTHORISED
     )
 
 

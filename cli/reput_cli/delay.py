@@ -15,7 +15,7 @@ from reput_protocol.commands.delay import CancelOutcome, DelayedMessage
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
 
-_COLUMNS = ("deliver_at", "due_in_s", "topic", "queue", "level", "message_id", "keys", "size_b")
+_COLUMNS = ("deliver_at", "due_in_s", "topic", "queue", "level", "message_id", "keys", "size_bytes")
 
 
 @click.group()

@@ -47,5 +47,5 @@ def command(port: int, http_port: int | None) -> int:
 def _say_ready(broker: Broker) -> None:
     from reput_broker.observe.log import write_line
 
-    write_line(f"a throw-away broker on {broker.address}; its messages are gone when it ends (Ctrl-C)")
+    write_line(f"a temporary broker on {broker.address}; it deletes its messages when it stops (Ctrl-C)")
     say_what_next(broker)

@@ -40,7 +40,7 @@ def list_groups(settings: Settings, show_all: bool) -> int:
     """List the groups with their state, their number of members and their lag.
 
     The broker decides the state: ok, behind, stuck, empty (messages wait, and no member runs), conflicting (members
-    subscribe to different things). `reput doctor group` says what to do.
+    have different subscriptions). `reput doctor group` says what to do.
     """
     with settings.admin() as admin:
         groups = [one for one in admin.list_groups() if show_all or not is_system_group(one.group)]
@@ -216,7 +216,7 @@ def alter(
     expired: str | None,
     dry_run: bool,
 ) -> int:
-    """Change the settings of GROUP. They apply at once, also to members that are online."""
+    """Change the settings of GROUP. They apply immediately, also to members that are online."""
     if retry_max is None and consume is None and broadcast is None and expired is None:
         raise CommandFailed("nothing to change", remedy="--disable, or --retry-max N", code=ExitCode.USAGE)
     with settings.admin() as admin:

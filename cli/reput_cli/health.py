@@ -37,9 +37,9 @@ def _default_url() -> str:
 )
 @click.option("-q", "--quiet", is_flag=True, help="Only the exit code.")
 def command(url: str, quiet: bool) -> int:
-    """Exit with 0 if the broker is ready, 1 if it answers that it is not, 3 if it does not answer.
+    """Exit with 0 if the broker is ready, 1 if it responds that it is not, 3 if it does not respond.
 
-    A port that takes TLS only is asked with https, at once if REPUT_TLS__MODE or REPUT_TLS__HTTP_MODE says so. Its
+    A port that needs TLS is requested with https, immediately if REPUT_TLS__MODE or REPUT_TLS__HTTP_MODE says so. Its
     certificate is not checked.
     """
     try:
@@ -57,7 +57,7 @@ def command(url: str, quiet: bool) -> int:
         if quiet:
             return ExitCode.CANNOT_CONNECT
         raise CommandFailed(
-            f"no answer from {url}",
+            f"no response from {url}",
             reason=str(getattr(error, "reason", error)),
             remedy="reput serve, or --url http://HOST:PORT with the port that the broker logs as `http` in "
             "broker_ready (option http_port)",

@@ -19,7 +19,7 @@ from reput_protocol.exit_codes import ExitCode
 
 @click.group()
 def command() -> None:
-    """Find and print single messages, and what became of them."""
+    """Find and print single messages, and their history."""
 
 
 @command.command()
@@ -37,7 +37,7 @@ def get(settings: Settings, message_id: str) -> int:
 @click.argument("message_id")
 @shared_options
 def history(settings: Settings, message_id: str) -> int:
-    """Print what became of the message with this offset message id, in the order of time.
+    """Print the history of the message with this offset message id, in the order of time.
 
     That is when it was sent and stored, how far each group is with it and which member has it, its retries, dead
     letters and replays, and what RocketMQ's clients with enableMsgTrace report. A time marked * is by the clock of a

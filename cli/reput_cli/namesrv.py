@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     "--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit."
 )
 def command(config_path: Path | None, check: bool, address_file: str | None, **flags: Any) -> int:
-    """Run a name server until SIGTERM or Ctrl-C; a second signal ends it at once.
+    """Run a name server until SIGTERM or Ctrl-C; a second signal ends it immediately.
 
-    Brokers register with it (name_servers), and it tells clients which of them has a topic. A broker is a name server
+    Brokers register with it (name_servers), and clients ask it which of them has a topic. A broker is a name server
     too; this one runs without a broker.
 
-    Flags take precedence over the environment (REPUT_PORT=9876), and that over the file.
+    Flags override the environment (REPUT_PORT=9876), and that over the file.
     """
     from reput_broker.config.loading import load_config
     from reput_broker.name_server import DEFAULTS, check_options

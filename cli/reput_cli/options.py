@@ -213,7 +213,7 @@ def shared_options(command: _Command, offline: Collection[str] = (), *, json_fla
         help="File with the secret of the user.  [default: REPUT_SECRET_FILE, REPUT_SECRET, that of the context, or "
         "a prompt]",
     )
-    @_connection_option("--timeout", type=DURATION, help="Longest wait for an answer.  [default: 5s]")
+    @_connection_option("--timeout", type=DURATION, help="Longest wait for a response.  [default: 5s]")
     @partial(tls_options, option=_connection_option)
     @partial(_about_output, json_flag=json_flag)
     @_output_option("-y", "--yes", is_flag=True, help="Do not ask before dangerous actions.")

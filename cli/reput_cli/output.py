@@ -236,7 +236,7 @@ def _human(key: str, value: Any) -> str:
             return f"{_number(value)} {unit}"
     if key.endswith("_s"):
         return duration_text(value)
-    if key.endswith(("_b", "_bytes")) and "offset" not in key:
+    if key.endswith("_bytes"):
         return size_text(int(value))
     return _number(value) if key == "messages" else _plain(value)
 

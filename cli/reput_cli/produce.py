@@ -45,16 +45,16 @@ _SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority", "ttl_s")
 @click.option(
     "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
 )
-@click.option("--queue", "queue_id", type=int, help="Queue to send to; default: queues in rotation.")
+@click.option("--queue", "queue_id", type=int, help="Queue to send to; default: round robin.")
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
 )
-@click.option("--ordering-key", help="Messages with the same one go to the same queue, in order.")
+@click.option("--ordering-key", help="Messages with the same ordering key go to the same queue, in order.")
 @click.option(
     "--deduplicate/--no-deduplicate",
     default=True,
     show_default=True,
-    help="Repeat sends that get no answer, until --timeout; the broker stores each once.",
+    help="Repeat sends that get no response, until --timeout; the broker stores each once.",
 )
 @click.option("--delay", type=DURATION, help="Deliver after this time: 500ms, 5m, 2h.")
 @click.option(
@@ -116,7 +116,7 @@ def command(
     printer = Printer(settings)
     late_s = 0.0 if at is None else time.time() - at / 1000
     if late_s > 0:
-        printer.note(f"--at is {duration_text(late_s)} ago: consumers get the messages at once")
+        printer.note(f"--at is {duration_text(late_s)} ago: consumers get the messages immediately")
     with Producer(
         settings.server,
         group="reput-cli",

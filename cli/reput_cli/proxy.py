@@ -29,10 +29,10 @@ _SPANS_S = 2.0
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
-    help="Address in routes.  [default: the one that the client has dialled]",
+    help="Address in routes.  [default: the one that the client has connected to]",
 )
 @click.option(
-    "--listen-tls-cert", type=_FILE, help="Certificate of the proxy, in PEM; its clients use TLS then."
+    "--listen-tls-cert", type=_FILE, help="Certificate of the proxy, in PEM; its clients must then use TLS."
 )
 @click.option("--listen-tls-key", type=_FILE, help="Key of the certificate, in PEM.")
 @click.option("--http-port", type=int, help="Port of /metrics, /healthz and /readyz.")
@@ -46,7 +46,7 @@ _SPANS_S = 2.0
     type=click.Choice(["page_cache", "flushed", "replicated"]),
     default="flushed",
     show_default=True,
-    help="How safe a message is when its client gets the response.",
+    help="What a send waits for before its client gets the response.",
 )
 @click.option(
     "--log-format",

@@ -13,7 +13,7 @@ _COMMANDS = {
     "serve": ("reput_cli.serve", "Run the broker."),
     "namesrv": ("reput_cli.namesrv", "Run a name server for several brokers."),
     "proxy": ("reput_cli.proxy", "Run a proxy for RocketMQ 5's gRPC clients."),
-    "dev": ("reput_cli.dev", "Run a throw-away broker in a temporary directory."),
+    "dev": ("reput_cli.dev", "Run a broker that deletes its data when it stops."),
     "produce": ("reput_cli.produce", "Send messages to a topic."),
     "request": ("reput_cli.request", "Send a request and print the reply to it."),
     "consume": ("reput_cli.consume", "Read messages of a topic."),

@@ -46,7 +46,7 @@ def command() -> None:
     type=DURATION,
     default=f"{CATCH_UP_S / 3600:.0f}h",
     show_default=True,
-    help="Send for a time that was missed until so much later.",
+    help="Make up for times missed at most this long ago.",
 )
 @click.option(
     "--missed",
@@ -184,7 +184,7 @@ def delete(settings: Settings, name: str) -> int:
 @click.argument("name")
 @shared_options
 def pause(settings: Settings, name: str) -> int:
-    """Have a schedule send nothing until it is resumed."""
+    """Pause a schedule until it is resumed."""
     with settings.admin() as admin, _must_exist(name):
         admin.pause_schedule(name)
     Printer(settings).note(f"schedule {name} paused")
@@ -195,7 +195,7 @@ def pause(settings: Settings, name: str) -> int:
 @click.argument("name")
 @shared_options
 def resume(settings: Settings, name: str) -> int:
-    """Have a paused schedule send again from its next time on."""
+    """Resume a paused schedule from its next time on."""
     with settings.admin() as admin, _must_exist(name):
         admin.resume_schedule(name)
         resumed = admin.describe_schedule(name)

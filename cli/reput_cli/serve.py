@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     type=int,
     default=1,
     show_default=True,
-    help="Run so many, of one cluster and with ports 10 apart, to use as many cores; none copies another.",
+    help="Number of brokers to run as one cluster on ports 10 apart, to use as many cores; none copies another.",
 )
 @click.option(
     "--check", is_flag=True, help="Validate the configuration, its certificates and its users, and exit."
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 def command(
     config_path: Path | None, brokers: int, check: bool, address_file: str | None, **flags: Any
 ) -> int:
-    """Run the broker until SIGTERM or Ctrl-C; a second signal ends it at once.
+    """Run the broker until SIGTERM or Ctrl-C; a second signal ends it immediately.
 
-    Flags take precedence over the environment (REPUT_STORE__FLUSH=async), and that over the file.
+    Flags override the environment (REPUT_STORE__FLUSH=async), and that over the file.
     """
     from reput_broker.config.loading import load_config
 

@@ -26,7 +26,7 @@ def tls_options(
     options = [
         option("--tls", is_flag=True, help="Connect with TLS; implied by the other options of TLS."),
         option("--tls-ca", metavar="FILE", help="Authorities to trust, in PEM.  [default: the system's]"),
-        option("--tls-cert", metavar="FILE", help="Certificate to show to the broker, in PEM."),
+        option("--tls-cert", metavar="FILE", help="Certificate to present to the broker, in PEM."),
         option("--tls-key", metavar="FILE", help="Its key, if it is not in the same file."),
         option(
             "--tls-server-name", metavar="NAME", help="Name in the broker's certificate, if not its address."

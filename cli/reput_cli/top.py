@@ -313,5 +313,5 @@ def _picture(watch: _Watch, console: Console) -> RenderableType:
     for row in watch.rows[: max(1, console.height - 5)]:
         table.add_row(*_cells(columns, [row[column] for column in columns]))
     keys = Text("t topics  g groups  c clients  s sort  r refresh  q quit", style="dim")
-    error = [Text(f"no answer: {printable(watch.error)}", style="bold")] if watch.error else []
+    error = [Text(f"no response: {printable(watch.error)}", style="bold")] if watch.error else []
     return Group(Text(head), *error, table, keys)

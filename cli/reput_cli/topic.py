@@ -32,7 +32,7 @@ _type_option = click.option(
     "--type",
     "message_type",
     type=click.Choice(MESSAGE_TYPES, case_sensitive=False),
-    help="What messages it is for: pops of PRIORITY begin with the highest priority; gRPC proxies check all of them.",
+    help="Type of its messages: pops of PRIORITY begin with the highest priority; gRPC proxies check all of them.",
 )
 
 
@@ -58,13 +58,13 @@ _SORTS: Final[dict[str, Callable[[TopicSummary], tuple[Any, ...]]]] = {
     type=click.Choice(list(_SORTS)),
     default="name",
     show_default=True,
-    help="Largest first, but names.",
+    help="Descending order, names ascending.",
 )
 @shared_options
 def list_topics(settings: Settings, pattern: str | None, show_all: bool, sort: str) -> int:
     """List the topics with their queues, messages, rates and size.
 
-    With PATTERN, such as 'order*', those of such names; without * or ?, those whose name contains it.
+    With PATTERN, such as 'order*', those that match; without * or ?, those whose name contains it.
     Messages are those that are still kept. The rates are messages per second of the last minute, in and out of the
     broker. The size is estimated from the last messages of each queue.
     """
@@ -221,7 +221,7 @@ def create(
     brokers: tuple[str, ...],
     dry_run: bool,
 ) -> int:
-    """Create TOPIC on every broker of the cluster; does nothing where it exists with these settings."""
+    """Create TOPIC on every broker of the cluster; does nothing if it exists with these settings."""
     wanted: dict[str, Any] = {"queues": queues, "perm": PERMISSIONS[permission], "message_type": message_type}
     with settings.admin() as admin:
         preview = admin.preview_create_topic(topic, brokers=brokers or None, **wanted)

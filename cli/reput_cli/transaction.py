@@ -12,12 +12,12 @@ from reput_cli.preview import dry_run_option, may_proceed
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
 
-_COLUMNS = ("stored_ms", "topic", "transaction_id", "producer_group", "checked", "keys", "size_b")
+_COLUMNS = ("stored_ms", "topic", "transaction_id", "producer_group", "checked", "keys", "size_bytes")
 
 
 @click.group()
 def command() -> None:
-    """List open transactions, and decide one in place of its producer."""
+    """List open transactions, and decide one instead of its producer."""
 
 
 @command.command(name="list")

@@ -35,8 +35,8 @@ def command() -> None:
     """List, create, alter and delete the users of access control.
 
     The commands need an administrator, and change all brokers of the cluster, and the name servers at --server. With
-    --data-dir, --config or --file they edit the file of one broker, which need not run; one that does notices it
-    within seconds. `reput acl` says what the users may do.
+    --data-dir, --config or --file they edit the file of one broker, which need not run; a running broker reads the
+    change within seconds. `reput acl` says what the users may do.
     """
 
 
@@ -64,9 +64,13 @@ def list_users(settings: Settings, store: UserStore) -> int:
 
 @command.command()
 @click.argument("name")
-@click.option("--admin", is_flag=True, help="It may do everything.")
+@click.option("--admin", is_flag=True, help="May do everything.")
 @click.option(
-    "--group", "groups", multiple=True, metavar="NAME", help="A group of rules that it has. Repeatable."
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME",
+    help="A named set of rules that the user gets. Repeatable.",
 )
 @_new_secret_option
 @_generate_option
@@ -84,7 +88,7 @@ def create(
 ) -> int:
     """Create the user NAME. Its secret is asked for, unless it is in a file or generated.
 
-    Without --admin it may do nothing before `reput acl allow` permits it.
+    Without --admin the user has no rights until `reput acl allow` grants them.
     """
     from reput_client.users import preview_create_user
 
@@ -105,9 +109,13 @@ def create(
 @click.option("--admin/--no-admin", default=None, help="Whether it may do everything.")
 @click.option("--enable/--disable", default=None, help="Whether its requests are accepted.")
 @click.option(
-    "--group", "groups", multiple=True, metavar="NAME", help="The groups of rules that it has. Repeatable."
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="NAME",
+    help="The named sets of rules that the user gets. Repeatable.",
 )
-@click.option("--no-groups", is_flag=True, help="It has no group of rules any more.")
+@click.option("--no-groups", is_flag=True, help="Remove all named sets of rules from the user.")
 @_new_secret_option
 @_generate_option
 @dry_run_option
@@ -178,7 +186,7 @@ def note_differences(printer: Printer, table: UserTable) -> ExitCode:
     for subject, places in sorted(table.differing.items()):
         printer.note(f"{subject} is missing or differs at {'; '.join(places)}")
     for place, error in sorted(table.unreached.items()):
-        printer.note(f"no answer from {place}: {error}".splitlines()[0])
+        printer.note(f"no response from {place}: {error}".splitlines()[0])
     return ExitCode.PARTIAL if table.unreached else ExitCode.DONE
 
 

@@ -167,7 +167,7 @@ class RequestTimeout(ReputError, TimeoutError):
 
     def __init__(self, what: str, timeout_s: float, reason: ReputError | str | None = None) -> None:
         super().__init__(
-            f"{what}: no answer within {timeout_s:.2g} s{'' if reason is None else f'; {reason}'}"
+            f"{what}: no response within {timeout_s:.2g} s{'' if reason is None else f'; {reason}'}"
         )
         self.what = what
         self.timeout_s = timeout_s
@@ -290,7 +290,7 @@ class BrokerNotFound(ReputError):
         broker = f"broker {name!r}" if name else "any broker"
         of_topic = f" of topic {topic!r}" if topic else ""
         super().__init__(
-            f"no master of {broker}{of_topic} is known; start it, or look at the brokers with `reput cluster status`"
+            f"no master of {broker}{of_topic} is known; start it, or check the brokers with `reput cluster status`"
         )
         self.name = name
         self.topic = topic
@@ -537,7 +537,7 @@ class OffsetStoreInUse(ReputError):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"offset file {path} belongs to another consumer of this group that broadcasts; "
-            "give each one an instance= of its own"
+            "give each one its own instance="
         )
         self.path = path
 

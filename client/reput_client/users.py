@@ -224,7 +224,7 @@ def preview_alter_user(
     if is_admin is not None and is_admin != user.is_admin:
         changes.append("may do everything" if is_admin else "may do only what rules permit")
     if is_enabled is not None and is_enabled != user.is_enabled:
-        changes.append("is enabled" if is_enabled else "is disabled: its requests are refused")
+        changes.append("is enabled" if is_enabled else "is disabled: its requests are rejected")
     if groups is not None and {*groups} != {*user.groups}:
         changes.append(
             f"has the rules of {', '.join(groups)}" if groups else "has no group of rules any more"
@@ -287,4 +287,4 @@ def _obstacle(text: str, remedy: str) -> Preview:
 
 
 def _where(table: UserTable) -> tuple[str, ...]:
-    return tuple(f"no answer from {place}, where it does not change" for place in sorted(table.unreached))
+    return tuple(f"no response from {place}, where it does not change" for place in sorted(table.unreached))

@@ -72,7 +72,7 @@ class UnknownHeaderType(ProtocolError):
 
     def __init__(self, header_type: int) -> None:
         super().__init__(
-            f"header type {header_type:#04x} is unknown; known are 0x00 (JSON), 0x01 (binary), 0x4d (msgpack)"
+            f"header type {header_type:#04x} is unknown; valid are 0x00 (JSON), 0x01 (binary), 0x4d (msgpack)"
         )
         self.header_type = header_type
 
@@ -251,7 +251,7 @@ class BrokerError(ReputError):
         ext: Mapping[str, Any] | None = None,
     ) -> None:
         code = int(error.response_code) if response_code is None else response_code
-        super().__init__(remark or f"{error.name}: the broker answered code {code} without a remark")
+        super().__init__(remark or f"{error.name}: the broker responded with code {code} without a remark")
         self.error = error
         self.response_code = code
         self.remark = remark
@@ -280,7 +280,7 @@ class BrokerBusy(BrokerError):
 
 
 class StoreUnavailable(BrokerError):
-    """The store takes no messages: disk full, read-only, starting, stopping or without its replica."""
+    """The store accepts no messages: disk full, read-only, starting, stopping or without its replica."""
 
 
 class NotMaster(BrokerError):

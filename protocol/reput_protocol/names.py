@@ -228,7 +228,7 @@ def check_client_group(group: str) -> str:
     """
     check_group(group)
     if group in _RESERVED_GROUPS:
-        raise InvalidName(f"group {group!r} is reserved; give the group a name of its own")
+        raise InvalidName(f"group {group!r} is reserved; choose another name for the group")
     return group
 
 

@@ -47,7 +47,7 @@ class Treatment(StrEnum):
     """The broker removes it before it does anything else."""
     REFUSED = "refused"
     """The request is refused, and stores nothing."""
-    REFUSED_IN_RETRIES = "refused in retries"
+    REFUSED_IN_RETRIES = "rejected in retries"
     """As REFUSED if the topic is a retry or dead-letter topic; elsewhere as KEPT."""
 
 
@@ -307,7 +307,7 @@ def check_property(name: str, value: str) -> None:
             "convert them to text"
         )
     if name in _OWN_ARGUMENT:
-        raise InvalidMessage(f"property {name!r} has an argument of its own; pass {_OWN_ARGUMENT[name]}")
+        raise InvalidMessage(f"property {name!r} has its own argument; pass {_OWN_ARGUMENT[name]}")
     if name == names.CRC32 or is_reserved(name):
         raise InvalidMessage(f"property {name!r} is reserved for the broker; choose another name")
     check_text("property name", name)

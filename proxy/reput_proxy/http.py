@@ -76,7 +76,7 @@ def metrics(proxy: Proxy) -> str:
     """Return the metrics in Prometheus' format."""
     counters = proxy.counters
     lines = [
-        "# HELP reput_proxy_requests_total Requests that were answered, by method and code.",
+        "# HELP reput_proxy_requests_total Requests with a response, by method and code.",
         "# TYPE reput_proxy_requests_total counter",
     ]
     for (method, code), count in sorted(counters.requests.items()):

@@ -154,7 +154,7 @@ class Renewals:
             try:
                 await held.settling.change(held.delivery, _AFTER_CLIENT_S)
             except ReputError as error:
-                log.info("message_not_given_back", message=repr(held.delivery), error=str(error))
+                log.info("message_not_returned", message=repr(held.delivery), error=str(error))
 
     async def run(self) -> None:
         """Renew what is due, until cancelled."""

@@ -88,7 +88,7 @@ async def test_an_announced_address_where_another_broker_answers_is_named(
         announce(names, {"right": wrong.address})
 
         async with face.Producer(names.address, timeout_s=0.5) as producer:
-            with pytest.raises(ConnectFailed, match="broker 'wrong' answers there, not 'right'"):
+            with pytest.raises(ConnectFailed, match="broker 'wrong' responds there, not 'right'"):
                 await producer.send(Message("t", b"x"))
         assert not wrong.count(RequestCode.PUT_MESSAGE)
 

@@ -59,7 +59,7 @@ async def test_a_send_without_an_answer_has_an_unknown_outcome_and_is_not_repeat
 ) -> None:
 
     async with face.Producer(broker.address, retries=0) as producer:
-        for misbehaviour, reason in ((SILENCE, r"no answer within 0\.\d+ s"), (HANG_UP, "connection")):
+        for misbehaviour, reason in ((SILENCE, r"no response within 0\.\d+ s"), (HANG_UP, "connection")):
             broker.behave(PUT, misbehaviour)
             before = broker.count(PUT)
             with pytest.raises(SendOutcomeUnknown, match=reason) as caught:
@@ -163,7 +163,7 @@ async def test_a_connection_that_ends_at_the_deadline_leaves_no_send_of_its_own_
         now = session.runtime.now
         monkeypatch.setattr(session.runtime, "now", lambda: now() + late[0], raising=False)
         expected = RequestTimeout if code is ROUTE else SendOutcomeUnknown
-        with pytest.raises(expected, match=r"the broker closed it|closes them without an answer") as caught:
+        with pytest.raises(expected, match=r"the broker closed it|closes them without a response") as caught:
             await producer.send(Message("t", b"x"))
         assert isinstance(caught.value.__cause__, ConnectionLost)
 
@@ -538,14 +538,14 @@ class OtherServer:
 async def test_another_server_is_told_from_a_broker_at_once(face: Face, answer: bytes, server: str) -> None:
     with OtherServer(answer) as other:
         async with face.PullConsumer(other.address, group="g", timeout_s=60.0) as consumer:
-            with pytest.raises(NotABroker, match=f"{server}.* answers there"):
+            with pytest.raises(NotABroker, match=f"{server}.* responds there"):
                 await consumer.committed("t", 0)
     assert other.connections == 1, "it is not asked again"
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [(b"", "closes them without an answer"), (b"\xff" * 64, "violated the protocol")],
+    [(b"", "closes them without a response"), (b"\xff" * 64, "violated the protocol")],
     ids=["closes", "garbage"],
 )
 @scenario
@@ -564,7 +564,7 @@ async def test_a_timeout_says_that_the_address_has_never_answered(face: Face) ->
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         async with face.PullConsumer(address, group="g", timeout_s=0.1) as consumer:
-            with pytest.raises(RequestTimeout, match=f"{address} has not answered anything"):
+            with pytest.raises(RequestTimeout, match=f"{address} has not responded at all"):
                 await consumer.committed("t", 0)
 
 
@@ -611,7 +611,7 @@ async def test_a_timeout_leaves_the_connection_usable(face: Face, broker: FakeBr
     async with face.PullConsumer(broker.address, group="g", timeout_s=0.1) as consumer:
         await consumer.committed("t", 0)
         broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, SILENCE)
-        with pytest.raises(RequestTimeout, match=r"committed offset of g in t/0: no answer within 0\.1 s"):
+        with pytest.raises(RequestTimeout, match=r"committed offset of g in t/0: no response within 0\.1 s"):
             await consumer.committed("t", 0)
         broker.behave(RequestCode.QUERY_CONSUMER_OFFSET, None)
         assert await consumer.committed("t", 0) is None

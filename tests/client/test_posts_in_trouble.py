@@ -92,7 +92,7 @@ async def test_what_nobody_answers_fails_in_time(face: Face, broker: FakeBroker)
     async with face.Producer(broker.address, timeout_s=0.2, new_backoff=quick) as producer:
         await outcome(face, await producer.post(Message("t", b"x")))
         broker.behave(PUT, SILENCE)
-        with pytest.raises(SendOutcomeUnknown, match="no answer within"):
+        with pytest.raises(SendOutcomeUnknown, match="no response within"):
             await outcome(face, await producer.post(Message("t", b"x")))
         broker.stop()
         with pytest.raises((ConnectFailed, SendOutcomeUnknown)):

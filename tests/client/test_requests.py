@@ -283,7 +283,7 @@ async def test_what_the_broker_refuses_is_no_timeout(face: Face, broker: Broker)
         broker.behave(BEAT, Answer())
     async with face.Producer(broker.address, group="DEFAULT_PRODUCER") as producer:
         await producer.send(Message("work", b"ping"))
-        with pytest.raises(InvalidName, match="name of its own"):
+        with pytest.raises(InvalidName, match="choose another name"):
             await producer.request(Message("work", b"ping"), timeout_s=30.0)
     broker.behave(SEND, broker._send)
     async with face.Producer(broker.address, deduplicate=True) as producer:

@@ -233,4 +233,4 @@ async def test_the_error_names_every_address(face: Face) -> None:
             async with face.Producer(f"127.0.0.1:1,{silent}"):
                 pass
         assert "127.0.0.1:1: Connection refused" in str(caught.value)
-        assert f"{silent}: it accepts connections, but did not answer" in str(caught.value)
+        assert f"{silent}: it accepts connections, but did not respond" in str(caught.value)

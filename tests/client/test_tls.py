@@ -226,7 +226,7 @@ async def test_faststream_trusts_the_authorities_of_the_system_by_default(addres
 @pytest.mark.trio
 async def test_a_port_without_tls(files: TlsFiles, tmp_path: Path) -> None:
     async with Broker(BrokerConfig(data_dir=tmp_path, port=0, store=SMALL)) as broker:
-        with pytest.raises(TlsRefused, match="speaks without TLS; connect without TLS"):
+        with pytest.raises(TlsRefused, match="does not use TLS; connect without TLS"):
             async with Producer(broker.address, tls=TLS(ca=files.ca)):
                 pass
 
@@ -236,7 +236,7 @@ async def test_a_silent_port_is_given_up_in_time(files: TlsFiles) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
     async with listener:
-        with pytest.raises(ConnectFailed, match="not answered the TLS handshake in time"):
+        with pytest.raises(ConnectFailed, match="not completed the TLS handshake in time"):
             async with Producer(address, tls=TLS(ca=files.ca), connect_timeout_s=0.05):
                 pass
 

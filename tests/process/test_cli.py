@@ -206,7 +206,7 @@ def test_a_wrong_address_says_what_to_write_instead(broker: BrokerProcess) -> No
     assert f"write host:port, without http://: {broker.address}" in refused.stderr
     refused = reput("topic", "list", server=f"127.0.0.1:{broker.http_port}")
     assert refused.returncode == 3
-    assert "an HTTP server answers there" in refused.stderr
+    assert "an HTTP server responds there" in refused.stderr
 
 
 def test_a_broker_that_goes_away_ends_what_sends_and_is_waited_for_by_what_follows(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_topic_commands(broker: BrokerProcess) -> None:
 
 def test_broker_status_and_health(broker: BrokerProcess) -> None:
     status = json.loads(reput("broker", "status", "-O", "json", server=broker.address).stdout)
-    assert status["store"]["end_offset_b"] >= 0
+    assert status["store"]["end_offset"] >= 0
     url = f"http://127.0.0.1:{broker.http_port}/readyz"
     assert reput("health", "--url", url).returncode == 0
     for path in ("", "/"):

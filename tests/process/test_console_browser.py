@@ -258,8 +258,8 @@ def test_it_says_when_the_broker_is_gone(browser: Browser, tmp_path: Path) -> No
         page.open(f"http://{broker.http_address}/console/#/topics")
         page.shows("No topic matches.")
         page.shows("running")
-    page.shows("no answer")
-    page.shows("The broker does not answer since")
+    page.shows("no response")
+    page.shows("The broker does not respond since")
     page.until("document.getElementById('state').classList.contains('bad')")
     # What never came is not said to be empty, and the rest looks old.
     page.run("void (location.hash = '#/groups')")
@@ -279,7 +279,7 @@ def test_a_broker_that_hangs_looks_away_at_once(browser: Browser, tmp_path: Path
             # Four seconds pass.
             page.run("void (Date.now = ((now) => () => now() + 4000)(Date.now))")
             page.until("document.getElementById('state').classList.contains('bad')")
-            page.shows("The broker does not answer since")
+            page.shows("The broker does not respond since")
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         page.shows("running")

@@ -216,7 +216,7 @@ def test_messages_are_produced_listed_and_cancelled_from_the_command_line(cli: C
     rows = cli.json("delay", "list", "-t", "shop")
     assert [row["keys"] for row in rows] == [["o-1"], ["o-2"], ["o-2"]]
     assert [row["level"] for row in rows] == [None, 18, None]
-    assert [row["size_b"] for row in rows] == [6, 5, 2]
+    assert [row["size_bytes"] for row in rows] == [6, 5, 2]
     assert all(7100 < row["due_in_s"] <= 7200 for row in rows[:2])
     assert rows[1]["queue"] == 2
     assert cli.json("delay", "list", "-k", "o-1") == [

@@ -246,4 +246,4 @@ def test_a_member_with_another_filter_is_refused_unless_forced(
 def test_a_time_that_has_passed_is_named(cli: Cli, topic: str) -> None:
     done = reput("produce", topic, "late", "--at", "2020-01-02T03:04:05Z", server=cli.server)
     assert done.returncode == 0
-    assert "ago: consumers get the messages at once" in done.stderr
+    assert "ago: consumers get the messages immediately" in done.stderr

@@ -92,6 +92,6 @@ def test_a_change_that_did_not_reach_every_member_says_so(
         assert "alice" in user_file_of(broker.config).load().users
     listing = run(user.command, group[0], "list")
     assert listing.return_value == ExitCode.PARTIAL
-    assert "no answer from broker-a, slave 2" in listing.stderr
+    assert "no response from broker-a, slave 2" in listing.stderr
     found = run(doctor.command, group[0])
     assert "does not report" in found.output, "a member that is away is a fault"

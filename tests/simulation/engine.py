@@ -51,7 +51,7 @@ class SimulatedEngine:
             await answered.wait()
         if not answers:
             self._there, self._back = self._network.lanes(self._address, ADDRESS)
-            raise EngineUnavailable(f"no answer from {ADDRESS}")
+            raise EngineUnavailable(f"no response from {ADDRESS}")
         return answers[0]
 
     async def read(self) -> GroupRecord:

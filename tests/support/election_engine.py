@@ -94,7 +94,7 @@ class FakeEngine:
         await trio.sleep(self.delay_s)
         if self.state.is_down or self.is_cut_off:
             await trio.sleep(self.state.lease_s / REQUESTS_PER_LEASE)
-            raise EngineUnavailable("no answer")
+            raise EngineUnavailable("no response")
 
     async def _answer(self) -> None:
         if self.loses_answers:

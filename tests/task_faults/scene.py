@@ -104,7 +104,7 @@ class Redis:
                 client.ping()
                 return
             time.sleep(0.1)
-        raise AssertionError(f"redis-server does not answer: {self._log.read_text()[-2000:]}")
+        raise AssertionError(f"redis-server does not respond: {self._log.read_text()[-2000:]}")
 
     @property
     def pid(self) -> int:

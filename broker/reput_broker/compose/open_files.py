@@ -54,7 +54,7 @@ def warn_if_few(files: OpenFiles, connections: int) -> None:
     """Log how many open files are needed, if there are not enough for so many connections."""
     if files.connections < connections:
         log.warning(
-            "open_files_few",
+            "open_files_limit_low",
             limit=files.limit,
             connections_max=files.connections,
             hint=f"raise the limit of open files (ulimit -n, LimitNOFILE) to {_needed_for(connections)}, or lower "

@@ -235,7 +235,7 @@ class RunningTenure:
                 log.warning(
                     "popped_messages_uncertain",
                     detail=str(error),
-                    hint="if this broker becomes the master at once, groups may miss messages that they had popped "
+                    hint="if this broker becomes the master now, groups may miss messages that they had popped "
                     "from it and not acknowledged",
                 )
         reopen = Reopen(truncate_to, aside, reason)

@@ -144,7 +144,7 @@ class SlaveParts(RoleParts):
             "master": self._master_address(),
             "replication": self.copying.state,
             "is_connected": self.copying.is_connected,
-            "behind_b": self.master_log.lag_bytes,
+            "behind_bytes": self.master_log.lag_bytes,
             "behind_s": round(self.master_log.lag_s, 3),
             "tables_age_s": round(self.tables.age_s, 3),
         }

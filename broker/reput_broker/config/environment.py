@@ -16,7 +16,7 @@ OTHER_VARIABLES: Final = {
     "REPUT_USER": "the user that clients and commands sign their requests as",
     "REPUT_SECRET": "the secret of that user",
     "REPUT_SECRET_FILE": "a file with the secret of that user",
-    "REPUT_ROCKETMQ_SIGNATURES": "`false`: clients and commands use no server that knows only RocketMQ's signatures",
+    "REPUT_ROCKETMQ_SIGNATURES": "`false`: clients and commands use no server that supports only RocketMQ's signatures",
     "REPUT_REGISTRY_USER": "the user of the schema registry of `reput consume --decode` and `console.decoders`",
     "REPUT_REGISTRY_SECRET_FILE": "a file with the secret of that user",
     "REPUT_CONTEXT": "the context of `reput context` that the commands use",

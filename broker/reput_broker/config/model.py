@@ -95,7 +95,7 @@ class BrokerConfig(Section):
     """Port for clients; 0 picks a free one. RocketMQ's port, so that its clients need no configuration."""
     name_port: PortChoice = option("auto")
     """The same under the name server's port; auto: port - 1035, which is 9876 with port 10911; off with port 0.
-    RocketMQ's clients ask a name server first; this port answers them with this broker's routes.
+    RocketMQ's clients ask a name server first; this port returns this broker's routes.
 
     This and the next three ports follow from port, if they are auto. Next to port 10911 each of them must be free;
     next to another, one that is taken is left out and logged (port_taken; http_port: a free one), unless copies need
@@ -113,23 +113,24 @@ class BrokerConfig(Section):
     RocketMQ's own 5557, so that both fit on one host."""
     proxy_port: PortOrOff = option("off")
     """Port, at host, of a proxy for RocketMQ 5's gRPC clients; off; 0 picks a free one. RocketMQ's is 8081. The proxy
-    is a process of its own, which the broker starts again when it ends, and ends with itself. Unless tls.mode is off,
-    its clients use TLS; with access.enabled they sign as users. It needs the extra grpc: pip install 'reput[grpc]'."""
+    is a separate process, which the broker restarts when it ends, and stops when it stops itself. Unless tls.mode is
+    off, its clients use TLS; with access.enabled they sign as users. It needs the extra grpc: pip install
+    'reput[grpc]'."""
     proxy_advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = option(None)
     """Host:port that the proxy of proxy_port names in its routes; "" names the address that the client has dialled, so
     that port mappings and load balancers work. Set it if clients must continue at another address."""
     http_allowed_hosts: HostNames = option(())
     """Further host names that browsers may use; addresses, names without a dot and advertise always pass. Other names
-    are refused with 421, so that no web page can read the broker by a name of its own that resolves to this machine.
+    are rejected with 421, so that no web page can read the broker under another name that resolves to this machine.
     Prometheus, curl and probes may use any name. Example: ["metrics.example.com"]."""
     proxy_protocol_from: Networks = option(())
     """Addresses or networks of proxies in front of port, name_port and fast_port: each of their connections begins with
     the header of the PROXY protocol, version 1 or 2, and the address in it is used in logs, metrics and born hosts.
-    From any other address such a header is refused, so that no client can choose its address. Example: ["10.0.0.7",
+    From any other address such a header is rejected, so that no client can choose its address. Example: ["10.0.0.7",
     "10.1.0.0/16"]."""
     advertise: Annotated[str | None, BeforeValidator(_empty_to_none)] = option(None)
     """Host:port that routes name; "" names the address that the client connected to. Needed if RocketMQ's clients
-    connect to an address that the broker cannot know, such as a published container port, and with name servers on
+    connect to an address that the broker cannot find out, such as a published container port, and with name servers on
     other machines unless host is an address that clients reach. Reput's own clients keep the address that they were
     given."""
     cluster: str = option("DefaultCluster", rocketmq="brokerClusterName")
@@ -329,7 +330,7 @@ def _shared_ports(config: BrokerConfig) -> list[ConfigProblem]:
             chosen, taken_by = (one, other) if other.is_auto else (other, one)
             auto = " (auto)" if taken_by.is_auto else ""
             text = (
-                f"port {chosen.port} is that of {taken_by.option}{auto} already, and each needs one of its own; "
+                f"port {chosen.port} is that of {taken_by.option}{auto} already, and each needs its own; "
                 f"choose another{'' if chosen.option == 'port' else ', 0 for a free one, or off for none'}"
             )
             problems.append(ConfigProblem(chosen.option, "code", text))
@@ -374,7 +375,7 @@ def _roles(config: BrokerConfig) -> list[ConfigProblem]:
         text = f"{config.broker_id} is the id of a slave and ha.role is {ha.role}; a master has 0 without an election"
         found.append(("broker_id", text))
     if is_slave and not ha.master and not config.name_servers:
-        text = "a slave needs to find its master: name it, or set name_servers, which know it"
+        text = "a slave needs to find its master: name it, or set name_servers, which have its address"
         found.append(("ha.master", text))
     if not is_slave and (ha.master or ha.master_ha_address):
         key = "ha.master" if ha.master else "ha.master_ha_address"
@@ -486,14 +487,14 @@ def _election(config: BrokerConfig) -> list[ConfigProblem]:
         text = "the election decides who is a slave; choose ASYNC_MASTER or SYNC_MASTER, which is for when it is master"
         found.append(("ha.role", text))
     if config.port_to_open("ha_port") is None:
-        text = "the other members copy from this port when this one is the master; set it"
+        text = "the other replicas copy from this port when this one is the master; set it"
         found.append(("ha_port", text))
     if config.advertise is None and config.host.strip("[]") in ("0.0.0.0", "::"):
-        text = f"the other members cannot connect to {config.host}; name the address at which they reach this broker"
+        text = f"the other replicas cannot connect to {config.host}; name the address at which they reach this broker"
         found.append(("advertise", text))
     if election.in_sync_timeout <= config.ha.send_heartbeat_interval:
         text = (
-            f"{format_duration(election.in_sync_timeout)} would remove members between two heartbeats; choose more "
+            f"{format_duration(election.in_sync_timeout)} would remove replicas between two heartbeats; choose more "
             f"than ha.send_heartbeat_interval ({format_duration(config.ha.send_heartbeat_interval)})"
         )
         found.append(("election.in_sync_timeout", text))

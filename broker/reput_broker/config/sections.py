@@ -35,7 +35,7 @@ _DAY = 86_400.0
 
 
 class Section(BaseModel):
-    """A table of options: unknown ones and values of other types are refused, and only a reload changes it."""
+    """A table of options: unknown ones and values of other types are errors, and only a reload changes it."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, validate_default=False)
 
@@ -64,8 +64,8 @@ class AccessConfig(Section):
     allow_insecure."""
     file: str = option("")
     """The file with the users and their rights, which `reput user` and `reput acl` write; "":
-    data_dir/access/users.json. Made with mode 0600; refused if its group may write it or others may read it. The broker
-    notices changes in seconds."""
+    data_dir/access/users.json. Created with mode 0600; rejected if its group may write it or others may read it. The
+    broker notices changes in seconds."""
     admin_user: str = option("admin")
     """Name of the administrator with admin_secret."""
     admin_secret: str = option("", secret=True)
@@ -80,11 +80,11 @@ class AccessConfig(Section):
     broker_secret: str = option("", secret=True)
     """Secret of broker_user; better in a file that REPUT_ACCESS__BROKER_SECRET_FILE names."""
     accept_rocketmq_signatures: bool = option(True)
-    """Take signatures in RocketMQ's form too. They cover less than those in Reput's form, which the clients and
+    """Accept signatures in RocketMQ's form too. They cover less than those in Reput's form, which the clients and
     commands of Reput use: docs/security.md says what. RocketMQ's clients and mqadmin need true."""
     send_rocketmq_signatures: bool = option(True)
-    """Sign this broker's requests in RocketMQ's form to brokers and name servers that do not know Reput's. false: the
-    broker does not use such servers."""
+    """Sign this broker's requests in RocketMQ's form to brokers and name servers that do not support Reput's. false:
+    the broker does not use such servers."""
     signature_tolerance: Duration = option(300.0, ge=1.0, le=86_400.0)
     """How old a request may be that is signed in Reput's form."""
     first_signature_timeout: Duration = option(10.0, ge=0.1, le=600.0)
@@ -116,11 +116,11 @@ class StoreConfig(Section):
     """How messages are kept."""
 
     flush: Literal["sync", "async"] = option("sync", rocketmq="flushDiskType")
-    """Sync: consumers see only what is on disk, and a put waits for that unless it requests less; async: the log is
-    synced by the clock, see flush_interval. sync, because a power cut should not take back an acknowledged message;
-    many puts share one sync."""
+    """Sync: consumers see only what is on disk, and a send waits for that unless it requests less; async: the log is
+    synced at intervals, see flush_interval. sync, because a power cut should not lose an acknowledged message;
+    many sends share one sync."""
     flush_interval: Duration = option(0.5, rocketmq="flushIntervalCommitLog", live=True, ge=0.001, le=600.0)
-    """With flush = async, how often the broker checks whether to sync the log. A put that waits for its sync does not
+    """With flush = async, how often the broker checks whether to sync the log. A send that waits for its sync does not
     wait for this."""
     flush_least_pages: int = option(0, rocketmq="flushCommitLogLeastPages", live=True, ge=0, le=1 << 18)
     """With flush = async, unsynced pages of 4 KiB from which such a check syncs the log; 0: any byte. 4 in
@@ -130,7 +130,7 @@ class StoreConfig(Section):
     )
     """With flush = async, time after which the log is synced in any case."""
     sync_timeout: Duration = option(5.0, rocketmq="syncFlushTimeout", live=True, ge=0.01, le=600.0)
-    """How long a put waits for its sync before it is answered with FLUSH_TIMEOUT. A healthy disk syncs in milliseconds;
+    """How long a send waits for its sync before the response FLUSH_TIMEOUT. A healthy disk syncs in milliseconds;
     5 s is a disk in trouble."""
     commit_log_file_size: Size = option(1024 * _MIB, rocketmq="mappedFileSizeCommitLog", ge=4096, le=1 << 31)
     """Size of one file of the log, allocated in full; fixed once a store exists. RocketMQ's size. Small files (16MiB)
@@ -159,16 +159,16 @@ class StoreConfig(Section):
     page cache that is busy writing. Off, because it takes transient_store_pool_size x commit_log_file_size of memory,
     and every acknowledgement waits for its commit."""
     fast_fail_if_no_buffer: bool = option(False, rocketmq="fastFailIfNoBufferInStorePool")
-    """With transient_store_pool, refuse puts while no buffer is free; otherwise they go into the file itself. The
-    refusal is BUSY, and RocketMQ's clients then try another broker."""
+    """With transient_store_pool, reject sends while no buffer is free; otherwise they go into the file itself. The
+    error is BUSY, and RocketMQ's clients then try another broker."""
     os_page_cache_busy_timeout: Duration = option(
         1.0, rocketmq="osPageCacheBusyTimeOutMills", live=True, ge=0.01, le=3600.0
     )
-    """How long a put may wait for a file of the log before others are refused; a put that waits is stored. The refusal
+    """How long a send may wait for a file of the log before others are rejected; a waiting one is stored. The error
     is BUSY, and RocketMQ's clients then try another broker."""
     commit_interval: Duration = option(0.2, rocketmq="commitIntervalCommitLog", live=True, ge=0.001, le=600.0)
-    """With transient_store_pool, how often the broker checks whether to commit the log. A put that waits for its commit
-    does not wait for this; oneway sends do."""
+    """With transient_store_pool, how often the broker checks whether to commit the log. A send that waits for its
+    commit does not wait for this; oneway sends do."""
     commit_least_pages: int = option(4, rocketmq="commitCommitLogLeastPages", live=True, ge=0, le=1 << 18)
     """With transient_store_pool, uncommitted pages of 4 KiB from which such a check commits; 0: any byte."""
     commit_thorough_interval: Duration = option(
@@ -196,9 +196,9 @@ class StoreConfig(Section):
     applies to messages of RocketMQ's clients; records of PutMessage have it if the producer left room for it, which
     Reput's producer does not."""
     consume_queue_ext: bool = option(False, rocketmq="enableConsumeQueueExt")
-    """Keep extended entries for the queues (consumequeue_ext), as RocketMQ does; cannot be
-    turned off for a store that has some. Off, as in RocketMQ: it costs 20 bytes a message and a second write, and only
-    a RocketMQ that filters by bit maps needs it. A store that has them is refused without it."""
+    """Keep extended entries for the queues (consumequeue_ext), as RocketMQ does; cannot be turned off for a store that
+    has some. Off, as in RocketMQ: it costs 20 bytes per message and a second write, and only a RocketMQ that filters by
+    bit maps needs it. Without it the broker does not open a store that has them."""
     consume_queue_ext_file_size: Size = option(
         48 * _MIB, rocketmq="mappedFileSizeConsumeQueueExt", ge=32_771, le=(1 << 31) - 1
     )
@@ -239,11 +239,11 @@ class StoreConfig(Section):
     disk_warning_ratio: float = option(
         0.9, rocketmq="diskSpaceWarningLevelRatio", live=True, ge=0.1, le=1.0, validate_default=True
     )
-    """Above this disk usage puts are refused, until it is down to disk_clean_forcibly_ratio; 1.0: never. RocketMQ's
-    value. Pulls continue; a full disk would stop more than the broker."""
+    """Above this disk usage messages are rejected, until it is down to disk_clean_forcibly_ratio; 1.0: never.
+    RocketMQ's value. Pulls continue; a full disk would stop more than the broker."""
     clean_file_forcibly: bool = option(True, rocketmq="cleanFileForciblyEnable", live=True)
     """Whether files may be deleted before their time because the disk is too full. On, as in RocketMQ; off if new
-    messages should rather be refused."""
+    messages should rather be rejected."""
     delete_files_batch: int = option(10, rocketmq="deleteFileBatchMax", live=True, ge=1, le=10_000)
     """Log files deleted in one round, at most. RocketMQ's number; the next round comes after clean_interval."""
     delete_files_interval: Duration = option(
@@ -252,8 +252,8 @@ class StoreConfig(Section):
     """Pause after a deleted log file, or after a queue that lost files. RocketMQ's value; it leaves the disk to other
     work in between."""
     clean_interval: Duration = option(10.0, rocketmq="cleanResourceInterval", live=True, ge=0.1, le=3600.0)
-    """How often the broker checks for files to delete and the disk usage. RocketMQ's value; a refusal for lack of space
-    ends at most this late."""
+    """How often the broker checks for files to delete and the disk usage. RocketMQ's value; a rejection for lack of
+    space ends at most this late."""
     clean_delay: Duration = option(60.0, ge=0.0, le=86400.0)
     """Time from the start to the first of these checks. RocketMQ's value; time to notice a wrong clock or configuration
     before anything is deleted."""
@@ -298,7 +298,7 @@ class StoreConfig(Section):
         least = info.data.get(before)
         if least is not None and value < least:
             raise ValueError(
-                f"{value} is below store.{before} ({least}); files are deleted before puts are refused"
+                f"{value} is below store.{before} ({least}); files must be deleted before sends are rejected"
             )
         return value
 
@@ -307,7 +307,7 @@ class HAConfig(Section):
     """Replication: a master sends its log to slaves."""
 
     role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = option("ASYNC_MASTER", rocketmq="brokerRole")
-    """ASYNC_MASTER: puts that name no ack level do not wait for slaves; SYNC_MASTER: they wait for in_sync_replicas
+    """ASYNC_MASTER: sends that name no ack level do not wait for slaves; SYNC_MASTER: they wait for in_sync_replicas
     copies; SLAVE: copies its master's log and takes no messages."""
     master: Address = option("")
     """Of a slave: host:port of its master for clients; "" learns it from the name servers."""
@@ -315,15 +315,15 @@ class HAConfig(Section):
     """Of a slave: host:port of its master's ha_port; "" learns it from the name servers, else it is the port after that
     of master."""
     in_sync_replicas: int = option(1, rocketmq="inSyncReplicas", live=True, ge=1, le=64)
-    """Copies, the master's included, that a put with ack = replicated waits for. ack = replicated needs a slave even
-    with 1; a SYNC_MASTER with 1 waits for none by itself, as in RocketMQ."""
+    """Copies, the master's included, that a send with ack = replicated waits for. ack = replicated needs a slave even
+    with 1; a SYNC_MASTER with 1 waits for none unless requested, as in RocketMQ."""
     max_gap_not_in_sync: Size = option(
         256 * _MIB, rocketmq="haMaxGapNotInSync", live=True, ge=4096, le=1 << 50
     )
-    """A slave that is further behind is not in sync. A put that needs it is refused rather than kept waiting."""
+    """A slave that is further behind is not in sync. A send that needs it is rejected at once instead of waiting."""
     slave_timeout: Duration = option(3.0, rocketmq="slaveTimeout", live=True, ge=0.01, le=600.0)
-    """How long a put waits for its copies before it is answered with FLUSH_SLAVE_TIMEOUT. The message is stored on the
-    master nevertheless, and the answer contains its receipt."""
+    """How long a send waits for its copies before the response FLUSH_SLAVE_TIMEOUT. The message is stored on the
+    master nevertheless, and the response contains its receipt."""
     send_heartbeat_interval: Duration = option(
         5.0, rocketmq="haSendHeartbeatInterval", live=True, ge=0.01, le=600.0
     )
@@ -339,20 +339,21 @@ class HAConfig(Section):
     """Maximal bytes of the log in one frame to a slave; 32 KiB in RocketMQ."""
     slave_read_enabled: bool = option(False, rocketmq="slaveReadEnable", live=True)
     """Serve pulls as a slave; as a master, send consumers that are more than 40 % of the memory behind to a slave. Off,
-    every pull is answered by the master, which has the newest messages."""
+    the master serves every pull, because it has the newest messages."""
     mutual_proof: bool = option(True)
     """With access control: a slave and its master prove to each other that they know the secret of the slave's user
     (access.broker_user). false accepts brokers of earlier versions, which prove the slave only, and masters without
-    access control or of RocketMQ: set it on all members while you upgrade them, or while you turn access control on."""
+    access control or of RocketMQ: set it on all replicas while you upgrade them, or while you turn access control
+    on."""
 
     @property
     def copies_if_replicated(self) -> int:
-        """Copies that a put with ack = replicated waits for: one on another machine, even if others need none."""
+        """Copies that a send with ack = replicated waits for: one on another machine, even if others need none."""
         return max(2, self.in_sync_replicas)
 
 
 class ElectionConfig(Section):
-    """Failover: etcd or Kubernetes elects the master of a group of brokers with one broker_name. See
+    """Failover: etcd or Kubernetes elects the master of the brokers with one broker_name. See
     docs/cluster.md."""
 
     etcd: Urls = option(())
@@ -375,11 +376,11 @@ class ElectionConfig(Section):
     """Time after which a master that has not renewed its lease is replaced, in whole seconds; the master stops
     acknowledging a tenth before. Shorter is a faster failover, and more of them when machines or networks stall."""
     first_master: int = option(0, ge=0)
-    """Broker_id of the member that becomes master while the engine knows nothing of the group. Name the broker that has
-    messages, if one has; all members have the same value here."""
+    """Broker_id of the replica that becomes master while the engine has no record of its group. Name the broker that
+    has messages, if one has; all replicas need the same value here."""
     in_sync_timeout: Duration = option(10.0, ge=1.0, le=600.0)
-    """A member leaves the in-sync set that reports nothing, or is not caught up, for so long. Until then, messages with
-    ack = replicated and consumers wait for it."""
+    """A replica leaves the in-sync set if it reports nothing, or is not caught up, for so long. Until then, messages
+    with ack = replicated and consumers wait for it."""
 
     @field_validator("lease")
     @classmethod
@@ -424,10 +425,10 @@ class LimitsConfig(Section):
     connections: int = option(10_000, live=True, ge=1, le=1_000_000)
     """Open connections. A connection costs a file descriptor and some 20 KiB; raise the descriptor limit with it."""
     connection_buffer: Size = option(16 * _MIB, live=True, ge=65536)
-    """Unsent answers of one connection; beyond that its requests wait. Room for several of the largest answers, so that
+    """Unsent responses of one connection; beyond that its requests wait. Room for several of the largest ones, so that
     one reader cannot take all the memory."""
     buffer_total: Size = option(48 * _MIB, live=True, ge=_MIB)
-    """Unsent answers, unfinished and unanswered requests of all connections; beyond it the connection that holds most
+    """Unsent responses, and unfinished requests, of all connections; beyond it the connection that holds most
     is closed. A connection is served without waiting up to an eighth of what is free. With the 60 MiB that the broker
     takes for itself, this is the private memory that it needs."""
     idle_timeout: Duration = option(
@@ -435,20 +436,20 @@ class LimitsConfig(Section):
     )
     """A connection silent for this time is closed. RocketMQ's value; its clients send a heartbeat every 30 s."""
     slow_sender_timeout: Duration = option(30.0, live=True, ge=0.1, le=3600.0)
-    """A connection that sends an unfinished frame slower than 16 KiB a second for this time is closed. A stalled sender
+    """A connection that sends an unfinished frame slower than 16 KiB/s for this time is closed. A stalled sender
     holds memory."""
     slow_reader_timeout: Duration = option(30.0, live=True, ge=0.1, le=3600.0)
-    """A connection that reads its answers slower than 16 KiB a second for this time is closed. A stalled reader holds
+    """A connection that reads its responses slower than 16 KiB/s for this time is closed. A stalled reader holds
     memory."""
     pull_bytes: Size = option(
         4 * _MIB, rocketmq="maxTransferBytesOnMessageInMemory", live=True, ge=1024, le=15 * _MIB
     )
-    """Bytes of messages in one pull's answer. Large enough for blocks, small enough that one pull does not delay
+    """Bytes of messages in one pull's response. Large enough for blocks, small enough that one pull does not delay
     others."""
     pull_messages: int = option(
         4096, rocketmq="maxTransferCountOnMessageInMemory", live=True, ge=1, le=1_000_000
     )
-    """Messages in one pull's answer. With small messages this, not pull_bytes, ends an answer."""
+    """Messages in one pull's response. With small messages this, not pull_bytes, limits a response."""
 
     @field_validator("header_size", "pull_bytes")
     @classmethod
@@ -481,13 +482,13 @@ class MetricsConfig(Section):
 
 
 class TracingConfig(Section):
-    """Spans of puts and deliveries, for OpenTelemetry; see docs/tracing.md."""
+    """Spans of sends and deliveries, for OpenTelemetry; see docs/tracing.md."""
 
     endpoint: Url = option("")
     """Where they are exported: the URL of a receiver of OTLP over HTTP, such as http://collector:4318/v1/traces. Empty,
     there are none. It needs the extra otel: pip install opentelemetry-exporter-otlp-proto-http."""
     sample_ratio: float = option(0.0, live=True, ge=0.0, le=1.0)
-    """Share of the puts and deliveries without a trace context that begin a trace, 0 to 1. Messages of producers that
+    """Share of the sends and deliveries without a trace context that begin a trace, 0 to 1. Messages of producers that
     trace have a context in their properties, and follow what their producer has decided."""
 
 
@@ -509,14 +510,14 @@ class LongPollingConfig(Section):
     clients request 15 s. A connection with a waiting pull is not silent (limits.idle_timeout)."""
     client_memory_max: Size = option(8 * _MIB, live=True, ge=65536, le=1 << 36)
     """Memory for the waiting pulls of one client: some 2 KiB for each, and its filter. Room for 4,000; a pull beyond
-    that is refused as BUSY if it finds nothing, and clients pull again after a second or more."""
+    that is rejected as BUSY if it finds nothing, and clients pull again after a second or more."""
     memory_max: Size = option(384 * _MIB, live=True, ge=65536, le=1 << 36)
     """The same for all clients together. Room for 10,000 clients with 16 queues each; it is taken only while so many
-    pulls wait. When it is full, only clients with more than an equal share are refused."""
+    pulls wait. When it is full, only clients with more than an equal share are rejected."""
 
 
 class DedupConfig(Section):
-    """Repeated puts of producers that request deduplication."""
+    """Repeated sends of producers that request deduplication."""
 
     window: Duration = option(600.0, live=True, ge=1.0, le=30 * 86400.0)
     """How long a stored message's unique id is recognised. Longer costs no memory, because the index on disk is
@@ -539,22 +540,22 @@ class GroupsConfig(Section):
         120.0, rocketmq="channelExpiredTimeout", live=True, ge=1.0, le=86400.0
     )
     """A member without a heartbeat for this time is removed, and its queues go to others. RocketMQ's value; its clients
-    send a heartbeat every 30 s. A connection that ends is noticed at once."""
+    send a heartbeat every 30 s. A connection that ends is noticed immediately."""
     notify_interval: Duration = option(0.1, live=True, ge=0.0, le=10.0)
-    """Shortest time between two notifications of one group's members. The first change is notified at once; members
+    """Shortest time between two notifications of one group's members. The first change is notified immediately; members
     that start together cause one notification."""
     client_memory_max: Size = option(512 << 10, live=True, ge=8192, le=1 << 30)
     """Memory for the groups and subscriptions of one client: some 512 bytes for each, and their texts. Room for a
-    thousand; a heartbeat with more is refused."""
+    thousand; a heartbeat with more is rejected."""
     memory_max: Size = option(64 << 20, live=True, ge=64 << 10, le=1 << 36)
     """The same for all clients together. Room for some 30,000 clients with one group and topic each; a heartbeat that
-    adds more is refused as BUSY, and memberships stay as they are."""
+    adds more is rejected as BUSY, and memberships do not change."""
     lock_timeout: Duration = option(60.0, live=True, ge=LOCK_TIMEOUT_MIN_S, le=86400.0)
     """A queue's lock that its member has not renewed for this time is free. RocketMQ's value; its clients and Reput's
-    renew every 20 s and stop consuming after 30 s without an answer: 40 s is the least."""
+    renew every 20 s and stop consuming after 30 s without a response: 40 s is the least."""
     locks_max: int = option(100_000, live=True, ge=1, le=10_000_000)
     """Locks that all groups together hold, at most. A lock takes some 200 bytes until it expires; a member that
-    requests more is answered without them."""
+    requests more gets a response without them."""
     free_locks_on_unregister: bool = option(True, live=True)
     """Free the locks of a member that leaves, instead of letting them expire. Members leave when they have ended their
     work; one that dies keeps its locks until they expire."""
@@ -564,7 +565,7 @@ class GroupsConfig(Section):
     you change its subscription."""
     reset_tells_members: bool = option(True, rocketmq="useServerSideResetOffset", live=True)
     """When a group's offsets are reset, notify its members before they pull again. They drop prefetched messages at
-    once; without it each learns of the reset from the answer to its next pull."""
+    once; without it each learns of the reset from the response to its next pull."""
     lag_refresh_interval: Duration = option(15.0, live=True, ge=1.0, le=3600.0)
     """How often the age of unconsumed messages and the state of each group are computed. It reads one message of each
     queue with lag; a scrape reads none."""
@@ -584,7 +585,7 @@ class FiltersConfig(Section):
     """Serve SQL92 expressions over the properties of messages, not only tags. RocketMQ's brokers do not by default.
     Such a filter reads every message that it skips; tags do not."""
     sql_characters_max: int = option(4 << 20, live=True, ge=8192, le=1 << 30)
-    """Characters of all different SQL92 expressions in use at once; some 15 bytes of memory for each. More is refused
+    """Characters of all different SQL92 expressions in use at once; some 15 bytes of memory for each. More is rejected
     as BUSY, so that clients with ever new expressions cannot fill the memory."""
 
 
@@ -605,7 +606,7 @@ class DelayConfig(Section):
     """Delayed messages."""
 
     timer_wheel: bool = option(True, rocketmq="timerWheelEnable", live=True)
-    """Take messages with an exact delivery time, not only with a delay level. Off, they are refused; those that wait
+    """Take messages with an exact delivery time, not only with a delay level. Off, they are rejected; those that wait
     already are delivered."""
     timer_max_delay: Duration = option(
         3 * _DAY, rocketmq="timerMaxDelaySec", live=True, ge=1.0, le=366 * _DAY
@@ -683,7 +684,7 @@ class TlsConfig(Section):
     """Name that the certificates of other brokers and name servers have; "": that of the address that is connected
     to."""
     handshake_timeout: Duration = option(10.0, live=True, ge=0.1, le=600.0)
-    """Time that a client gets for the TLS handshake. At most 256 are at it at once."""
+    """Time that a client gets for the TLS handshake. At most 256 clients are in the handshake at a time."""
 
     @property
     def effective_http_mode(self) -> str:

@@ -210,7 +210,7 @@ class Action(NamedTuple):
 _TOPIC: Final = Field("topic", "Topic", is_needed=True)
 _GROUP: Final = Field("group", "Group", is_needed=True)
 _TYPE: Final = Field(
-    "type", "Type", FieldKind.CHOICE, choices=MESSAGE_TYPES, hint="What its messages are for; empty: as it is"
+    "type", "Type", FieldKind.CHOICE, choices=MESSAGE_TYPES, hint="Type of its messages; empty: unchanged"
 )
 _ADMIN_TOPIC: Final = Needed(Right.ADMIN, Kind.TOPIC, "topic")
 _ADMIN_GROUP: Final = Needed(Right.ADMIN, Kind.GROUP, "group")
@@ -427,7 +427,7 @@ async def _plan_skip(admin: Admin, values: Values) -> dict[MessageQueue, int]:
     if count is None:
         return await admin.plan_reset(group, topic, when=-1, queue_id=queue)
     if queue is None:
-        raise InvalidQuery("with a count, name the queue that is stuck")
+        raise InvalidQuery("with a count, name the queue")
     return await admin.plan_reset(group, topic, shift=count, queue_id=queue)
 
 
@@ -482,13 +482,13 @@ async def _promote(admin: Admin, values: Values) -> str:
 # -- users -------------------------------------------------------------------------------------------------------------
 
 _USER: Final = Field("user", "User", is_needed=True)
-_SUBJECT: Final = Field("subject", "User or group of rules", is_needed=True, hint="alice, or @readers")
+_SUBJECT: Final = Field("subject", "User or named set of rules", is_needed=True, hint="alice, or @readers")
 _RIGHTS: Final = Field(
     "rights", "Rights", is_needed=True, hint="read, write, admin, describe; joined by commas"
 )
 _RESOURCE: Final = Field("resource", "On", is_needed=True, hint="topic:orders*, group:billing or cluster")
 _SOURCES: Final = Field("sources", "From", hint="Addresses or networks, such as 10.0.0.0/8; empty: all")
-_USER_GROUPS: Final = Field("groups", "Groups of rules", hint="Names, separated by spaces")
+_USER_GROUPS: Final = Field("groups", "Sets of rules", hint="Names, separated by spaces")
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -611,8 +611,8 @@ _ROWS: Final = (
         "send-message", "Send message", Place.TOPIC,
         (_TOPIC, Field("body", "Body", _K.BODY), Field("tag", "Tag"),
          Field("keys", "Keys", hint="Separated by spaces"),
-         Field("properties", "Properties", _K.LINES, hint="NAME=VALUE, one a line"),
-         Field("queue", "Queue", _K.NUMBER, hint="Empty: the next one in rotation"),
+         Field("properties", "Properties", _K.LINES, hint="NAME=VALUE, one per line"),
+         Field("queue", "Queue", _K.NUMBER, hint="Empty: round robin"),
          Field("delay", "Delay", _K.DURATION, hint="Deliver after this time: 30s, 5m, 2h")),
         (_WRITE_TOPIC,), _preview_send, _send, about="topic",
     ),
@@ -691,7 +691,7 @@ _ROWS: Final = (
         (_ADMIN_CLUSTER,), _preview_disconnect, _disconnect,
     ),
     Action(
-        "set-intake", "Take or refuse messages", Place.CLUSTER,
+        "set-intake", "Accept or reject messages", Place.CLUSTER,
         (Field("intake", "The broker", _K.CHOICE, True, "readonly", tuple(Intake),
                hint="draining also reports that it is not ready"),),
         (_ADMIN_CLUSTER,), _preview_intake, _set_intake,
@@ -699,7 +699,7 @@ _ROWS: Final = (
     Action(
         "promote-broker", "Hand over to another master", Place.CLUSTER,
         (Field("broker_id", "Member", _K.NUMBER, True, hint="Its broker_id"),
-         Field("force", "Even if it is not in sync: what it does not have is lost", _K.FLAG)),
+         Field("force", "Even if it is not in sync: messages that it lacks are lost", _K.FLAG)),
         (_ADMIN_CLUSTER,), _preview_promote, _promote, typed="broker_id",
     ),
     Action(
@@ -710,10 +710,10 @@ _ROWS: Final = (
     ),
     Action(
         "alter-user", "Change", Place.USER,
-        (_USER, Field("secret", "New secret", _K.SECRET, hint="16 or more characters; empty: as it is"),
+        (_USER, Field("secret", "New secret", _K.SECRET, hint="16 or more characters; empty: unchanged"),
          Field("admin", "May do everything", _K.CHOICE, choices=_YES_NO),
          Field("enabled", "Enabled", _K.CHOICE, choices=_YES_NO),
-         _USER_GROUPS._replace(hint="Names, separated by spaces; - for none; empty: as they are")),
+         _USER_GROUPS._replace(hint="Names, separated by spaces; - for none; empty: unchanged")),
         (), _preview_alter_user, _alter_user, about="user", is_of_users=True,
     ),
     Action(

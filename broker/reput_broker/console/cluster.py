@@ -46,7 +46,7 @@ async def show_brokers(source: Source, query: Query) -> dict[str, Any]:
                     answers[member.address] = await _read(admin, query)
             source.cluster.heard(member)
         except trio.TooSlowError:
-            source.cluster.missed(member, f"it has not answered within {TIMEOUT_S:g} s")
+            source.cluster.missed(member, f"it has not responded within {TIMEOUT_S:g} s")
         except BrokerError as error:
             errors[member.address] = error.remark or str(error)
             source.cluster.heard(member)

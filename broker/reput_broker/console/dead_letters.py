@@ -36,9 +36,9 @@ _REPLAY_S: Final = 15.0
 _NAMED_MAX: Final = 10
 _OFFSET: Final = re.compile(r"[0-9]{1,18}")
 _WHY: Final = {
-    ReplayOutcome.GONE: "it is not there any more",
+    ReplayOutcome.GONE: "it does not exist any more",
     ReplayOutcome.DAMAGED: "its record is damaged; reput store verify",
-    ReplayOutcome.UNPROVEN: "it is not proven where it came from, since the broker did not put it there; "
+    ReplayOutcome.UNPROVEN: "its origin is not proven, since the broker did not store it there; "
     "reput dlq replay --to TOPIC",
 }
 
@@ -142,7 +142,7 @@ async def preview_replay(admin: Admin, group: str, offsets: str | None) -> Previ
     if work.sent:
         notes.append("each becomes a new message; the dead letters stay where they are")
     if not work.is_whole:
-        notes.append("so far; there are more dead letters, which are looked at when they are replayed")
+        notes.append("so far; there are more dead letters, which are checked when they are replayed")
     return Preview(work.text("is", "are"), notes, is_change=bool(work.sent) or not work.is_whole)
 
 

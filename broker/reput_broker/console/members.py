@@ -116,7 +116,7 @@ class Members:
             )
         if found.away_ms is not None:
             raise BrokerError(
-                ErrorCode.NOT_READY, f"{found.broker_name} at {found.address} is away: {found.error}"
+                ErrorCode.NOT_READY, f"{found.broker_name} at {found.address} is unavailable: {found.error}"
             )
         return found
 
@@ -143,7 +143,8 @@ class Members:
         except ConnectFailed as error:
             self.missed(member, error.reason)
             raise BrokerError(
-                ErrorCode.NOT_READY, f"{member.broker_name} at {member.address} is away: {error.reason}"
+                ErrorCode.NOT_READY,
+                f"{member.broker_name} at {member.address} is unavailable: {error.reason}",
             ) from error
         except RequestTimeout as error:
             self.missed(member, str(error))

@@ -45,7 +45,7 @@ def summary_of(message: ReceivedMessage, bodies: Bodies) -> dict[str, Any]:
         "stored_ms": None,
         "tag": None,
         "keys": [],
-        "size_b": message.record_bytes,
+        "size_bytes": message.record_bytes,
         "preview": "",
         "is_compressed": False,
         "fault": None,
@@ -62,7 +62,7 @@ def summary_of(message: ReceivedMessage, bodies: Bodies) -> dict[str, Any]:
         "unique_id": message.get_property(names.UNIQ_KEY),
         "tag": message.tag,
         "keys": list(message.keys),
-        "size_b": len(body),
+        "size_bytes": len(body),
         "preview": "" if is_compressed else bodies.preview(message),
     }
 
@@ -90,7 +90,7 @@ async def show_message(source: Source, query: Query) -> dict[str, Any]:
         "born_host": message.born_host,
         "store_host": message.store_host,
         "log_offset": message.physical_offset,
-        "record_b": message.record_bytes,
+        "record_bytes": message.record_bytes,
         "attempts": message.reconsume_times,
         "flag": message.flag,
         "properties": message.properties,

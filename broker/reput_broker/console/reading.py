@@ -174,9 +174,9 @@ def _read_place(text: str) -> dict[Queue, int]:
             first, *offsets = [int(number) for number in numbers.split(".")]
             places |= {(topic, first + step): offset for step, offset in enumerate(offsets)}
     except ValueError:
-        raise InvalidQuery("place is not what an answer said; start again") from None
+        raise InvalidQuery("place is not what a response contained; start again") from None
     if any(offset < 0 or offset >= 1 << 62 for offset in places.values()):
-        raise InvalidQuery("place is not what an answer said; start again")
+        raise InvalidQuery("place is not what a response contained; start again")
     return places
 
 

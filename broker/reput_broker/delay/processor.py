@@ -183,7 +183,7 @@ class _PendingCancel(PendingRequest):
 
     @override
     def admit(self, reason: str, error: ErrorCode, *, is_flushed: bool = False) -> None:
-        text = f"cancelled, but not known to be on disk: {reason}; ask again whether it was in time"
+        text = f"cancelled, but possibly not on disk: {reason}; ask again whether it was in time"
         remark = refusal_remark(error, text)
         self.client.answer(
             self.request, Response(int(error.response_code), body=self.response.body, remark=remark)
@@ -191,7 +191,7 @@ class _PendingCancel(PendingRequest):
 
     @override
     def refuse(self, reason: str) -> None:
-        text = f"not known to be cancelled: {reason}; ask again once the broker takes messages"
+        text = f"possibly not cancelled: {reason}; ask again once the broker takes messages"
         self.client.answer(self.request, Refusal(ErrorCode.READ_ONLY, text).response())
 
 

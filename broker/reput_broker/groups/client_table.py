@@ -95,7 +95,7 @@ class ClientTable:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT if client.principal is None else ErrorCode.NO_PERMISSION,
                 f"client id {client_id!r} belongs to an open connection that is not of {whose}; "
-                "give each client an id of its own, or close the other one",
+                "give each client its own id, or close the other one",
             )
 
     def is_of_another(self, client: Client, client_id: str) -> bool:

@@ -51,7 +51,7 @@ _MEMBERS_INTERVAL_S: Final = 5.0
 
 _OTHER_RECORD: Final = (
     "it does not have the record of this log at offset {}: they are different histories, or the master has "
-    "deleted that file; move the data directory of this broker away if it is to begin empty"
+    "deleted that file; move the data directory of this broker away to begin with an empty one"
 )
 
 _BROKEN: Final = (RemoteUnreachable, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
@@ -210,7 +210,7 @@ class HAClient:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         if answer.code != ResponseCode.SUCCESS:
-            raise MasterRefused(f"it answered code {answer.code}: {answer.remark}")
+            raise MasterRefused(f"it responded with code {answer.code}: {answer.remark}")
         if proves_user:
             self._admission = ReplicaAdmission.from_ext(answer.ext).admission
         state = ReplicaState.from_json(answer.body)

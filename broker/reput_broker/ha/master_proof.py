@@ -143,7 +143,7 @@ class MasterClient(RemotingClient):
         if self._must_prove or proof is not None:
             raise MasterNotProven(
                 self.address,
-                f"its answer to request {code} does not prove that it is a master of {'/'.join(self._group)} that "
+                f"its response to request {code} does not prove that it is a master of {'/'.join(self._group)} that "
                 "knows the secret of this slave's user; if it is of an earlier version of Reput, without access "
                 "control, or RocketMQ's, set ha.mutual_proof = false until it is replaced",
             )

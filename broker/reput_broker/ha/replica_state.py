@@ -152,7 +152,7 @@ class PromotionProcessor(Processor):
             )
             raise Refusal(ErrorCode.NOT_MASTER, f"{text}; ask again at the next master") from None
         except EngineUnavailable as error:
-            text = f"{error.reason}; whether the member takes over is not known, so look at the status of the brokers"
+            text = f"{error.reason}; whether the replica takes over is unknown, so check the status of the brokers"
             raise Refusal(ErrorCode.TIMEOUT, text) from None
         promotion = Promotion(broker_id=made.member, end_offset=made.end, kept_offset=made.kept)
         return Response(0, {}, promotion.to_json())

@@ -137,7 +137,7 @@ def once_confirmed(served: Mapping[int, Handler], is_confirmed: Callable[[], boo
         if not has_been:
             raise Refusal(
                 ErrorCode.NOT_MASTER,
-                "this broker has just become the master and does not know yet which of its messages the other members "
+                "this broker has just become the master and does not know yet which of its messages the other replicas "
                 "in sync have; try again shortly",
                 response_code=_BUSY,
             )
@@ -177,5 +177,5 @@ async def _counted(work: Awaitable[Handled], fence: Fence) -> Handled:
     reason = fence.expiry()
     if reason is None or isinstance(outcome, Put):  # the put lock asks the fence
         return outcome
-    text = f"changed here, and not known whether the next master has it: {reason}; ask that one"
+    text = f"changed here; the next master may not have the change: {reason}; ask that one"
     raise Refusal(ErrorCode.TIMEOUT, text)

@@ -88,5 +88,5 @@ class HAService:
             peer=connection.peer,
             member=connection.member,
             offset=connection.next_offset,
-            behind_b=self._offered.store.max_physical_offset - connection.next_offset,
+            behind_bytes=self._offered.store.max_physical_offset - connection.next_offset,
         )

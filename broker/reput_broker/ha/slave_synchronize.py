@@ -431,7 +431,7 @@ class SlaveSynchronize:
         table.due_at = trio.current_time() + _WHOLE_TABLE_S
         if str(error) != table.refusal:
             table.refusal = str(error)
-            log.info("table_not_answered", table=table.name, detail=table.refusal)
+            log.info("table_not_served", table=table.name, detail=table.refusal)
 
     async def _look(self, client: RemotingClient) -> None:
         answer = await client.call(RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_s=_TIMEOUT_S)

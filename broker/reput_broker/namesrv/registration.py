@@ -326,7 +326,7 @@ class _Refused(ReputError):
 
     def __init__(self, address: str, what: str, answer: ClientAnswer) -> None:
         super().__init__(
-            f"{address}: refused {what} with code {answer.code}: {answer.remark or 'no reason given'}"
+            f"{address}: rejected {what} with code {answer.code}: {answer.remark or 'no reason given'}"
         )
 
 

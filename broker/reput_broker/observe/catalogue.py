@@ -192,7 +192,7 @@ _process.gauge(
     "Unix time at which the broker started.",
     lambda s: s.sources.health.started_at_s,
 )
-_process.gauge("reput_ready", "1 while /readyz answers 200.", lambda s: int(s.sources.health.ready))
+_process.gauge("reput_ready", "1 while /readyz returns 200.", lambda s: int(s.sources.health.ready))
 _process.gauge(
     "reput_state",
     "1 for what the broker is doing, 0 for the rest.",
@@ -209,7 +209,7 @@ _process.histogram(
 _requests = Section("Requests and connections")
 _requests.counter(
     "reput_requests_total",
-    "Requests answered; code is ok or the refusal's name.",
+    "Requests with a response; code is ok or the name of the error.",
     lambda s: s.once(_by_op)[0],
     protocol=_PROTOCOLS,
     op=ANY,
@@ -217,7 +217,7 @@ _requests.counter(
 )
 _requests.histogram(
     "reput_request_duration_seconds",
-    "From a request read to its answer queued; held pulls under pull_wait.",
+    "From a request read to its response queued; held pulls under pull_wait.",
     REQUEST_SECONDS,
     lambda s: s.once(_by_op)[1],
     protocol=_PROTOCOLS,
@@ -225,7 +225,7 @@ _requests.histogram(
 )
 _requests.gauge(
     "reput_requests_inflight",
-    "Requests read and not answered yet.",
+    "Requests read, without a response yet.",
     lambda s: s.once(_by_op)[2],
     protocol=_PROTOCOLS,
     op=ANY,
@@ -267,7 +267,7 @@ _requests.counter(
 )
 _requests.counter(
     "reput_auth_failures_total",
-    "Refusals of the console: bad_credentials, a wrong token; expired, a login that has ended; forbidden, a change or "
+    "Rejected requests of the console: bad_credentials, a wrong token; expired, an ended login; forbidden, a change or "
     "a page without a login.",
     lambda s: s.counters.auth_failures,
     reason=AUTH_FAILURES,
@@ -316,23 +316,26 @@ _traffic.counter(
 )
 _traffic.histogram(
     "reput_produce_duration_seconds",
-    "From a put's frame read to its answer queued.",
+    "From the frame of a send read to its response queued.",
     REQUEST_SECONDS,
     lambda s: s.counters.produce_seconds,
     ack=ACK_LEVELS,
 )
 _traffic.counter(
     "reput_duplicates_rejected_total",
-    "Messages sent again that were answered with the receipt of the first time.",
+    "Messages sent again that got the receipt of the first send.",
     lambda s: (((topic,), traffic.duplicates) for topic, traffic in s.topics),
     topic=ANY,
 )
 _traffic.counter(
-    "reput_messages_rejected_total", "Messages refused.", lambda s: s.counters.rejected, reason=REJECT_REASONS
+    "reput_messages_rejected_total",
+    "Messages rejected.",
+    lambda s: s.counters.rejected,
+    reason=REJECT_REASONS,
 )
 _traffic.counter(
     "reput_replies_total",
-    "Replies to requests; no_requester: the requester was not connected, not_taken: it did not answer.",
+    "Replies to requests; no_requester: the requester was not connected, not_taken: it did not respond.",
     lambda s: s.counters.replies,
     result=REPLY_RESULTS,
 )
@@ -475,13 +478,13 @@ _delays.counter(
 _delays.counter(
     "reput_delayed_dropped_total",
     "Delayed messages that will not be delivered: their topic was deleted (no_topic), their record has left the log "
-    "(lost) or is damaged (unreadable), or the store refuses them (refused).",
+    "(lost) or is damaged (unreadable), or the store rejects them (refused).",
     lambda s: s.delays.dropped,
     reason=DROP_REASONS,
 )
 _delays.histogram(
     "reput_delay_error_seconds",
-    "From when a delayed message was due to when it was put.",
+    "From when a delayed message was due to when it was stored.",
     DELAY_ERROR_SECONDS,
     lambda s: s.delays.error_seconds,
 )
@@ -504,7 +507,7 @@ _delays.counter(
 )
 _delays.counter(
     "reput_transaction_checks_total",
-    "Answers to transaction checks; no_producer: no producer was connected.",
+    "Results of transaction checks; no_producer: no producer was connected.",
     lambda s: (
         ((topic, result), s.counters.retry.checks[topic, result])
         for topic in s.transaction_topics
@@ -531,7 +534,7 @@ _schedules.counter(
 _schedules.counter(
     "reput_schedule_times_missed_total",
     "Times of schedules for which no message is sent: no broker could send in time (late), their topic does not exist "
-    "(no_topic), or the topic or the store takes no such message (refused).",
+    "(no_topic), or the topic or the store accepts no such message (refused).",
     lambda s: s.schedules.missed,
     reason=TIME_MISSED_REASONS,
 )
@@ -542,7 +545,7 @@ _schedules.gauge(
 )
 _schedules.histogram(
     "reput_schedule_error_seconds",
-    "From the time of a schedule to when its message was put.",
+    "From the time of a schedule to when its message was stored.",
     DELAY_ERROR_SECONDS,
     lambda s: s.schedules.late_seconds,
 )
@@ -569,12 +572,12 @@ _replication.gauge(
 )
 _replication.gauge(
     "reput_replication_copies_wanted",
-    "Of a master: copies that replicated puts need: ha.in_sync_replicas.",
+    "Of a master: copies that replicated sends need: ha.in_sync_replicas.",
     _of_master(lambda master: master.wanted),
 )
 _replication.gauge(
     "reput_replicated_offset_bytes",
-    "Of a master: log offset before which everything is on as many machines as replicated puts need.",
+    "Of a master: log offset before which everything is on as many machines as replicated sends need.",
     _of_master(lambda master: master.replicated_offset),
 )
 _replication.gauge(
@@ -636,7 +639,7 @@ _store.gauge(
 )
 _store.gauge(
     "reput_disk_watermark_state",
-    "1 for the effect of the disk's use: ok, clean (files are deleted), refuse (puts are refused too).",
+    "1 for the effect of the disk's use: ok, clean (files are deleted), refuse (sends are rejected too).",
     lambda s: _one_of(DiskLevel, s.sources.disk.level),
     level=tuple(DiskLevel),
 )
@@ -677,7 +680,7 @@ _store.gauge(
 )
 _store.counter(
     "reput_log_file_waits_total",
-    "Puts that waited for the next file of the log; 0 unless the disk is slow or full.",
+    "Sends that waited for the next file of the log; 0 unless the disk is slow or full.",
     _of_store(lambda store: store.file_waits),
 )
 _store.histogram(
@@ -739,7 +742,7 @@ _histograms.histogram(
 )
 _histograms.histogram(
     "reput_deliver_latency_seconds",
-    "From stored to delivered, of the first message of an answer that reaches the end of a queue.",
+    "From stored to delivered, of the first message of a response that reaches the end of a queue.",
     DELIVER_SECONDS,
     lambda s: (((topic,), traffic.deliver_seconds) for topic, traffic in s.topic_histograms),
     topic=ANY,
@@ -800,12 +803,12 @@ _limits.gauge(
 )
 _limits.gauge(
     "reput_held_pulls_limit_bytes",
-    "Bytes from which on the greediest clients' pulls are refused.",
+    "Bytes from which on the pulls of the clients with the most are rejected.",
     lambda s: s.sources.config.long_polling.memory_max,
 )
 _limits.counter(
     "reput_quota_throttled_total",
-    "Pulls that were refused because their client has too many waiting.",
+    "Pulls that were rejected because their client has too many waiting.",
     lambda s: {"client": s.counters.pulls_throttled},
     scope=("client",),
 )
@@ -872,7 +875,7 @@ _proxy.counter(
 )
 _proxy.counter(
     "reput_proxy_requests_total",
-    "Requests that were answered, by method and code.",
+    "Requests with a response, by method and code.",
     _of_proxy(lambda p: (((method, code), count) for method, code, count in p.figures.requests)),
     method=ANY,
     code=ANY,

@@ -116,7 +116,7 @@ class Health:
         writable = self._state is not BrokerState.READONLY
         before = self.checks.get("writable")
         if before is None or before.ok != writable:
-            self.set("writable", writable, "" if writable else "the store takes no more messages")
+            self.set("writable", writable, "" if writable else "the store accepts no more messages")
 
 
 _NEWS = frozenset({"recovering", "index_complete"})

@@ -185,12 +185,12 @@ def status_of(sources: MetricsSources) -> dict[str, Any]:
         "disk": None
         if not disk.looked_up_at_s
         else {
-            "free_b": disk.free_bytes,
+            "free_bytes": disk.free_bytes,
             "used_ratio": round(disk.used_ratio, 4),
             "log_used_ratio": round(max(disk.used_ratio, disk.log_used_ratio), 4),
             "level": str(disk.level),
             "looked_up_at": disk.looked_up_at_s,
-            "size_b": dict(disk.size_bytes),
+            "size_bytes": dict(disk.size_bytes),
             "oldest_ms": disk.oldest_store_timestamp_ms,
         },
     }
@@ -204,13 +204,13 @@ def _store_status(sources: MetricsSources) -> dict[str, Any] | None:
     return {
         "read_only_reason": store.read_only_reason,
         "recovery_s": round(sources.recovery_duration_s, 3),
-        "recovery_truncated_b": sources.recovery_truncated_bytes,
+        "recovery_truncated_bytes": sources.recovery_truncated_bytes,
         "deleted_files": {f"{part} ({reason})": count for (part, reason), count in deleted if count},
-        "start_offset_b": store.min_physical_offset,
-        "end_offset_b": store.max_physical_offset,
-        "flushed_offset_b": store.flushed_offset,
-        "flush_behind_b": store.flush_behind_bytes,
-        "dispatch_behind_b": store.dispatch_behind_bytes,
+        "start_offset": store.min_physical_offset,
+        "end_offset": store.max_physical_offset,
+        "flushed_offset": store.flushed_offset,
+        "flush_behind_bytes": store.flush_behind_bytes,
+        "dispatch_behind_bytes": store.dispatch_behind_bytes,
         "queues": len(store.queues()),
         "topics": 0 if topics is None else topics.user_topic_count(),
         "groups": 0 if groups is None else groups.settings.user_group_count(),

@@ -242,7 +242,7 @@ def _boolean(value: bool) -> str:
 _broker = Section("Broker")
 _broker.gauge(
     "rocketmq_processor_watermark",
-    "Requests read and not answered yet.",
+    "Requests read, without a response yet.",
     lambda s: waiting_requests(s.counters),
     **_OF_BROKER,
     processor=PROCESSORS,
@@ -281,7 +281,7 @@ _broker.histogram(
 )
 _broker.histogram(
     "rocketmq_rpc_latency_milliseconds",
-    "Time to answer requests; that of a held pull includes its wait.",
+    "Time to respond to requests; that of a held pull includes its wait.",
     _in_ms(ROCKETMQ_RPC_SECONDS),
     _latencies,
     **_OF_BROKER,

@@ -283,7 +283,7 @@ class AckProcessor(Processor):
         if queue_id != ORDERED_REVIVE_QUEUE and not 0 <= queue_id < REVIVE_QUEUES:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                f"there is no revive queue {queue_id}; use the handle as it was answered",
+                f"there is no revive queue {queue_id}; use the handle as it was in the response",
                 response_code=_ILLEGAL,
             )
 

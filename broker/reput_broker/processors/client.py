@@ -135,7 +135,7 @@ def _conflict(refused: MemberConflict) -> Refusal:
     return Refusal(
         ErrorCode.SUBSCRIPTION_CONFLICT,
         f"group {refused.group!r}: this client wants {conflict.wanted}, member {conflict.other.client_id!r} wants "
-        f"{conflict.other_wanted}; give all members the same subscription, or this one a group of its own",
+        f"{conflict.other_wanted}; give all members the same subscription, or this one its own group",
     )
 
 

@@ -178,7 +178,7 @@ class GroupMembersProcessor(Processor):
                 timeout_s=_ANSWER_TIMEOUT_S,
             )
         except ClientSilent as error:
-            text = f"member {channel.client_id!r}: {error}; it may be stuck, or a client that answers no requests"
+            text = f"member {channel.client_id!r}: {error}; it may be stuck, or a client that responds to no requests"
             code = int(ResponseCode.CONSUME_MSG_TIMEOUT)
             response = Refusal(ErrorCode.TIMEOUT, text, response_code=code).response()
         except ClientGone as error:

@@ -111,7 +111,7 @@ class MessageIntake(Permission):
         self._refuse("intake", _NEW_MESSAGES, _REFUSALS.get(self.current))
 
     def set(self, intake: Intake, peer: str) -> Intake:
-        """Take or refuse messages of producers, as an operator at `peer` says; return what was before."""
+        """Accept or reject messages of producers, as an operator at `peer` says; return what was before."""
         was, self.current = self.current, intake
         self._refuse_messages()
         is_draining = intake is Intake.DRAINING
@@ -224,7 +224,7 @@ class OperationsProcessor(Processor):
 
     @serves(RequestCode.SET_INTAKE)
     async def set_intake(self, request: Request) -> Response:
-        """Take or refuse messages of producers, and answer when those taken before are on disk."""
+        """Accept or reject messages of producers, and answer when those taken before are on disk."""
         wanted = SetIntakeHeader.from_ext(request.ext).intake
         return await self._flushed(self._broker.intake.set(wanted, request.client.peer))
 

@@ -272,7 +272,7 @@ def _single_send(header: SendMessageHeader, parts: SendParts) -> SingleSend:
     if unique_id is None:
         raise Refusal(
             ErrorCode.INVALID_ARGUMENT,
-            f"deduplication knows messages by their unique id, but this one has none; give it a property {UNIQ_KEY}",
+            f"deduplication identifies messages by their unique id, and this one has none; add the property {UNIQ_KEY}",
         )
     (record,) = parts.records
     content = content_of(record.body, record.properties)

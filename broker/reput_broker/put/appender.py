@@ -79,7 +79,7 @@ class Appender:
             if not self._lock.is_busy:
                 return self._append_waiting(puts)
             for put in puts:
-                put.outcome = self._busy(f"a put has waited {self._lock.held_s:.1f} s for a file of the log")
+                put.outcome = self._busy(f"a send has waited {self._lock.held_s:.1f} s for a file of the log")
             return None
         self._lock.call_now(self._write, puts)
         self._set_outcomes(puts)
@@ -236,7 +236,7 @@ class Appender:
             reason = store.disk_full_reason or "no space left for a new file"
             return Refusal(ErrorCode.DISK_FULL, f"{reason}; free disk space, then send again")
         if status is PutStatus.READ_ONLY:
-            reason = store.read_only_reason or "the store takes no more messages"
+            reason = store.read_only_reason or "the store accepts no more messages"
             return Refusal(ErrorCode.READ_ONLY, f"{reason}; see the broker's log")
         if status is PutStatus.OS_PAGE_CACHE_BUSY:
             return self._busy("all buffers of the transient store pool wait for the disk")
@@ -252,7 +252,7 @@ class Appender:
         return Refusal(
             ErrorCode.TOO_LARGE,
             f"the message is illegal: topic at most 127 bytes, body at most {options.message_bytes_max} bytes "
-            f"(store.message_size_max), and all that is put at once must fit into one log file of "
+            f"(store.message_size_max), and a block must fit into one log file of "
             f"{options.commit_log_file_size} bytes (store.commit_log_file_size); make it smaller",
         )
 

@@ -105,7 +105,7 @@ class CommitRealTimeService:
         log.error(
             "commit_failed",
             detail=reason,
-            hint="check the disk, then restart the broker; puts are refused until then",
+            hint="check the disk, then restart the broker; messages are rejected until then",
         )
         self._committed.fail(self._store, reason)
         self._on_failure(reason)

@@ -120,7 +120,7 @@ class FlushCommitLogService:
         log.error(
             "flush_failed",
             detail=reason,
-            hint="check the disk, then restart the broker; puts are refused until then",
+            hint="check the disk, then restart the broker; messages are rejected until then",
         )
         self._flushed.fail(self._store, reason)
         self._on_failure(reason)

@@ -88,7 +88,9 @@ def not_reached(response: Response, reason: str, error: ErrorCode, *, is_flushed
     """Return the answer to a put that is stored here, and not known to have reached its level."""
     reached = AckLevel.FLUSHED if is_flushed else AckLevel.PAGE_CACHE
     where = "on disk" if error is ErrorCode.FLUSH_TIMEOUT else "replicated"
-    text = f"stored, but not known to be {where}: {reason}; do not send again unless a duplicate is harmless"
+    text = (
+        f"stored, but not confirmed to be {where}: {reason}; do not send again unless a duplicate is harmless"
+    )
     ext = {**response.ext, "ack": reached.value} if "ack" in response.ext else response.ext
     return Response(int(error.response_code), ext, remark=refusal_remark(error, text))
 

@@ -159,13 +159,15 @@ class ReplyPusher:
                 else:
                     if answer.code == ResponseCode.SUCCESS:
                         return
-                    why = f"it answered code {answer.code}{f', {answer.remark}' if answer.remark else ''}"
+                    why = (
+                        f"it responded with code {answer.code}{f', {answer.remark}' if answer.remark else ''}"
+                    )
                     raise Refusal(ErrorCode.INTERNAL, f"push reply message to {client_id} fail: {why}")
             await trio.sleep(_PAUSE_S)
 
 
 def _silent(client_id: str, why: str) -> Refusal:
-    text = f"push reply message to {client_id} fail: {why}; whether it has the reply is not known"
+    text = f"push reply message to {client_id} fail: {why}; whether it has the reply is unknown"
     return Refusal(ErrorCode.TIMEOUT, text, response_code=_FAILED)
 
 

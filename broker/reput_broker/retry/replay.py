@@ -59,7 +59,7 @@ _ELSEWHERE: Final = "send them elsewhere with --to TOPIC"
 _ROOM: Final = 2048
 """More than a record has besides properties and body."""
 _UNPROVEN: Final = (
-    "no broker has put it there, so it is not proven where it came from; name the topic to which it is to be sent "
+    "no broker has stored it there, so its origin is not proven; name the topic to which it should be sent "
     "(reput dlq replay --to TOPIC)"
 )
 

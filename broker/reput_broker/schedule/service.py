@@ -381,7 +381,7 @@ class ScheduleService:
         if result is None or result.status is PutStatus.PUT_OK:
             return
         if result.status not in _REFUSED:
-            raise NotNow(f"the store refuses messages: {result.status.name}")
+            raise NotNow(f"the store rejects messages: {result.status.name}")
         await self._miss(run, time_ms, "refused")
 
     def _sent(self, run: Run, time_ms: int, result: PutResult) -> None:

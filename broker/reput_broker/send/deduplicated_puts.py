@@ -45,7 +45,7 @@ def unique_ids_of(block: Buffer, topic: str, count: int) -> tuple[list[str], lis
         if found is None:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
-                f"deduplication knows messages by their unique id, but record {len(unique_ids)} has none; give each a "
+                f"deduplication needs the unique id of each message, but record {len(unique_ids)} has none; add the "
                 f"property {UNIQ_KEY}",
             )
         unique_ids.append(found.decode(errors="replace"))
@@ -154,7 +154,7 @@ class DeduplicatedPuts:
             return
         raise Refusal(
             ErrorCode.NOT_READY,
-            f"it is unknown whether the message is stored: what was put before is not readable after {_SETTLE_S:.0f} s;"
+            f"it is unknown whether the message is stored: earlier messages are not readable after {_SETTLE_S:.0f} s;"
             " send it again shortly",
         )
 

@@ -153,7 +153,7 @@ class Deduplication:
                 raise Refusal(
                     ErrorCode.DUPLICATE,
                     f"another message with the unique id {stored[0]!r} is stored {_where(first)}; one with other "
-                    "content or another delay needs an id of its own",
+                    "content or another delay needs another id",
                 )
             if len(stored) == len(places):
                 raise Refusal(
@@ -233,7 +233,7 @@ class Deduplication:
             raise Refusal(
                 ErrorCode.DUPLICATE,
                 f"another message with the unique id {unique_id!r} is stored for queue {place.queue_id}; one with "
-                "other content or another delay needs an id of its own",
+                "other content or another delay needs another id",
             )
         return StoredBefore(
             PutStatus.PUT_OK,
@@ -329,7 +329,7 @@ def _refusal_for(doubt: Doubt, unique_id: str) -> tuple[ErrorCode, str]:
     if doubt is Doubt.BEHIND:
         return ErrorCode.NOT_READY, f"{text}; send it again shortly"
     if doubt is Doubt.TOO_MANY:
-        return ErrorCode.INTERNAL, f"{text}; give every message a unique id of its own"
+        return ErrorCode.INTERNAL, f"{text}; give every message its own unique id"
     return (
         ErrorCode.INTERNAL,
         f"{text}; stop the broker, follow what `reput store verify` reports, then run `reput store rebuild`; until "

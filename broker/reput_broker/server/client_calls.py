@@ -46,7 +46,7 @@ class ClientCalls:
         channel, answered, waiter = self._opened(), trio.Event(), Waiter()
         if channel.pending >= _CALLS_MAX:
             raise ClientBusy(
-                f"{_CALLS_MAX} requests to this client wait for its answer already; ask again later"
+                f"{_CALLS_MAX} requests to this client wait for its response already; try again later"
             )
         waiter.wake = answered.set
         call = channel.new_call(waiter)
@@ -59,7 +59,7 @@ class ClientCalls:
         finally:
             channel.abandon(call)
         if not call.done:
-            raise ClientSilent(f"the client has not answered within {timeout_s:g} s")
+            raise ClientSilent(f"the client has not responded within {timeout_s:g} s")
         return ClientAnswer.of(call)
 
     def answered(self, header: Header, body: memoryview) -> bool:
@@ -73,7 +73,7 @@ class ClientCalls:
     def end(self) -> None:
         """End the calls that wait, because the connection has ended."""
         if self._channel is not None:
-            self._channel.end(ClientGone("the client's connection ended before it answered"))
+            self._channel.end(ClientGone("the client's connection ended before it responded"))
 
     def _opened(self) -> Channel:
         if self._channel is None:

@@ -225,22 +225,22 @@ class Connection(Client, Holder):
         """Log an answer that cannot be encoded; return the refusal to send instead."""
         if isinstance(error, FrameTooLarge):
             log.warning(
-                "answer_too_large",
+                "response_too_large",
                 peer=self.peer,
                 code=request.header.code,
                 detail=str(error),
                 hint="delete topics and groups that are not used; slaves get their tables in parts",
             )
-            text = f"the answer to request {request.header.code} does not fit a frame: {error}"
+            text = f"the response to request {request.header.code} does not fit a frame: {error}"
             return Refusal(ErrorCode.TOO_LARGE, text).response()
         log.error(
-            "answer_not_sent",
+            "response_not_sent",
             peer=self.peer,
             code=request.header.code,
             detail=str(error),
             hint="a defect of the broker; please report it with this log entry",
         )
-        return Refusal(ErrorCode.INTERNAL, f"the answer cannot be sent: {error}").response()
+        return Refusal(ErrorCode.INTERNAL, f"the response cannot be sent: {error}").response()
 
     def _defer(self, asked: Request, size: int) -> None:
         """Count `size` bytes as held for the peer until a request is answered."""
@@ -332,7 +332,7 @@ class Connection(Client, Holder):
             return
         nothing_came = self.silent_since == self.opened_at
         if nothing_came or self.header_type == HeaderType.MSGPACK:
-            detail = "the broker stops; what it has not answered, it has not handled"
+            detail = "the broker stops; requests without a response were not handled"
             self.outbox.write(self._last_words(ErrorCode.DRAINING, detail))
         self.flush()
         await self.outbox.drained()
@@ -473,8 +473,8 @@ class Connection(Client, Holder):
         if change > 0 and self.outbox.unsent_bytes > limit:
             self.turn_away(
                 "memory",
-                f"{self.outbox.unsent_bytes} bytes of answers wait for it; at most {limit} may",
-                "have the client read its answers, or raise limits.connection_buffer",
+                f"{self.outbox.unsent_bytes} bytes of responses wait for it; at most {limit} may",
+                "make the client read its responses, or raise limits.connection_buffer",
             )
 
     @property
@@ -681,7 +681,7 @@ class Connection(Client, Holder):
         if outbox.is_draining and now - outbox.progress_at > limits.slow_reader_timeout:
             self.turn_away(
                 "slow_reader",
-                f"it does not read its answers; {outbox.unsent_bytes} bytes wait",
+                f"it does not read its responses; {outbox.unsent_bytes} bytes wait",
                 "see limits.slow_reader_timeout",
             )
         elif (

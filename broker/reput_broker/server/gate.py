@@ -31,7 +31,7 @@ from reput_protocol.wire.tls import FIRST_BYTE, tls_failure
 HANDSHAKES_MAX: Final = 256
 """Clients that may be at the handshake at once; beyond it, one of the network with most of them is closed."""
 
-_NEEDS_TLS: Final = "it speaks without TLS, and this port needs TLS"
+_NEEDS_TLS: Final = "it does not use TLS, and this port needs TLS"
 _NEEDS_TLS_HINT: Final = "connect the client with TLS; in the mode permissive it would be served without"
 _CROWDED: Final = "connections run out, and most of those without a first request are of its address"
 _CROWDED_HINT: Final = "find out what connects from there, or raise limits.connections"
@@ -225,7 +225,9 @@ class Gate:
                 yield
             finally:
                 if not self._at_handshake.discard(scope):
-                    detail = f"more than {HANDSHAKES_MAX} clients were at it at once: {what}"
+                    detail = (
+                        f"more than {HANDSHAKES_MAX} clients were in the handshake at the same time: {what}"
+                    )
                     hint = "find out what connects and does not end it"
         if scope.cancelled_caught:
             raise _NotAdmitted(detail, hint, reason)

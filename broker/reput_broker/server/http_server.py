@@ -272,7 +272,7 @@ class _HttpConnection:
         """Refuse a request that is not for this server, before its body is read."""
         headers = dict(request.headers)
         if request.http_version not in (b"1.1", b"1.0"):
-            raise _Refused(505, "this server speaks HTTP/1.1")
+            raise _Refused(505, "this server supports HTTP/1.1")
         if not request.target.startswith(b"/"):
             raise _Refused(400, "the request's target is not a path")
         host = headers.get(b"host", b"").decode("latin-1")

@@ -167,7 +167,7 @@ class _LocalClient(Client):
         self, code: int, ext: Mapping[str, Value], body: bytes = b"", *, timeout_s: float
     ) -> ClientAnswer:
         del code, ext, body, timeout_s
-        raise ClientGone("the broker's pages answer no requests")
+        raise ClientGone("the broker's pages accept no requests")
 
     @override
     def close(self, reason: str) -> None:

@@ -117,7 +117,7 @@ class DiskWatch:
         if used > rules.disk_warning_ratio:
             self.refusal = (
                 f"the disk of {directory} is {used:.0%} used, and above {rules.disk_warning_ratio:.0%} "
-                f"(store.disk_warning_ratio) puts are refused until it is down to "
+                f"(store.disk_warning_ratio) messages are rejected until it is down to "
                 f"{rules.disk_clean_forcibly_ratio:.0%} (store.disk_clean_forcibly_ratio)"
             )
         elif not self.forces:

@@ -44,7 +44,7 @@ class ConfigFileDamaged(ReputError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} cannot be read: {reason}; put a good copy there, "
+            f"{path} cannot be read: {reason}; restore a good copy, "
             "or move it away to start with an empty table"
         )
         self.path = path

@@ -132,7 +132,9 @@ class ConsumerOffsetManager(SavedTable):
             self._table.pop((TRANSACTION_CHECK_GROUP, TRANS_OP_HALF_TOPIC), None)
         elif contents.torn_bytes:
             log.info(
-                "offset_journal_torn_record_dropped", path=str(self.journal_path), size_b=contents.torn_bytes
+                "offset_journal_torn_record_dropped",
+                path=str(self.journal_path),
+                size_bytes=contents.torn_bytes,
             )
         self._journal = OffsetJournal(self.journal_path, contents.next_sequence, contents.end)
         if contents.damaged_at is not None:

@@ -498,7 +498,7 @@ class QueuesCheck:
         if (other := self.other_delays()) is not None:
             report.note(
                 f"the messages in {other} are due at other times than their delay levels say: if the broker that wrote "
-                "them had delay levels of its own (messageDelayLevel), name them with --delay-levels"
+                "them had other delay levels (messageDelayLevel), name them with --delay-levels"
             )
         for topic, count in self._skipped.items():
             if topic not in self._skip:

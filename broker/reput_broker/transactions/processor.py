@@ -39,7 +39,7 @@ _STANDINGS = {TransactionState.COMMIT: HalfState.COMMITTED, TransactionState.ROL
 _ENDED = {
     HalfState.COMMITTED: "has been committed",
     HalfState.ROLLED_BACK: "has been rolled back",
-    HalfState.DISCARDED: "was asked about too often, or is too old, and has been put aside",
+    HalfState.DISCARDED: "was checked too often, or is too old, and has been put aside",
 }
 
 
@@ -214,7 +214,7 @@ def _ended(half: HalfMessage, outcome: HalfState) -> Refusal:
     if how is None:
         return Refusal(
             ErrorCode.NOT_FOUND,
-            f"the transaction of message {half.unique_key} has ended before; how is not known any more",
+            f"the transaction of message {half.unique_key} has ended before; how it ended is no longer known",
             response_code=_FAILED,
         )
     return Refusal(

@@ -10,7 +10,7 @@ from reput_cli.dlq.replay import replay
 
 @click.group()
 def command() -> None:
-    """List, show, replay and purge dead letters: messages that a consumer group has given up on.
+    """List, show, replay and purge dead letters: messages that a consumer group could not handle.
 
     The dead letters of a consumer group GROUP are in the topic %DLQ%GROUP, and expire like all messages.
     """

@@ -131,9 +131,7 @@ class Pace:
     "-o", "--from", "span", type=RangeType(), default="earliest", show_default=True, metavar="START[:END]",
     help="earliest, an offset, -N (of each broker), @TIME, or a range.",
 )  # fmt: skip
-@click.option(
-    "--to", "target", type=TOPIC, help="Send them to this topic, not to the ones that they came from."
-)
+@click.option("--to", "target", type=TOPIC, help="Send them to this topic instead of their original topics.")
 @click.option("--again", is_flag=True, help="Also send those that were replayed before.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
 @shared_options
@@ -148,7 +146,7 @@ def replay(
     again: bool,
     dry_run: bool,
 ) -> int:
-    """Send the dead letters of GROUP back to the topics that they came from, as new messages.
+    """Send the dead letters of GROUP as new messages to their original topics.
 
     Asks for the group's name unless --yes is given. The dead letters stay in their topic. Each is sent once, to
     whichever topic: those that this command, the console or the Spark job have sent before are left out, except with
@@ -312,7 +310,7 @@ class _Replay:
             chosen = quote(without_origin(self._expression))
             printer.note(
                 f"{counted(unproven, 'was', 'were')} left, not proven to come from the topic that they name, since no "
-                f"broker has put {_them(unproven)} there; try: reput dlq replay {self._group} --filter {chosen} "
+                f"broker has stored {_them(unproven)} there; try: reput dlq replay {self._group} --filter {chosen} "
                 "--to TOPIC"
             )
         if left and self._is_over:

@@ -20,7 +20,7 @@ class _BrokerByDefault(click.Group):
 
 @click.group(cls=_BrokerByDefault)
 def command() -> None:
-    """Look for faults of a broker, or of what is named, and say what to do about each.
+    """Check a broker, or the named object, and print each fault with a remedy.
 
     Exits with 0 if there is none, otherwise with the code of the first: 3 if the broker cannot be reached, 7 if files
     are damaged, mostly 1.

@@ -38,7 +38,7 @@ _NAMED_MAX = 5
 @click.command("broker")
 @shared_options
 def command(settings: Settings) -> int:
-    """Check a running broker, and name each group and schedule that is not well."""
+    """Check a running broker, and name each group and schedule with a problem."""
     return report(settings, examine(settings))
 
 
@@ -89,11 +89,11 @@ def check_speed(admin: Admin) -> Finding:
     if median_s > SLOW_S:
         return warning(
             "speed",
-            f"an answer takes {duration_text(median_s)}",
+            f"a response takes {duration_text(median_s)}",
             "the broker's event loop is late, because its machine lacks CPU or swaps; or the network is slow",
             "top, vmstat 1 on its machine; the panel Loop delay",
         )
-    return ok("speed", f"an answer takes {1000 * median_s:.0f} ms")
+    return ok("speed", f"a response takes {1000 * median_s:.0f} ms")
 
 
 def check_kernel(status: Mapping[str, Any]) -> Finding:
@@ -154,7 +154,7 @@ def check_address(settings: Settings, admin: Admin, status: Mapping[str, Any]) -
     except (ReputError, ValueError) as error:
         return fault(
             "announced address",
-            f"routes name {own}, where no broker answers",
+            f"routes name {own}, where no broker responds",
             f"RocketMQ's clients connect to the address in the route; {str(error).splitlines()[0]}",
             advice,
         )
@@ -204,20 +204,20 @@ def check_disk(status: Mapping[str, Any]) -> Finding:
     disk = status.get("disk")
     if not disk:
         return ok("disk", "not looked up yet")
-    used = f"used {100 * disk['log_used_ratio']:.0f} %, {size_text(disk['free_b'])} free"
+    used = f"used {100 * disk['log_used_ratio']:.0f} %, {size_text(disk['free_bytes'])} free"
     where = f"df -h {status.get('data_dir', '')}"
     if disk["level"] == "refuse":
         return fault(
             "disk",
-            f"{used}: new messages are refused",
+            f"{used}: new messages are rejected",
             "the disk is used beyond store.disk_warning_ratio",
-            f"{where}; free space, and the broker continues by itself",
+            f"{where}; free space, and the broker continues without a restart",
         )
     if disk["level"] == "clean" or disk["log_used_ratio"] > _NEARLY:
         return warning(
             "disk",
             f"{used}: nearly full",
-            "expired files are deleted early; beyond store.disk_warning_ratio new messages are refused",
+            "expired files are deleted early; beyond store.disk_warning_ratio new messages are rejected",
             f"{where}; free space, or shorten store.file_reserved_time",
         )
     return ok("disk", used)
@@ -247,7 +247,7 @@ def check_configuration(status: Mapping[str, Any]) -> Finding:
     if status.get("config_reload_ok") is False:
         return fault(
             "configuration",
-            "the changed configuration was refused; the broker runs with the one before",
+            "the changed configuration has errors; the broker runs with the one before",
             "the log event config_reload_failed lists every mistake",
             "reput config check -c FILE, correct it, then reput config reload",
         )
@@ -262,7 +262,7 @@ def check_clients(admin: Admin, status: Mapping[str, Any]) -> Iterator[Finding]:
     if used >= _NEARLY * limit:
         yield fault(
             "connections",
-            f"{used} of {limit}; more clients are refused",
+            f"{used} of {limit}; more clients are rejected",
             "clients open connections and do not close them, or limits.connections is too low",
             "reput client list, then reput config set limits.connections=N",
         )
@@ -382,9 +382,9 @@ def check_dead_letters(admin: Admin) -> Finding:
     if recent:
         return fault(
             "dead letters",
-            f"{_some(recent)} {'has' if len(recent) == 1 else 'have'} given up messages in the last "
+            f"{_some(recent)} {'has' if len(recent) == 1 else 'have'} new dead letters in the last "
             f"{duration_text(RECENT_S)} ({counted(found[recent[0]], 'dead letter')} of {recent[0]})",
-            "a consumer refuses them, or fails in every attempt; peek shows the cause",
+            "a consumer rejects them, or fails in every attempt; peek shows the cause",
             f"reput dlq peek {recent[0]}, then reput dlq replay {recent[0]}",
         )
     if found:

@@ -148,7 +148,7 @@ def _check_slaves(
                 check,
                 f"{member.address} has not compared offsets, topics and groups for "
                 + duration_text(float(state["tables_age_s"])),
-                "the master does not answer it in time, or its disk is full",
+                "the master does not respond in time, or its disk is full",
                 "the slave's log events tables_not_synchronized and table_not_taken_over",
             )
         else:

@@ -115,7 +115,7 @@ def check_announced(config: BrokerConfig) -> Finding:
             "announced address",
             "advertise is empty: routes name the address that the client dialled",
             "behind a published port that is an address of the container, which clients outside do not reach",
-            "REPUT_ADVERTISE=HOST:PORT, as clients know it",
+            "REPUT_ADVERTISE=HOST:PORT, at which clients reach it",
         )
     return ok("announced address", config.advertise or "the address that the client dialled")
 
@@ -128,7 +128,7 @@ def check_open_files(config: BrokerConfig) -> Finding:
         return warning(
             "open files",
             f"at most {hard}, and limits.connections is {wanted}",
-            "each connection is an open file; later ones are refused",
+            "each connection is an open file; later ones are rejected",
             "ulimit -n, LimitNOFILE of systemd, or `ulimits` of compose; or lower limits.connections",
         )
     return ok("open files", f"at most {'any number' if hard == resource.RLIM_INFINITY else hard}")

@@ -96,7 +96,7 @@ def unreachable(server: str, error: ReputError) -> Finding:
     if failure.code is ExitCode.CANNOT_CONNECT:
         return fault(
             "connection",
-            f"no broker answers at {server}",
+            f"no broker responds at {server}",
             failure.what,
             "start it: reput serve; is it another machine or port: reput context list",
             ExitCode.CANNOT_CONNECT,
@@ -104,14 +104,14 @@ def unreachable(server: str, error: ReputError) -> Finding:
     if failure.code is ExitCode.NOT_AUTHORISED:
         return fault(
             "connection",
-            f"{server} refuses to show its state",
+            f"{server} does not permit showing its state",
             failure.what,
             failure.remedy or "--user and --secret-file of a user with describe on the cluster",
             failure.code,
         )
     return fault(
         "connection",
-        f"{server} does not answer as a Reput broker",
+        f"{server} does not respond as a Reput broker",
         failure.what,
         failure.remedy or "reput health, and the broker's log",
         failure.code,

@@ -52,7 +52,7 @@ def examine(settings: Settings, name: str) -> Iterator[Finding]:
                 yield warning(
                     "dead letters",
                     f"{counted(count, 'message')}, the last one {duration_text(age_s)} ago",
-                    "the group has given them up after all attempts, or at a consumer's request",
+                    "every attempt of the group failed, or a consumer rejected them",
                     f"reput dlq peek {name}",
                 )
             else:
@@ -125,7 +125,7 @@ def advice(name: str, problem: GroupHealth) -> tuple[str, str]:
             return (
                 "two programs share the group's name, or a new version is being rolled out; each message goes to one "
                 "member, and what that does not want is lost to the others",
-                "give each program a group of its own; the log event subscription_conflict names the members",
+                "give each program its own group; the log event subscription_conflict names the members",
             )
         case HealthState.EMPTY:
             return (

@@ -30,10 +30,12 @@ _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 @click.command("proxy")
 @click.argument("address", default="127.0.0.1:8081")
-@click.option("--topic", default="TBW102", metavar="NAME", help="Ask for the route of this topic.")
+@click.option("--topic", default="TBW102", metavar="NAME", help="Request the route of this topic.")
 @click.option("--user", metavar="NAME", help="Sign as this user.  [default: REPUT_USER]")
 @click.option("--secret-file", metavar="FILE", help="File with its secret.  [default: REPUT_SECRET_FILE]")
-@click.option("--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for an answer.")
+@click.option(
+    "--timeout", type=DURATION, default="5s", show_default=True, help="Longest wait for a response."
+)
 @tls_options
 @output_options
 def command(
@@ -82,7 +84,7 @@ def examine(place: Address, topic: str, timeout_s: float, tls: TLS | None) -> It
         except grpc.RpcError as error:
             yield fault(
                 "service",
-                f"{place} does not answer as a proxy",
+                f"{place} does not respond as a proxy",
                 f"{error.code().name}: {error.details()}",
                 "is it the port of a proxy; reput proxy, or the option proxy_port of a broker",
             )
@@ -120,7 +122,7 @@ def _unreachable(place: Address, tls: TLS | None, timeout_s: float) -> Finding:
     return fault(
         "connection",
         f"{place} accepts connections and takes no gRPC calls",
-        "it speaks without TLS, or it is not a proxy"
+        "it does not use TLS, or it is not a proxy"
         if tls is not None
         else "it needs TLS, or it is not a proxy",
         "leave out --tls" if tls is not None else "--tls-ca FILE with the authority of its certificate",
@@ -189,10 +191,10 @@ def _check_answers(asking: _Asking, topic: str) -> Iterator[Finding]:
     code, text = route.status.code, route.status.message
     if code == pb.FORBIDDEN:
         yield warning(
-            "brokers", "answer, and do not permit the topic", text, "--topic of one that the user may use"
+            "brokers", "respond, and do not permit the topic", text, "--topic of one that the user may use"
         )
     elif code == pb.TOPIC_NOT_FOUND:
-        yield ok("brokers", "answer; name a topic with --topic to check its route too")
+        yield ok("brokers", "respond; name a topic with --topic to check its route too")
     elif code != pb.OK:
         yield fault(
             "brokers",
@@ -241,7 +243,7 @@ def _check_addresses(route: Any) -> Finding:
         except OSError as error:
             return fault(
                 "addresses",
-                f"routes name {host}:{port}, where no proxy answers",
+                f"routes name {host}:{port}, where no proxy responds",
                 f"clients connect to the address in the route; {error}",
                 "start reput proxy with --advertise HOST:PORT that clients reach, or without it",
             )

@@ -38,7 +38,7 @@ def examine(directory: StoreDirectory, settings: Settings) -> Iterator[Finding]:
                     "last stop",
                     "the broker did not stop orderly",
                     "it was killed, or the machine went down",
-                    "start it: it recovers by itself",
+                    "start it: the start recovers it",
                 )
             else:
                 yield ok("last stop", "orderly")
@@ -77,7 +77,7 @@ def _check_disk(root: Path) -> Finding:
         return fault(
             "disk",
             f"used {100 * used:.0f} %, {free} free",
-            "a broker refuses messages beyond store.disk_warning_ratio, 90 % by default",
+            "a broker rejects messages beyond store.disk_warning_ratio, 90 % by default",
             f"df -h {root}; free space",
         )
     return ok("disk", f"used {100 * used:.0f} %, {free} free")

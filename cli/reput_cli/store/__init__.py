@@ -17,7 +17,7 @@ from reput_cli.store.snapshot import snapshot
 def command() -> None:
     """Verify, dump, repair, rebuild, export and copy a store directory.
 
-    All but snapshot refuse a directory that a running broker has open. Only repair and rebuild change anything in it.
+    All but snapshot fail for a directory that a running broker has open. Only repair and rebuild change anything in it.
     """
 
 

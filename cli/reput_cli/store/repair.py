@@ -202,7 +202,7 @@ def verify(
 ) -> int:
     """Check every record, queue unit, index entry, checkpoint and table in DIR against each other.
 
-    Changes nothing. Names each fault by file and byte. Exits with 0 if there is no fault, else with 7.
+    Changes nothing. Names each fault by file and byte. Exits with 0 if there is no fault, otherwise with 7.
     """
     with locked(directory):
         verification = examined(directory, settings, delay_levels_ms=delay_levels_ms, faults_kept=limit)

@@ -28,9 +28,9 @@ from reput_protocol.printable import counted
 def snapshot(root: Path, commit_log_dirs: tuple[Path, ...], target: Path, settings: Settings) -> int:
     """Copy the store in DIR to a new directory; its broker may be running.
 
-    The copy holds every message acknowledged before the command began. It is as after a kill of the broker: a broker
-    that is started on it recovers it. Users of access control are in it with their secrets, if their file is in DIR.
-    While the copy is made its name ends with .partial, and no broker starts on it.
+    The copy holds every message acknowledged before the command began. Its state is that of a
+    killed broker's directory, so the next start on it runs recovery. It contains the users of access control with their
+    secrets, if their file is in DIR. While the copy is made its name ends with .partial, and no broker starts on it.
     """
     require_store(StoreDirectory(root, commit_log_dirs))
     from reput_broker.tools.snapshot import SnapshotFailed, take_snapshot

@@ -82,7 +82,7 @@ class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
 
         It is the broker at the client's address, or the named broker's master.
 
-        Sizes (`..._b`) are in bytes, ages (`..._s`) in seconds, times in seconds since 1970.
+        Sizes (`..._bytes`) are in bytes, ages (`..._s`) in seconds, times in seconds since 1970.
         """
         call = await self._ask_one(broker_name, RequestCode.DESCRIBE_BROKER, {}, "state of the broker")
         return BrokerDescription.from_json(call.body).status
@@ -105,8 +105,8 @@ class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
         return Preview(
             f"the connection of the {client.role} at {address} ({who}{groups}) is closed",
             (
-                "what has no answer yet has an unknown outcome for it",
-                "the client connects again by itself; to keep it out, take its rights or stop its program",
+                "requests without a response yet have an unknown outcome for it",
+                "the client reconnects; to keep it out, remove its rights or stop its program",
             ),
         )
 
@@ -235,7 +235,7 @@ class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
             return Preview(
                 text, is_change=False, obstacle=text, remedy="configure an election: docs/cluster.md"
             )
-        notes = ["the master refuses new messages until the member has all of the log; no message is lost"]
+        notes = ["the master rejects new messages until the replica has all of the log; no message is lost"]
         if force:
             notes = [f"messages that broker {broker_id} does not have are lost"]
         in_sync = [int(number) for number in election.get("in_sync", [])]
@@ -318,7 +318,7 @@ class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
             f"{counted(len(found), 'delayed message')} for {topic} with the key {key}: "
             + ("never delivered" if found else "nothing waits"),
             ("that cannot be undone",) if found else (),
-            ("message_id", "deliver_at", "size_b"),
+            ("message_id", "deliver_at", "size_bytes"),
             [
                 (
                     message.unique_id or message.offset_message_id,

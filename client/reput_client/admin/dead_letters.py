@@ -1,4 +1,4 @@
-"""The part of `Admin` for dead letters: messages that a consumer group has given up on. Finding and replaying them."""
+"""The part of `Admin` for dead letters: messages that a consumer group could not handle. Finding and replaying them."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class _Look:
             try:
                 self.message = await self._admin.view_message(first)
             except (*_ABSENT, PermissionDenied):
-                self.missing.append("the message that it is a copy of is gone")
+                self.missing.append("the message that it is a copy of has expired")
 
     async def look_at_groups(self) -> None:
         """Collect the tracks."""

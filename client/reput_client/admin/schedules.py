@@ -103,7 +103,7 @@ class ScheduleAdmin(TopicAdmin):
         await self._change(name, ScheduleChange.DELETE)
 
     async def pause_schedule(self, name: str) -> None:
-        """Have a schedule send nothing until it is resumed. Raises `NotFound` without it."""
+        """Pause a schedule until it is resumed. Raises `NotFound` without it."""
         await self._change(name, ScheduleChange.PAUSE)
 
     async def resume_schedule(self, name: str) -> None:

@@ -91,7 +91,7 @@ class TransactionAdmin(AdminRequests):
             (
                 f"producer group {found.producer_group} sent it {counted(age_s, 'second')} ago, and was asked about it "
                 f"{counted(found.check_times, 'time')}",
-                "its producer no longer decides; a later decision of the producer is refused",
+                "its producer no longer decides; a later decision of the producer is rejected",
             ),
         )
 

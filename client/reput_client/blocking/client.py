@@ -109,7 +109,7 @@ class BlockingClient(Generic[ClientT]):
         """Connect.
 
         Raises:
-            ConnectFailed: no broker answers at the given addresses.
+            ConnectFailed: no broker responds at the given addresses.
         """
         try:
             self._runtime.run(self._client.__aenter__())

@@ -107,7 +107,7 @@ class Consumer(GroupPositions, Generic[V]):
         Queues that other members have to give up first follow within a second.
 
         Raises:
-            ConnectFailed: no broker answers at the given addresses.
+            ConnectFailed: no broker responds at the given addresses.
             TopicNotFound: there is no such topic, and `wait_for_topic` is False.
             NoQueue: a topic cannot be read.
             BrokerError: the broker refuses the member.

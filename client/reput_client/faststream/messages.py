@@ -23,7 +23,7 @@ class Delivered(ReceivedMessage):
 
     Attributes:
         outcome: None as long as it was neither acknowledged nor refused; the first call counts.
-        delay_level: when it is redelivered, if it was refused with `nack`; 0: later with each attempt.
+        delay_level: when it is redelivered, if it was rejected with `nack`; 0: later with each attempt.
         error: what the handler raised, or the reason that it gave.
     """
 

@@ -148,7 +148,7 @@ class Relay:
         outcome = self._store.relay(_PAGE, self._send)
         for row_id, reason in outcome.refused.items():
             log.error(
-                "row %s of the outbox is refused, and stays there until it is retried: %s", row_id, reason
+                "row %s of the outbox is rejected, and stays there until it is retried: %s", row_id, reason
             )
         return outcome
 

@@ -113,7 +113,7 @@ class PopConsumer(Subscriber, Generic[V]):
         """Connect, find the topics of a pattern, and read whether the group consumes in order unless `orderly` says it.
 
         Raises:
-            ConnectFailed: no broker answers at the given addresses.
+            ConnectFailed: no broker responds at the given addresses.
             PermissionDenied: the user may not list the topics for a pattern, or not read the group's settings; for
                 these, give `orderly`.
         """

@@ -240,7 +240,7 @@ class Settling:
             return await self.session.ask_ok(code, ext, what=what, queue=_asked_for(message), body=body)
         except BrokerError as error:
             if error.response_code in _NOT_IN_HAND and header is not None:
-                raise _invalid(message, f"the broker refuses it: {error}") from error
+                raise _invalid(message, f"the broker rejects it: {error}") from error
             raise
 
 

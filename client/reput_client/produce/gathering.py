@@ -239,7 +239,7 @@ class Gathering:
         finally:
             accumulator.wanting -= 1
         if not is_ready:
-            what = f"room for {size} bytes besides the {accumulator.held} that wait for an answer"
+            what = f"room for {size} bytes besides the {accumulator.held} that wait for a response"
             raise RequestTimeout(what, deadline - started_at)
         self._check_open()
 

@@ -329,7 +329,7 @@ class Link:
             error: ReputError = _not_left(block)
             block.connection.doubt(block.sent_at)
             if not block.connection.abandon(block.call):
-                reason = f"no answer within {now - block.sent_at:.2g} s"
+                reason = f"no response within {now - block.sent_at:.2g} s"
                 error = outcome_unknown(block.queue, block.unique_ids, reason)
             self._failed(block, error, now, done, again)
         for block in [block for block in self.waiting if now >= self._waits_until(block)]:

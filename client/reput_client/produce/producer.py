@@ -93,7 +93,7 @@ class ProducerOptions(ClientOptions):
         if (self.retries or 0) < 0 or self.linger_s < 0:
             raise ValueError("retries and linger_s must not be negative")
         if self.deduplicate and not self.unique_ids:
-            raise ValueError("deduplicate knows messages by their unique ids; leave unique_ids on")
+            raise ValueError("deduplicate identifies messages by their unique ids; leave unique_ids on")
         if not 0 < (1.0 if self.deduplicate_within_s is None else self.deduplicate_within_s) <= _WITHIN_MAX_S:
             raise ValueError(f"deduplicate_within_s must be more than 0, and {_WITHIN_MAX_S:.0f} at most")
         if self.heartbeat_interval_s <= 0:

@@ -47,7 +47,9 @@ class TransactionProducerOptions(ProducerOptions):
         if self.checks_at_once < 1:
             raise ValueError("checks_at_once must be 1 or more")
         if not self.unique_ids:
-            raise ValueError("a transaction is known by the unique id of its message; leave unique_ids on")
+            raise ValueError(
+                "a transaction is identified by the unique id of its message; leave unique_ids on"
+            )
 
 
 class TransactionProducer(Producer):
@@ -89,7 +91,7 @@ class TransactionProducer(Producer):
         """Connect and register with the broker.
 
         Raises:
-            ConnectFailed: no broker answers at the given addresses.
+            ConnectFailed: no broker responds at the given addresses.
             BrokerError: the broker refuses the registration.
         """
         await super().__aenter__()

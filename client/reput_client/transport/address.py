@@ -76,7 +76,7 @@ class BrokerIdentity(NamedTuple):
     def difference_from(self, expected: BrokerIdentity) -> str | None:
         """Return how it differs from `expected`, or None."""
         if self.name != expected.name:
-            return f"broker {self.name!r} answers there, not {expected.name!r}"
+            return f"broker {self.name!r} responds there, not {expected.name!r}"
         if expected.start_id is not None and self.start_id not in (None, expected.start_id):
             return (
                 f"another broker of the name {self.name!r} answers there "

@@ -128,7 +128,7 @@ class RequestHandlers:
         try:
             handler(request)
         except ReputError as error:
-            log.warning("request %d of the broker refused: %s", request.code, error)
+            log.warning("request %d of the broker rejected: %s", request.code, error)
             request.refuse(ErrorCode.INVALID_ARGUMENT, str(error))
         except Exception as error:
             log.exception("request %d of the broker failed", request.code)

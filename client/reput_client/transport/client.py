@@ -41,7 +41,7 @@ class Client:
         """Connect.
 
         Raises:
-            ConnectFailed: no broker answers at the given addresses.
+            ConnectFailed: no broker responds at the given addresses.
             TlsRefused: with TLS: the broker cannot be trusted, or does not speak TLS.
         """
         await self._session.connect()

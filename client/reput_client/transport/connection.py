@@ -47,16 +47,16 @@ _STUCK_S: Final = 0.01
 """The write turn is given up after this long without writing a byte."""
 _JOIN_BYTES_MAX: Final = 256 * 1024
 _OTHER_SERVERS: Final = {
-    b"HTTP/": "an HTTP server answers there (the broker's http_port?)",
-    b"-ERR": "a Redis server answers there",
-    b"-NOAUTH": "a Redis server answers there",
-    b"INFO {": "a NATS server answers there",
-    b"AMQP": "an AMQP server, such as RabbitMQ, answers there",
-    b"SSH-": "an SSH server answers there",
+    b"HTTP/": "an HTTP server responds there (the broker's http_port?)",
+    b"-ERR": "a Redis server responds there",
+    b"-NOAUTH": "a Redis server responds there",
+    b"INFO {": "a NATS server responds there",
+    b"AMQP": "an AMQP server, such as RabbitMQ, responds there",
+    b"SSH-": "an SSH server responds there",
 }
 """By the first bytes that they send."""
 _ENDED_AT_ONCE: Final = (
-    "it accepts connections and closes them without an answer (the broker's ha_port, or another server?)"
+    "it accepts connections and closes them without a response (the broker's ha_port, or another server?)"
 )
 _IOV_MAX: Final = 64
 _TLS_REQUIRED: Final = f"{ErrorCode.TLS_REQUIRED.name}: "
@@ -144,7 +144,7 @@ class BrokerConnection:
             return None
         if self._failed_at >= since:
             return f"{self.place}: {self._last_failure}"
-        return f"{self.place} has not answered anything: check that it is a broker's port for clients"
+        return f"{self.place} has not responded at all: check that it is a broker's port for clients"
 
     def is_of(self, broker_name: str) -> bool:
         """Whether the broker at the other end may have this name."""
@@ -380,7 +380,7 @@ class BrokerConnection:
             if not call.done:
                 self.abandon(call)
         if not call.done:
-            silence = f"it accepts connections, but did not answer within {timeout_s:.2g} s"
+            silence = f"it accepts connections, but did not respond within {timeout_s:.2g} s"
             raise ConnectionLost(str(self._places[0]), silence)
         if call.error is not None:
             raise call.error

@@ -77,7 +77,7 @@ async def secure(runtime: Runtime, sock: socket.socket, tls: TLS, place: Address
         while not wire.handshake():
             left_s = until - runtime.now()
             if left_s <= 0:
-                raise TimeoutError(errno.ETIMEDOUT, "it has not answered the TLS handshake in time")
+                raise TimeoutError(errno.ETIMEDOUT, "it has not completed the TLS handshake in time")
             if wire.has_unsent:
                 await runtime.wait_writable(sock, left_s)
             else:

@@ -1,6 +1,6 @@
 """Which caller reads and which writes, so that a client needs no background task.
 
-The first caller that waits for an answer takes the *read turn*: it waits for the sockets and finishes calls, its own
+The first caller that waits for a response takes the *read turn*: it waits for the sockets and finishes calls, its own
 and others', until its own is done. The others sleep until their answers wake them. A caller that finds unwritten frames
 takes the *write turn* of that connection, and first lets other tasks queue theirs, so that they leave in one write. One
 rule keeps this going: **a caller that leaves, for any reason, wakes one sleeper if a turn is free**. So a cancelled

@@ -425,7 +425,7 @@ class Session:
         ):
             raise RequestNotSupported(
                 ErrorCode.UNSUPPORTED_REQUEST,
-                f"{self.home} is one of RocketMQ's brokers, which answer no requests for routes: give the client the "
+                f"{self.home} is one of RocketMQ's brokers, which do not serve routes: give the client the "
                 "address of a name server",
             )
 

@@ -50,7 +50,7 @@ def command(run: JobRun, to: Path, no_arrow: bool) -> Outcome:
     of Python. The output says how spark-submit gets the file.
     """
     if to.suffix != ".zip":
-        raise ArgumentError("--to", f"{to} does not end in .zip, by which Spark knows how to unpack it")
+        raise ArgumentError("--to", f"{to} does not end in .zip, by which Spark selects how to unpack it")
     if not to.absolute().parent.is_dir():
         raise ArgumentError("--to", f"there is no directory {to.absolute().parent}")
     left_out = _NOT_FOR_EXECUTORS | _ARROW if no_arrow else _NOT_FOR_EXECUTORS

@@ -154,7 +154,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool | None =
     if most is not None and least is not None and least > most:
         raise OptionError("minOffsetsPerTrigger", f"is {least}, more than maxOffsetsPerTrigger, {most}")
     if least is None:
-        reader.refuse(("maxTriggerDelay",), "needs minOffsetsPerTrigger; without it no batch is put off")
+        reader.refuse(("maxTriggerDelay",), "needs minOffsetsPerTrigger; without it no batch is delayed")
     return SourceOptions(
         name_servers=name_servers,
         user=UserOption.of(reader),

@@ -159,7 +159,7 @@ def lags(reader: BulkReader, ends: dict[QueueKey, int], give_up_at: float = math
         for topic, queues in reader.queue_bounds(topics, broker).topics.items():
             for queue_id, low, high in queues:
                 if time.monotonic() > give_up_at:
-                    raise TimeoutError("the brokers answer too slowly to tell the lag")
+                    raise TimeoutError("the brokers respond too slowly to measure the lag")
                 first = max(low, ends.get(QueueKey(topic, broker, queue_id), low))
                 age_s = _age_s(reader, topic, queue_id, first, broker) if first < high else 0.0
                 lag = found.get(topic, Lag(topic, 0, 0, 0.0))

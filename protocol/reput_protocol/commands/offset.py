@@ -221,7 +221,7 @@ REQUESTS: Final = (
     ),
     RequestType(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, ResetOffsetBody, topics=Right.DESCRIBE,
-        groups=Right.ADMIN, fields={"offsetTable.topic": "another topic than the header's is refused"},
+        groups=Right.ADMIN, fields={"offsetTable.topic": "another topic than the header's is rejected"},
         kind=Kind.CHANGES, changes_tables=True, refusal=ResponseCode.SYSTEM_ERROR,
     ),
     RequestType(

@@ -325,7 +325,7 @@ class MessageQueueAssignment(Members):
 
 
 class QueryAssignmentResult(Body):
-    """Answer body of 400. None: the broker cannot tell now, and the member keeps what it has."""
+    """Answer body of 400. None: the broker cannot determine that now, and the member keeps what it has."""
 
     message_queue_assignments: list[MessageQueueAssignment] | None = None
 

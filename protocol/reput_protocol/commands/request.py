@@ -53,8 +53,8 @@ class Kind(Enum):
     ANY: every broker serves it, because it changes nothing, or something of that broker alone.
     """
 
-    CHANGES = "refuses it, since it changes something"
-    MASTER_ONLY = "refuses it, since only a master knows the answer"
+    CHANGES = "rejects it, since it changes something"
+    MASTER_ONLY = "rejects it, since only a master can respond to it"
     READS = "serves messages, if `ha.slave_read_enabled` permits it and it knows that they are confirmed"
     OFFSETS = "serves it once it has its master's offsets"
     ANY = "serves it"

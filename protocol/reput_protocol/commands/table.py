@@ -62,7 +62,7 @@ NOT_SERVED: Final[Mapping[int, NotServed]] = {
         NotServed(
             323,
             "RESUME_CHECK_HALF_MESSAGE",
-            "a half message that was given up is put into the topic TRANS_CHECK_MAX_TIME_TOPIC",
+            "a half message without a decision is moved to the topic TRANS_CHECK_MAX_TIME_TOPIC",
         ),
         NotServed(
             355, "EXPORT_ROCKSDB_CONFIG_TO_JSON", "queues and tables are files, and there is no RocksDB"

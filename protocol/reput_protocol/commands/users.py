@@ -83,10 +83,12 @@ def signer_of(
     """
     if code != ResponseCode.SUCCESS:
         if not knows_no_challenge(code, remark):
-            raise NoSigner(f"it refused a challenge for signatures: {remark or f'code {code}'}")
+            raise NoSigner(
+                f"it rejected the request for a challenge for signatures: {remark or f'code {code}'}"
+            )
         if not credentials.rocketmq_signatures:
             raise NoSigner(
-                "it does not know signatures in Reput's form, and the client may not use RocketMQ's "
+                "it does not support signatures in Reput's form, and the client may not use RocketMQ's "
                 "(rocketmq_signatures, access.send_rocketmq_signatures); upgrade it, or permit RocketMQ's form"
             )
         return credentials

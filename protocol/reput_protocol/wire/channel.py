@@ -1,4 +1,4 @@
-"""One side of a connection, without I/O and clock: frames in and out, and the calls that wait for an answer.
+"""One side of a connection, without I/O and clock: frames in and out, and the calls that wait for a response.
 
 A call is pending from `new_call` until it is answered, abandoned (by a caller whose deadline has passed), or the
 connection ends. Answers to abandoned calls are dropped, so giving up on a request leaves the connection usable. The

@@ -52,15 +52,15 @@ _CERTIFICATE_REFUSED: Final = (
     ),
     ("UNSUPPORTED_CERTIFICATE", "{peer} does not accept this kind of certificate", GIVE_CERTIFICATE),
 )
-_PLAIN: Final = ("{peer} speaks without TLS", NO_TLS)
+_PLAIN: Final = ("{peer} does not use TLS", NO_TLS)
 _VERSIONS: Final = ("{peer} and this side have no version of TLS in common", "TLS 1.2 or later is needed")
 _OTHER_REASONS: Final = (
     ("WRONG_VERSION_NUMBER", *_PLAIN),
     ("PACKET_LENGTH_TOO_LONG", *_PLAIN),
     ("RECORD_LAYER_FAILURE", *_PLAIN),
-    ("HTTP_REQUEST", "{peer} speaks HTTP without TLS", "use https"),
+    ("HTTP_REQUEST", "{peer} uses HTTP without TLS", "use https"),
     ("PEER_DID_NOT_RETURN", "{peer} has sent no certificate, and one is required", GIVE_CERTIFICATE),
-    ("HANDSHAKE_FAILURE", "{peer} has refused the handshake", "see its log"),
+    ("HANDSHAKE_FAILURE", "{peer} has rejected the handshake", "see its log"),
     ("PROTOCOL_VERSION", *_VERSIONS),
     ("UNSUPPORTED_PROTOCOL", *_VERSIONS),
     ("NO_SHARED_CIPHER", "{peer} and this side have no cipher in common", "check the kinds of their keys"),
@@ -70,7 +70,7 @@ _OTHER_REASONS: Final = (
 def tls_failure(error: Exception, peer: str) -> TlsFailed:
     """Return what an error of the module `ssl` means and what helps; `peer` is how the text names the other side."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        unknown = (f"is refused: {error.verify_message}", "check it")
+        unknown = (f"is rejected: {error.verify_message}", "check it")
         what, remedy = _VERIFICATION.get(error.verify_code, unknown)
         detail = f" ({error.verify_message.rstrip('.')})" if error.verify_code in (62, 64) else ""
         return TlsFailed(f"the certificate of {peer} {what}{detail}", remedy)

@@ -117,7 +117,7 @@ def test_a_round_deletes_counts_and_says_so(broker: Broker) -> None:
     assert len(store_files(broker.store)) == 1
     assert threading.current_thread().name not in threads
     assert [(entry["event"], entry["log_level"]) for entry in logs] == [("files_deleted", "info")] * 2
-    assert (logs[0]["commitlog"], logs[0]["size_b"], logs[0]["min_offset"]) == (5, 5 * 4096, 5 * 4096)
+    assert (logs[0]["commitlog"], logs[0]["size_bytes"], logs[0]["min_offset"]) == (5, 5 * 4096, 5 * 4096)
     assert logs[1]["consumequeue"] == 2
     assert broker.counters.segments_deleted["commitlog", "time"] == 5
     assert broker.counters.segments_deleted["consumequeue", "time"] == 2

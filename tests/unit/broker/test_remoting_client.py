@@ -120,7 +120,7 @@ async def test_a_silent_peer_costs_the_timeout_and_the_next_request_connects_aga
         first = network.peers[0]
         began = trio.current_time()
         reason = await refused(lambda: client.call(904, {}, timeout_s=3))
-        assert reason == f"{ADDRESS}: has not answered request 904 within 3 s"
+        assert reason == f"{ADDRESS}: has not responded to request 904 within 3 s"
         assert trio.current_time() - began == pytest.approx(3)
         # Another request that waits on the old connection still gets its answer there; then that connection ends.
         (patient, _), (_, _) = await first.requests(2)
@@ -159,7 +159,7 @@ async def test_garbage_ends_the_connection_and_is_named(network: Network, garbag
 
         nursery.start_soon(serve)
         reason = await refused(lambda: client.call(1, {}, timeout_s=5))
-    assert reason.startswith(f"{ADDRESS}: sent bytes that are not an answer: ")
+    assert reason.startswith(f"{ADDRESS}: sent bytes that are not a response: ")
     assert await network.peers[0].stream.receive_some() == b""
 
 

@@ -54,7 +54,7 @@ async def test_a_change_of_role_opens_the_store_again_over_the_same_sockets(tmp_
                 page = (await http.get("/metrics")).text
                 status = (await http.get("/status")).json()
             assert 'reput_state{state="running"} 1' in page
-            assert status["store"]["end_offset_b"] == broker.store.max_physical_offset
+            assert status["store"]["end_offset"] == broker.store.max_physical_offset
             async with (
                 Producer(broker.address, group="p") as producer,
                 PullConsumer(broker.address, group="g") as consumer,

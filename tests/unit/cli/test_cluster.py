@@ -45,12 +45,12 @@ def test_every_member_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
         "address": "h:1",
         "epoch": 3,
         "end_offset": 100,
-        "lag_b": None,
+        "lag_bytes": None,
         "slaves": 1,
         "in_sync": 2,
         "state": "serves",
     }
-    assert [(row["role"], row["lag_b"], row["state"]) for row in rows[1:]] == [
+    assert [(row["role"], row["lag_bytes"], row["state"]) for row in rows[1:]] == [
         ("slave", 10, "copies"),
         ("slave", 100, "does not copy"),
         ("master", None, "is not a master"),

@@ -100,7 +100,7 @@ def test_broker_down() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     fault = only(examine("--server", address, "--timeout", "2s"), code=3)
-    assert (fault["check"], fault["found"]) == ("connection", f"no broker answers at {address}")
+    assert (fault["check"], fault["found"]) == ("connection", f"no broker responds at {address}")
     assert "reput serve" in fault["next"]
 
 
@@ -113,7 +113,7 @@ def test_wrong_announced_address(new_reput_broker: Callable[..., BackgroundBroke
     assert "REPUT_ADVERTISE" in fault["next"]
     other.stop()
     fault = only(examine("--server", wrong.address, "--timeout", "2s"))
-    assert fault["found"] == f"routes name {other.address}, where no broker answers"
+    assert fault["found"] == f"routes name {other.address}, where no broker responds"
 
 
 def test_disk_nearly_full_and_full(
@@ -135,9 +135,9 @@ def test_disk_nearly_full_and_full(
     code, found = examine("--server", broker.address)
     assert code == 1
     by_check = {finding["check"]: finding for finding in found}
-    assert "new messages are refused" in by_check["disk"]["found"]
+    assert "new messages are rejected" in by_check["disk"]["found"]
     assert "df -h" in by_check["disk"]["next"]
-    nearly = {"free_b": 1 << 30, "used_ratio": 0.8, "log_used_ratio": 0.8, "level": "clean"}
+    nearly = {"free_bytes": 1 << 30, "used_ratio": 0.8, "log_used_ratio": 0.8, "level": "clean"}
     assert of_broker.check_disk({"disk": nearly}).state is State.WARNING
 
 
@@ -271,7 +271,7 @@ def test_dead_letters_that_grow(server: str) -> None:
         consumer.commit("orders", 0, admin.max_offset("orders", 0))
         fault = only(examine("--server", server))
         assert fault["check"] == "dead letters"
-        assert "billing has given up messages" in fault["found"]
+        assert "billing has new dead letters" in fault["found"]
         assert "reput dlq peek billing" in fault["next"]
     _, found = examine("group", "billing", "--server", server)
     assert "dead letters" in [finding["check"] for finding in found]
@@ -358,7 +358,7 @@ def test_a_broker_that_answers_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter([0.0, 0.5, 1.0, 1.1, 2.0, 2.4])
     monkeypatch.setattr(of_broker, "time", SimpleNamespace(monotonic=lambda: next(now)))
     admin: Any = SimpleNamespace(describe_broker=dict)
-    assert of_broker.check_speed(admin).found == "an answer takes 0.4s"
+    assert of_broker.check_speed(admin).found == "a response takes 0.4s"
     now = iter([0.0, 0.5, 1.0, 1.1, 2.0, 2.1])
     assert of_broker.check_speed(admin).state is State.OK
 
@@ -419,7 +419,7 @@ def test_what_cannot_be_checked_is_named(server: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(of_broker, "check_dead_letters", no_answer)
     fault = only(examine("--server", server))
     assert (fault["check"], fault["found"]) == ("dead letters", "cannot be checked")
-    assert fault["cause"] == "dead letters: no answer within 1 s"
+    assert fault["cause"] == "dead letters: no response within 1 s"
 
 
 def test_a_group_that_does_not_exist(server: str) -> None:
@@ -431,4 +431,4 @@ def test_what_is_not_a_reput_broker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         fault = only(examine("--server", address, "--timeout", "300ms"), code=6)
-    assert fault["found"] == f"{address} does not answer as a Reput broker"
+    assert fault["found"] == f"{address} does not respond as a Reput broker"

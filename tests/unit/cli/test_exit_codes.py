@@ -33,7 +33,7 @@ def test_one_message_is_stored() -> None:
 def test_a_send_without_an_answer_is_looked_for_by_its_id() -> None:
     sent = SendOutcomeUnknown("orders", 2, ["7F000001"], "the broker closed the connection")
     assert worded(sent).remedy == "reput message find orders 7F000001 to see whether it was stored"
-    without_ids = SendOutcomeUnknown("orders", 2, [], "no answer")
+    without_ids = SendOutcomeUnknown("orders", 2, [], "no response")
     assert worded(without_ids).remedy == "reput consume orders -o -10 to see whether it was stored"
 
 

@@ -60,7 +60,7 @@ def test_figures_have_their_units(capsys: pytest.CaptureFixture[str]) -> None:
     Printer(replace(SETTINGS, output="table")).fields(
         {
             "messages": 100_000, "messages_per_s": 77_123, "client_min_per_s": 9, "mb_per_s": 79.0, "duration_s": 77.0,
-            "p50_us": 1234.5, "size_b": 1024, "memory_gib": 7.8, "broker_id": 10_911, "many": True,
+            "p50_us": 1234.5, "size_bytes": 1024, "memory_gib": 7.8, "broker_id": 10_911, "many": True,
         }
     )  # fmt: skip
     assert [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()] == [

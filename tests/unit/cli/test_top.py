@@ -96,8 +96,8 @@ def test_the_state_of_a_broker_fits_a_screen(server: str) -> None:
     assert re.search(r"^  topics     3 topics with \d+ queues$", shown, re.MULTILINE)
     assert re.search(r"^  checks     all \d+ pass$", shown, re.MULTILINE)
     # Programs get every figure, as before.
-    assert "store.flushed_offset_b\t" in reput("broker", "status", server=server).stdout
-    assert rows_of_status(server)["store"]["flush_behind_b"] == 0
+    assert "store.flushed_offset\t" in reput("broker", "status", server=server).stdout
+    assert rows_of_status(server)["store"]["flush_behind_bytes"] == 0
 
 
 def rows_of_status(server: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ COPIES: list[Callable[[Any], Any]] = [
         errors.ConnectionLost("a:1", "reset"),
         errors.RequestTimeout("pull", 1.5, errors.ConnectionLost("a:1", "reset")),
         errors.ReplyTimeout("t", "id", 1.0, is_stored=True),
-        errors.SendOutcomeUnknown("t", 1, ["id"], "no answer"),
+        errors.SendOutcomeUnknown("t", 1, ["id"], "no response"),
         errors.AckNotReached("flushed", [RECEIPT], 10, "slow"),
         errors.PartlySent([RECEIPT, None], {1: errors.ClientClosed()}),
         errors.BrokersFailed("x", {"a": errors.ConnectFailed("a:1", "refused")}, []),

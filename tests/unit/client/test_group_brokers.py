@@ -1,4 +1,4 @@
-"""A group whose queues are at two brokers, one of which does not answer: the other's queues continue."""
+"""A group whose queues are at two brokers, one of which does not respond: the other's queues continue."""
 
 from __future__ import annotations
 

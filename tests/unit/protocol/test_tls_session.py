@@ -123,8 +123,8 @@ def test_a_client_that_is_not_trusted_learns_why(
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"\0\0\1\0\0\0\0\x50{}", "the client speaks without TLS; connect without TLS"),
-        (b"GET / HTTP/1.1\r\n\r\n", "the client speaks HTTP without TLS; use https"),
+        (b"\0\0\1\0\0\0\0\x50{}", "the client does not use TLS; connect without TLS"),
+        (b"GET / HTTP/1.1\r\n\r\n", "the client uses HTTP without TLS; use https"),
         (b"\x16\x03\x01\0\x05aaaaaa", "the connection with the client broke"),
     ],
 )

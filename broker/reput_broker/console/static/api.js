@@ -17,7 +17,7 @@ async function ask(url, options) {
     response = await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The broker does not answer.", "Check that it runs: reput health", 0);
+    throw new ApiError("The broker does not respond.", "Check that it runs: reput health", 0);
   }
   let members = null;
   try {
@@ -26,7 +26,7 @@ async function ask(url, options) {
     if (error.name === "AbortError") throw error;
   }
   if (response.ok && members !== null) return members;
-  throw new ApiError(members?.error ?? "The broker answered " + response.status + ".", members?.remedy ?? "See the broker's log.", response.status);
+  throw new ApiError(members?.error ?? "The broker responded with status " + response.status + ".", members?.remedy ?? "See the broker's log.", response.status);
 }
 
 // `more` has further parameters, as pairs: a name may come several times.

@@ -151,7 +151,7 @@ function showState() {
   const now = live.facts;
   const hasFacts = live.isConnected && now !== null;
   const kind = isAway || (hasFacts && !now.ready) ? "bad" : hasFacts && now.state === "running" ? "ok" : "warn";
-  const name = isAway ? "no answer" : hasFacts ? now.state : "no live figures";
+  const name = isAway ? "no response" : hasFacts ? now.state : "no live figures";
   state.className = "state " + kind;
   // Read aloud when it changes; not so the seconds, which always do.
   if (state.firstChild?.textContent !== name) put(state, h("span", null, name), h("span", { class: "up", "aria-hidden": "true" }));
@@ -177,7 +177,7 @@ function showAway(isAway) {
   }
   const since = live.heardAt === null ? "." : " since " + clock(live.heardAt) + ".";
   if (notice.firstChild?.dataset.since === since) return;
-  const said = failure({ message: "The broker does not answer" + since, remedy: live.heardAt === null ? null : "What is shown here is from then." });
+  const said = failure({ message: "The broker does not respond" + since, remedy: live.heardAt === null ? null : "What is shown here is from then." });
   said.dataset.since = since;
   said.append(h("span", null, "Check that it runs: ", command("reput health")));
   put(notice, said);

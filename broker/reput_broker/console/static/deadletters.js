@@ -18,13 +18,13 @@ export function deadLetters(page) {
     key: (row) => row.group,
     sort: "left",
     descending: true,
-    empty: empty("No dead letters. A message becomes one after its group has given up on it.", "reput dlq list"),
+    empty: empty("No dead letters. A message becomes one when its group has failed in every attempt.", "reput dlq list"),
     columns: [
       { name: "group", label: "Group", value: (row) => row.group, cell: (row) => link(path("dead-letters", row.group), row.group) },
       { name: "left", label: "Not replayed", isNumber: true, value: (row) => row.left ?? -1, cell: (row) => known(row.left) },
       { name: "replayed", label: "Replayed", isNumber: true, value: (row) => row.replayed ?? -1, cell: (row) => known(row.replayed) },
       { name: "messages", label: "Kept", isNumber: true, value: (row) => row.messages, cell: (row) => count(row.messages) },
-      { name: "end", label: "Ever", isNumber: true, value: (row) => row.end, cell: (row) => count(row.end), title: "Dead letters since the group began" },
+      { name: "end", label: "Ever", isNumber: true, value: (row) => row.end, cell: (row) => count(row.end), title: "Dead letters since the group was created" },
     ],
   });
   put(page.main, h("h1", null, "Dead letters"), h("div", { class: "tools" }, search), table.element);
@@ -59,7 +59,7 @@ function ofGroup(page) {
     empty: empty("No dead letters of " + name + " are kept.", "reput dlq list"),
     columns: [
       { name: "choose", label: "", cell: (row) => h("input", { type: "checkbox", "aria-label": "Select dead letter " + row.offset, onchange: (event) => choose(row, event.currentTarget.checked) }) },
-      { name: "stored", label: "Dead since", value: (row) => row.offset, cell: (row) => [row.id ? link(path("messages", row.id), h("span", { title: time(row.stored_ms) }, ago(row.stored_ms, now))) : "unknown", h("div", { class: "hint when" }, "offset " + count(row.offset) + ", " + size(row.size_b))] },
+      { name: "stored", label: "Dead since", value: (row) => row.offset, cell: (row) => [row.id ? link(path("messages", row.id), h("span", { title: time(row.stored_ms) }, ago(row.stored_ms, now))) : "unknown", h("div", { class: "hint when" }, "offset " + count(row.offset) + ", " + size(row.size_bytes))] },
       { name: "origin", label: "Came from", value: (row) => row.origin_topic ?? "", cell: (row) => [row.origin_topic ? link(path("topics", row.origin_topic), row.origin_topic) : "unknown", h("div", { class: "hint" }, row.keys.join(" "))] },
       { name: "reason", label: "Reason", value: (row) => row.reason, cell: reasonCell },
       { name: "replayed", label: "Replayed", value: (row) => row.replayed?.at_ms ?? 0, cell: (row) => (row.replayed ? [link(path("messages", row.replayed.id), h("span", { title: time(row.replayed.at_ms) }, ago(row.replayed.at_ms, now))), " to ", link(path("topics", row.replayed.topic), row.replayed.topic)] : "–") },
@@ -78,7 +78,7 @@ function ofGroup(page) {
   async function load() {
     found = await get("letters", { group: name, from }, page.signal);
     now = found.at_ms;
-    put(tiles, tile("Not replayed", known(found.left), found.replayed === null ? "the broker cannot tell now" : count(found.replayed) + " replayed", found.left ? "warn" : ""), tile("Kept", count(found.messages), "offsets " + count(found.start) + " to " + count(Math.max(found.start, found.end - 1))));
+    put(tiles, tile("Not replayed", known(found.left), found.replayed === null ? "the broker cannot determine that now" : count(found.replayed) + " replayed", found.left ? "warn" : ""), tile("Kept", count(found.messages), "offsets " + count(found.start) + " to " + count(Math.max(found.start, found.end - 1))));
     const here = path("dead-letters", name);
     const last = found.from + found.letters.length;
     table.update(found.letters, found.messages ? ["Offsets " + count(found.from) + " to " + count(last - 1) + ". ", found.from > found.start ? link(here + query({ from: Math.max(found.start, found.from - 50) }), "Older") : "", " ",

@@ -69,7 +69,7 @@ export function openForm(action, values, fixed) {
     }
     function show(found) {
       const question = action.typed ? h("label", null, h("span", null, "Type ", h("strong", null, wanted()), " to confirm"), typed) : null;
-      put(preview, shown(found), found.is_change && found.obstacle && found.can_force ? h("label", { class: "check" }, force, "Do it in spite of that") : null,
+      put(preview, shown(found), found.is_change && found.obstacle && found.can_force ? h("label", { class: "check" }, force, "Do it nevertheless") : null,
         found.is_change && (!found.obstacle || found.can_force) ? question : null);
       isShown = found.is_change && (!found.obstacle || found.can_force);
       check.hidden = isShown;

@@ -13,7 +13,7 @@ const RANKS = ["conflicting", "empty", "stuck", "behind", "unknown", "ok"];
 const REMEDIES = {
   conflicting: "Give all its members the same subscription, or each program its own group.",
   empty: "Start its consumers; the messages wait, and are kept for as long as all messages.",
-  stuck: "Look at the member: it may hang, or fail in one message.",
+  stuck: "Check the member: it may hang, or fail for one message.",
   behind: "Check which of its queues are behind, and which members have them.",
 };
 

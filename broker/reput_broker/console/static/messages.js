@@ -42,7 +42,7 @@ function messageColumns(now, hasTopic) {
     { name: "offset", label: "Offset", isNumber: true, value: (row) => row.offset, cell: (row) => count(row.offset) },
     { name: "tag", label: "Tag", value: (row) => row.tag ?? "", cell: (row) => h("span", { class: "short" }, row.tag ?? "–") },
     { name: "keys", label: "Keys", value: (row) => row.keys.join(" "), cell: (row) => h("span", { class: "short", title: row.keys.join(" ") }, row.keys.join(" ") || "–") },
-    { name: "size", label: "Size", isNumber: true, value: (row) => row.size_b, cell: (row) => size(row.size_b) },
+    { name: "size", label: "Size", isNumber: true, value: (row) => row.size_bytes, cell: (row) => size(row.size_bytes) },
     { name: "body", label: "Body", isWide: true, cell: bodyCell },
   ].filter(Boolean);
 }
@@ -144,7 +144,7 @@ async function exportRows(page, table, button, name) {
     for (let at = 0; at < ids.length; at += EXPORTED_AT_ONCE) {
       button.textContent = "Exporting " + count(at) + " of " + count(ids.length);
       const answer = await fetch(addressOf("export", { ids: ids.slice(at, at + EXPORTED_AT_ONCE).join(",") }), { signal: page.signal, credentials: "same-origin" });
-      if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error ?? "The broker answered " + answer.status + ".");
+      if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error ?? "The broker responded with status " + answer.status + ".");
       parts.push(await answer.blob());
     }
     const url = URL.createObjectURL(new Blob(parts, { type: "application/x-ndjson" }));
@@ -263,7 +263,7 @@ async function browse(page, results, name) {
     } catch (error) {
       if (error.name === "AbortError") return;
       put(trouble, page.failed(error));
-      put(status, badge("bad", "no answer"), " since " + clock(Date.now()) + "; it continues where it was");
+      put(status, badge("bad", "no response"), " since " + clock(Date.now()) + "; it continues where it was");
       if (error.status && error.status < 500) {
         stop();
         return;
@@ -325,7 +325,7 @@ async function message(page) {
         ["Producer's message id", found.unique_id ?? "–"],
         ["Offset message id", h("code", null, found.id)],
         ["Redelivered", found.attempts ? counted(found.attempts, "time") : "never"],
-        ["Place in the log", count(found.log_offset) + ", " + size(found.record_b)],
+        ["Place in the log", count(found.log_offset) + ", " + size(found.record_bytes)],
         ["Flag", String(found.flag)],
       ]))),
     section("Properties", properties.length ? h("div", { class: "frame" }, h("table", { class: "properties" }, h("tbody", null, properties.map(([name, value]) => h("tr", null, h("th", { scope: "row" }, name), h("td", null, value)))))) : empty("It has no properties.")));
@@ -413,7 +413,7 @@ function bodyOf(found) {
     buttons.forEach((one) => one.setAttribute("aria-pressed", String(one === button)));
   }
   if (bytes.length) choose(buttons[0], forms[0][1]);
-  const what = bytes.length ? [size(found.size_b) + (found.compression ? " as stored, compressed with " + found.compression : ""), found.is_whole ? "" : ", of which the first " + size(bytes.length) + " are shown"] : "It has no body.";
+  const what = bytes.length ? [size(found.size_bytes) + (found.compression ? " as stored, compressed with " + found.compression : ""), found.is_whole ? "" : ", of which the first " + size(bytes.length) + " are shown"] : "It has no body.";
   return h("div", null, [found.trouble, found.value_trouble].filter(Boolean).map((text) => h("div", { class: "notice warn" }, h("strong", null, text))),
     h("div", { class: "tools" }, bytes.length ? h("div", { class: "choice", role: "group", "aria-label": "Form of the body" }, buttons) : null, h("span", { class: "hint" }, what),
       h("a", { href: addressOf("body", { id: found.id }), download: found.id + ".bin" }, "Download")), bytes.length ? shown : null);

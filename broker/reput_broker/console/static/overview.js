@@ -11,7 +11,7 @@ const REMEDIES = {
   recovered: "It takes no messages until its store is recovered. Its log says how far it is.",
   writable: "Consumers can still read. See what the disk says: reput doctor, and the broker's log.",
   disk_space: "Free disk space, or lower store.file_reserved_time.",
-  directories: "A directory of the store is gone. Mount it again, then restart the broker.",
+  directories: "A directory of the store is missing. Mount it again, then restart the broker.",
   replication: "See the page Cluster.",
 };
 
@@ -36,8 +36,8 @@ export function overview(page) {
       tile("Lag", groups ? count(groups.lag) : "–", groups ? counted(groups.total, "group") : ""),
       tile("Delayed", count(now.delayed), "messages wait"),
       tile("Connections", count(of("connections")), "of clients"),
-      tile("Disk", percent(now.disk_used_ratio), size(now.disk_free_b) + " free", now.disk_used_ratio > 0.85 ? "warn" : ""),
-      tile("Broker", percent(of("cpu_ratio")), now.memory_b === null ? "of a core" : "of a core, " + size(now.memory_b)));
+      tile("Disk", percent(now.disk_used_ratio), size(now.disk_free_bytes) + " free", now.disk_used_ratio > 0.85 ? "warn" : ""),
+      tile("Broker", percent(of("cpu_ratio")), now.memory_bytes === null ? "of a core" : "of a core, " + size(now.memory_bytes)));
     attend();
   }));
 

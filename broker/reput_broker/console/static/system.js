@@ -49,7 +49,7 @@ export function clients(page) {
 }
 
 const PARTS = { commitlog: "Log", consumequeue: "Queues", index: "Key index", timer: "Delayed messages", other: "Other" };
-const LEVELS = { ok: ["ok", "enough room"], clean: ["warn", "old files are deleted"], refuse: ["bad", "puts are refused"] };
+const LEVELS = { ok: ["ok", "enough room"], clean: ["warn", "old files are deleted"], refuse: ["bad", "messages are rejected"] };
 
 export function store(page) {
   page.title("Store");
@@ -78,23 +78,23 @@ export function store(page) {
   page.poll(async () => {
     const found = await get("store", {}, page.signal);
     const { status, status: { store } } = found;
-    const disk = status.disk ?? { level: "ok", size_b: {}, free_b: 0, used_ratio: 0, looked_up_at: 0, oldest_ms: -1 };
+    const disk = status.disk ?? { level: "ok", size_bytes: {}, free_bytes: 0, used_ratio: 0, looked_up_at: 0, oldest_ms: -1 };
     const [kind, text] = LEVELS[disk.level] ?? ["warn", disk.level];
-    const total = Object.values(disk.size_b).reduce((sum, number) => sum + number, 0);
+    const total = Object.values(disk.size_bytes).reduce((sum, number) => sum + number, 0);
     const option = (key) => (found.options.find((row) => row.key === key)?.text ?? "–").replaceAll('"', "");
-    put(tiles, tile("Disk used", percent(disk.used_ratio), size(disk.free_b) + " free", kind === "ok" ? "" : kind), tile("Store", size(total), "on disk"),
+    put(tiles, tile("Disk used", percent(disk.used_ratio), size(disk.free_bytes) + " free", kind === "ok" ? "" : kind), tile("Store", size(total), "on disk"),
       tile("Oldest message", disk.oldest_ms < 0 ? "–" : span(found.at_ms - disk.oldest_ms), "kept for " + option("store.file_reserved_time")),
-      tile("Not on disk yet", size(store.flush_behind_b), "flush = " + status.flush), tile("Not in queues yet", size(store.dispatch_behind_b), "of the log"));
-    put(parts, disk.looked_up_at ? facts(Object.entries(disk.size_b).map(([part, bytes]) => [PARTS[part] ?? part, [bar(total ? bytes / total : 0, "busy"), size(bytes)]])) : empty("Not measured yet."),
+      tile("Not on disk yet", size(store.flush_behind_bytes), "flush = " + status.flush), tile("Not in queues yet", size(store.dispatch_behind_bytes), "of the log"));
+    put(parts, disk.looked_up_at ? facts(Object.entries(disk.size_bytes).map(([part, bytes]) => [PARTS[part] ?? part, [bar(total ? bytes / total : 0, "busy"), size(bytes)]])) : empty("Not measured yet."),
       h("p", { class: "hint" }, "Measured " + ago(1000 * disk.looked_up_at, found.at_ms) + ". The log's current file has its whole size from the start."));
-    put(about, store.read_only_reason ? h("div", { class: "notice bad" }, h("strong", null, "The store takes no messages: " + store.read_only_reason)) : null, facts([
+    put(about, store.read_only_reason ? h("div", { class: "notice bad" }, h("strong", null, "The store accepts no messages: " + store.read_only_reason)) : null, facts([
       ["Room", badge(kind, text)],
       ["Directory", h("code", null, status.data_dir)],
-      ["Log", count(store.start_offset_b) + " to " + count(store.end_offset_b)],
-      ["On disk up to", count(store.flushed_offset_b)],
+      ["Log", count(store.start_offset) + " to " + count(store.end_offset)],
+      ["On disk up to", count(store.flushed_offset)],
       ["Deleted at", "hour " + option("store.delete_when") + ", or when the disk is fuller than " + option("store.disk_max_used_ratio")],
       ["Deleted so far", Object.entries(store.deleted_files).map(([what, number]) => what + ": " + counted(number, "file")).join(", ") || "nothing since the start"],
-      ["Last start", "recovered in " + span(store.recovery_s * 1000) + (store.recovery_truncated_b ? ", " + size(store.recovery_truncated_b) + " of unfinished writes truncated" : "")],
+      ["Last start", "recovered in " + span(store.recovery_s * 1000) + (store.recovery_truncated_bytes ? ", " + size(store.recovery_truncated_bytes) + " of unfinished writes truncated" : "")],
     ]), command("reput store verify " + status.data_dir));
     options = found.options;
     show();
@@ -121,7 +121,7 @@ function aligned(figures, total, key) {
 }
 
 function role(row) {
-  if (row.away_ms !== null) return badge("bad", "away");
+  if (row.away_ms !== null) return badge("bad", "unavailable");
   return badge(row.broker_id ? "quiet" : "ok", row.broker_id ? "slave" : "master");
 }
 
@@ -156,7 +156,7 @@ function brokers(page) {
   const here = () => MEMBER || (found?.brokers.find((row) => row.is_own)?.address ?? "");
 
   function stateOf(row) {
-    if (row.away_ms !== null) return h("span", { title: row.error }, "away since " + time(row.away_ms).slice(0, 19));
+    if (row.away_ms !== null) return h("span", { title: row.error }, "unavailable since " + time(row.away_ms).slice(0, 19));
     if (!row.figures) return h("span", { title: row.error }, row.error ? "no figures: " + row.error : "not asked yet");
     return row.figures.facts.state + (row.figures.is_kept ? "" : ", keeps no history");
   }
@@ -195,11 +195,11 @@ function brokers(page) {
     for (const row of found.brokers) names.set(row.broker, (names.get(row.broker) ?? 0) + 1);
     const gone = found.brokers.filter((row) => row.away_ms !== null);
     const now = (key) => newest(found.total, key);
-    put(tiles, tile("Brokers", count(found.brokers.length - gone.length) + " of " + count(found.brokers.length), gone.length ? "answer" : "all answer", gone.length ? "bad" : ""),
+    put(tiles, tile("Brokers", count(found.brokers.length - gone.length) + " of " + count(found.brokers.length), gone.length ? "respond" : "all respond", gone.length ? "bad" : ""),
       tile("Messages in", perSecond(now("messages_in_per_s")), "all brokers"), tile("Messages out", perSecond(now("messages_out_per_s")), "all brokers"),
       tile("Send, p99", now("put_p99_s") === null ? "–" : span(now("put_p99_s") * 1000), "of all sends"),
       tile("Lag", count(now("lag")), "all groups"), tile("Disk", percent(now("disk_used_ratio")), "the fullest"));
-    put(away, gone.map((row) => h("div", { class: "notice bad" }, h("strong", null, labelOf(row) + " is away since " + time(row.away_ms).slice(0, 19) + ", for " + span(found.at_ms - row.away_ms) + "."), h("span", null, row.error))));
+    put(away, gone.map((row) => h("div", { class: "notice bad" }, h("strong", null, labelOf(row) + " is unavailable since " + time(row.away_ms).slice(0, 19) + ", for " + span(found.at_ms - row.away_ms) + "."), h("span", null, row.error))));
     table.update(found.brokers);
     draw();
   }, () => refreshAfter(2000));
@@ -236,7 +236,7 @@ export function cluster(page) {
     const isMaster = status.role !== "SLAVE";
     put(tiles, tile("This broker", status.broker_name, status.cluster), tile("Role", isMaster ? "master" : "slave", (status.role ?? "").replaceAll("_", " ").toLowerCase()),
       isMaster ? tile("Copies in sync", count(status.copies_in_sync) + " of " + count(status.copies_wanted), "its own included", status.copies_in_sync < status.copies_wanted ? "bad" : "") :
-        tile("Behind its master", size(status.behind_b), span(status.behind_s * 1000), status.is_connected ? "" : "bad"),
+        tile("Behind its master", size(status.behind_bytes), span(status.behind_s * 1000), status.is_connected ? "" : "bad"),
       tile("Epoch", count(status.epoch), election ? "elected by " + election.engine : "no election"));
     slaves.update(status.slaves ?? []);
     put(about, facts([

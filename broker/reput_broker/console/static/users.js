@@ -22,13 +22,13 @@ export function users(page) {
     columns: [
       { name: "name", label: "User", value: (row) => row.name, cell: (row) => row.name },
       { name: "state", label: "State", value: (row) => (row.is_enabled ? 0 : 1), cell: (row) => [row.is_enabled ? badge("ok", "enabled") : badge("warn", "disabled"), " ", row.is_admin ? badge("warn", "administrator") : null] },
-      { name: "groups", label: "Groups of rules", value: (row) => row.groups.join(" "), cell: (row) => row.groups.join(", ") || "–" },
+      { name: "groups", label: "Sets of rules", value: (row) => row.groups.join(" "), cell: (row) => row.groups.join(", ") || "–" },
       { name: "rules", label: "Rules", isWide: true, cell: rulesOf },
       { name: "actions", label: "", cell: (row) => actions.cell(row.name, { user: row.name }) },
     ],
   });
   const groups = new Table({
-    label: "Groups of rules",
+    label: "Sets of rules",
     key: (row) => row.name,
     sort: "name",
     empty: empty("There is no group of rules.", "reput acl allow @readers read 'topic:*'"),
@@ -38,7 +38,7 @@ export function users(page) {
     ],
   });
   put(page.main, h("h1", null, "Users"), h("div", { class: "tools" }, doing.buttons), doing.outcome, actions.outcome, table.element,
-    section("Groups of rules", groups.element), h("p", { class: "hint" }, "Of the broker that is shown. Each broker of a cluster has users of its own: reput user changes all of them."));
+    section("Sets of rules", groups.element), h("p", { class: "hint" }, "These are the users of the broker shown. Each broker of a cluster has its own users; reput user changes all of them."));
   const refresh = page.poll(async () => {
     const found = await get("users", {}, page.signal);
     await actions.know(found.users.map((row) => row.name));

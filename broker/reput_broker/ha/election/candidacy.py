@@ -73,7 +73,7 @@ class Candidacy:
         if record.leader is not None and record.leader != self._me:
             return (
                 f"another broker, at {record.leader.address}, is the master under this broker's number {me}; "
-                "give each member of the group a broker_id of its own"
+                "give each replica of the group its own broker_id"
             )
         if self._unfit is not None and not self._may_lead_unfit:
             return self._unfit

@@ -97,7 +97,7 @@ class Elector(TenureSource):
         self._last_leader: int | None = None
         self._mastership: Mastership | None = None
         self._acting = trio.Lock()
-        self._reason = "the engine has not answered yet"
+        self._reason = "the engine has not responded yet"
         self._waiting = trio.CancelScope()
         self._passes_on = False
         self._prepare: Callable[[], Awaitable[None]] | None = None
@@ -521,7 +521,7 @@ class Elector(TenureSource):
         member = None if mastership is None else mastership.successor()
         if reason is None or mastership is None or member is None or self._passes_on:
             return
-        log.warning("hands_over_because_unfit", reason=reason, member=member)
+        log.warning("master_unfit_handover", reason=reason, member=member)
         with suppress(EngineUnavailable, LeaseLost):
             try:
                 await self._pass_on(mastership, member, stays=False)
@@ -535,4 +535,4 @@ class Elector(TenureSource):
     def _note_unavailable(self, error: EngineUnavailable) -> None:
         warn_unavailable(self._engine, error)
         if self._mastership is None and self._seen.leader is None:
-            self._reason = f"{self._engine.name} does not answer: {error.reason}"
+            self._reason = f"{self._engine.name} does not respond: {error.reason}"

@@ -87,7 +87,7 @@ class Endpoints:
                     request = self._request(method, address + path, body, headers)
                     response = await self._client.send(request)
             except trio.TooSlowError:
-                failures.append(f"{address}: no answer within {self._share_s:.3g} s")
+                failures.append(f"{address}: no response within {self._share_s:.3g} s")
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
                 failures.append(f"{address}: {_reason(error)}")
             else:

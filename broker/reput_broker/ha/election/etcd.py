@@ -77,7 +77,7 @@ class EtcdEngine(Engine):
         granted = await self._call("/v3/lease/grant", {"TTL": self._ttl})
         lease = str(granted.get("ID", ""))
         if not lease:
-            raise EngineUnavailable(f"{self.name}: the answer to a lease has no ID, but {granted}")
+            raise EngineUnavailable(f"{self.name}: the response to a lease has no ID, but {granted}")
         record = await self._replace(seen, new, lease, [])
         if record is not None:
             self._lease = lease
@@ -138,7 +138,7 @@ class EtcdEngine(Engine):
         )
         responses = answer.get("responses") or [{}]
         if "response_range" not in responses[-1]:
-            raise EngineUnavailable(f"{self.name}: the answer to a transaction has no keys, but {answer}")
+            raise EngineUnavailable(f"{self.name}: the response to a transaction has no keys, but {answer}")
         record, bound_to = self._record(responses[-1]["response_range"], answer)
         if answer.get("succeeded"):
             return record
@@ -179,14 +179,14 @@ class EtcdEngine(Engine):
             absent_is_fine and answer.status == _NOT_FOUND
         ):
             return answer.body
-        raise EngineUnavailable(f"{self.name}: {path} was refused with {answer.text}")
+        raise EngineUnavailable(f"{self.name}: {path} was rejected with {answer.text}")
 
     async def _authenticate(self) -> None:
         answer = await self._endpoints.call(
             "POST", "/v3/auth/authenticate", {"name": self._user, "password": self._password}
         )
         if answer.status != 200 or "token" not in answer.body:
-            raise EngineUnavailable(f"{self.name}: user {self._user!r} was refused with {answer.text}")
+            raise EngineUnavailable(f"{self.name}: user {self._user!r} was rejected with {answer.text}")
         self._token = str(answer.body["token"])
 
     def _headers(self) -> dict[str, str]:

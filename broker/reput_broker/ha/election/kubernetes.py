@@ -224,7 +224,7 @@ class KubernetesEngine(Engine):
 
     def _refused(self, what: str, answer: Answer) -> EngineUnavailable:
         return EngineUnavailable(
-            f"{self.name}: {what} was refused with {answer.text}; the pod's service account needs "
+            f"{self.name}: {what} was rejected with {answer.text}; the pod's service account needs "
             "get, watch, create and update on leases of coordination.k8s.io"
         )
 

@@ -297,7 +297,7 @@ class Mastership:
             new = self._next(in_sync=others | {member}, successor=member, leader=None, **lost)
             if await self._engine.write(self.record, new) is None:
                 raise LeaseLost(f"{self._engine.name} has another record of this group than this master")
-        log.info("handed_over", member=member, end=end, lost_b=end - kept, forced=force)
+        log.info("handed_over", member=member, end=end, lost_bytes=end - kept, forced=force)
         return HandOver(member, end, kept)
 
     async def _wait_for(self, in_sync: InSyncSet, member: int) -> None:

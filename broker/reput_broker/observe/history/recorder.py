@@ -361,9 +361,9 @@ def facts(sources: MetricsSources) -> dict[str, Any]:
         "ready": health.ready,
         "problems": {name: check.detail for name, check in health.checks.items() if not check.ok},
         "uptime_s": max(0, round(time.time() - health.started_at_s)),
-        "memory_b": memory_bytes(),
+        "memory_bytes": memory_bytes(),
         "disk_used_ratio": round(disk.used_ratio, 4),
-        "disk_free_b": disk.free_bytes,
+        "disk_free_bytes": disk.free_bytes,
         "delayed": 0 if delays is None else max(0, sum(delays.stats.waiting.values())),
     }
 

@@ -232,7 +232,7 @@ class AllocateMappedFile:
             self._locked.append(file)
         elif self._may_lock:
             self._may_lock = False  # reported once; the limit is the same for the next file
-            facts = {"what": str(file.path), "size_b": file.size, "reason": refusal.strerror}
+            facts = {"what": str(file.path), "size_bytes": file.size, "reason": refusal.strerror}
             self._options.on_event("memory_not_locked", facts)
 
     @property

@@ -165,7 +165,7 @@ class CommitLog:
             return
         refusal = self.pool.open()
         if refusal is not None:
-            facts = {"what": "transient store pool", "size_b": self.pool.size * self.pool.count}
+            facts = {"what": "transient store pool", "size_bytes": self.pool.size * self.pool.count}
             self._options.on_event("memory_not_locked", {**facts, "reason": refusal.strerror})
 
     def close(self) -> None:

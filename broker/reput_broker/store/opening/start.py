@@ -282,7 +282,7 @@ def _complete_queues(parts: StoreParts, judgement: Judgement) -> None:
         removed = ends.get((queue.topic, queue.queue_id), 0) - queue.max_queue_offset
         if removed > 0:
             where = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": queue.max_queue_offset}
-            parts.options.on_event("consume_queue_cut", {**where, "units_removed": removed})
+            parts.options.on_event("consume_queue_truncated", {**where, "units_removed": removed})
 
 
 def _dispatch(parts: StoreParts, from_offset: int, end_offset: int) -> None:

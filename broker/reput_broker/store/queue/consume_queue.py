@@ -340,7 +340,7 @@ class ConsumeQueue:
 
     def _report_cut(self, old_end: int, new_end: int) -> None:
         self._on_event(
-            "consume_queue_cut",
+            "consume_queue_truncated",
             {
                 "topic": self.topic,
                 "queue_id": self.queue_id,

@@ -197,7 +197,7 @@ class GiveBack(OnFailure):
         except ReputError as error:
             after_s = default_delay_s(failure) if is_unsupported(error) else _KEPT_S
             log.warning(
-                "%s; not given back, redelivered here in %.3g s: %s",
+                "%s; not returned to the broker, redelivered here in %.3g s: %s",
                 failure,
                 after_s,
                 error,

@@ -326,7 +326,7 @@ class Fetcher:
             if assigned.call is None:
                 continue
             if now >= assigned.call_deadline:
-                log.warning("consumer of %s: no answer to a pull, asking again", assigned.queue.topic)
+                log.warning("consumer of %s: no response to a pull, pulling again", assigned.queue.topic)
                 if assigned.connection is not None:
                     assigned.connection.doubt(now - PULL_GRACE_S)
                 self._abandon(assigned)

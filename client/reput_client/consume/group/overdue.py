@@ -140,12 +140,12 @@ class Overdue(Chore):
                 reason=f"not handled within {self._timeout_s:.6g} s",
             )
         except ReputError as error:
-            log.warning("%s; not given back: %s", self._story(taken), error)
+            log.warning("%s; not returned to the broker: %s", self._story(taken), error)
             if is_unsupported(error):
                 self._pending.clear()
                 self._due_at = math.inf
         else:
-            log.warning("%s; given back", self._story(taken))
+            log.warning("%s; returned to the broker", self._story(taken))
             self._handled(taken)
 
     def _look_at_handlers(self) -> None:

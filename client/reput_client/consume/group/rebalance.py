@@ -133,7 +133,11 @@ class Rebalancer(Chore):
                 if not await self._session.is_gone(topic, self._session.deadline(None)):
                     if topic not in self._missing:
                         self._missing.add(topic)
-                        log.warning("topic %s is not known now, its queues stay: %s", topic, error)
+                        log.warning(
+                            "the route of topic %s is not available now, its queues stay assigned: %s",
+                            topic,
+                            error,
+                        )
                     assignment.unknown.add(topic)
                     self._try_again(with_routes=True)
                     continue

@@ -59,7 +59,7 @@ class TopicSearch(Chore):
             await self.look(deadline)
         except ReputError as error:
             session.check_open()
-            log.warning("the list of topics is not known, asking again: %s", error)
+            log.warning("the list of topics is not available, requesting it again: %s", error)
             self._due_at = session.runtime.now() + self._pauses.next_delay_s()
         else:
             self._pauses.reset()

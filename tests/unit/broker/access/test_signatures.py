@@ -126,7 +126,9 @@ async def test_a_busy_server_gets_no_signature_in_rocketmqs_form(
         refusals += [busy] * 2
         client = RemotingClient(broker.address, credentials=ADMIN)
         for _ in range(2):
-            with pytest.raises(RemoteUnreachable, match="refused a challenge for signatures: BUSY: later"):
+            with pytest.raises(
+                RemoteUnreachable, match="rejected the request for a challenge for signatures: BUSY: later"
+            ):
                 await client.call(RequestCode.GET_BROKER_CONFIG, {}, timeout_s=5)
         assert (await client.call(RequestCode.GET_BROKER_CONFIG, {}, timeout_s=5)).code == 0
         client.close()

@@ -30,6 +30,6 @@ def test_what_the_connections_need_is_logged_at_the_start(capsys: pytest.Capture
     assert capsys.readouterr().out == ""
     warn_if_few(shares_of(1024), 10_000)
     said = capsys.readouterr().out
-    assert "open_files_few" in said
+    assert "open_files_limit_low" in said
     needed = int(said.split("LimitNOFILE) to ")[1].split(",")[0])
     assert shares_of(needed).connections >= 10_000 > shares_of(needed - 1000).connections

@@ -315,7 +315,7 @@ def test_clients_store_and_cluster(broker: BackgroundBroker, console: ConsoleCli
         assert found["roles"]["consumer"] == found["total"] >= 1
         assert console.get("clients", search="no such client")["clients"] == []
     store = console.get("store")
-    assert store["status"]["store"]["end_offset_b"] > 0
+    assert store["status"]["store"]["end_offset"] > 0
     options = {row["key"]: row for row in store["options"]}
     assert options["console.token"]["text"] == '"***"'
     assert TOKEN not in str(store)
@@ -355,7 +355,7 @@ def test_the_history_of_a_range(console: ConsoleClient) -> None:
         ("browse", {"topic": "orders", "queue": "99"}, 400, "queue is 99, and must be within -1 and 7"),
         ("browse", {"topic": "orders", "count": "1e3"}, 400, "count is '1e3', and a whole number is needed"),
         ("browse", {"topic": "orders", "start": "sideways"}, 400, "start is 'sideways'"),
-        ("browse", {"topic": "orders", "start": "next", "place": "orders*0.x"}, 400, "place is not what an answer"),
+        ("browse", {"topic": "orders", "start": "next", "place": "orders*0.x"}, 400, "place is not what a response"),
         ("browse", {"topic": "orders", "start": "next", "place": "orders*0.-1"}, 400, "place is not what"),
         ("browse", {"topic": "orders", "sql": "a >"}, 400, "the expression ends too early"),
         ("browse", {"topic": "orders", "tag": "||"}, 400, "names no tag"),

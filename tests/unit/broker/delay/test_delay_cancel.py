@@ -291,5 +291,5 @@ async def test_after_the_fence_a_cancellation_is_not_acknowledged() -> None:
     _PendingCancel(request, Response(0, body=b"[]"), 0, fence, 0).acknowledge()
     (answer,) = answers
     assert answer.code != 0
-    assert "cancelled, but not known to be on disk: handed over" in (answer.remark or "")
+    assert "cancelled, but possibly not on disk: handed over" in (answer.remark or "")
     assert answer.body == b"[]"

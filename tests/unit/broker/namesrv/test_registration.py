@@ -189,7 +189,7 @@ async def test_a_silent_name_server_delays_nothing(
         await trio.sleep(5)
         assert broker.registered == {ONE: False, TWO: True}
         await trio.sleep(5)
-        assert "has not answered" in str(broker.registration.status()[ONE])
+        assert "has not responded" in str(broker.registration.status()[ONE])
         del broker.one.said[REGISTER]
         await trio.sleep(10)
         assert broker.registered == {ONE: True, TWO: True}
@@ -207,7 +207,7 @@ async def test_a_refusal_is_named_and_retried(
         broker.one.said[REGISTER] = Said(code=ResponseCode.SYSTEM_ERROR)
         broker.announce()
         await trio.sleep(1)
-        assert broker.registration.status()[ONE] == f"{ONE}: refused the registration with code 1: said"
+        assert broker.registration.status()[ONE] == f"{ONE}: rejected the registration with code 1: said"
         broker.one.said[REGISTER] = Said(body=b"{")
         await trio.sleep(3)
         assert "JSON" in str(broker.registration.status()[ONE])

@@ -105,7 +105,7 @@ def test_without_copies_an_explicit_level_is_refused_and_a_default_one_answered_
     ((_, answer),) = bench.answers
     assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
     assert str(answer.remark).startswith(
-        "REPLICA_MISSING: stored, but not known to be replicated: slaves in sync: 0"
+        "REPLICA_MISSING: stored, but not confirmed to be replicated: slaves in sync: 0"
     )
     assert answer.ext == {"ack": "page_cache", "queueOffset": 1}, "the receipt, with the level that it has"
 

@@ -177,7 +177,7 @@ async def test_a_requester_that_reconnects_is_found_again(tmp_path: Path) -> Non
 
 async def test_a_requester_that_does_not_take_a_reply_is_reported(tmp_path: Path) -> None:
     async with broker_bench(tmp_path / "s") as bench:
-        silent = await requester_of(bench, ClientSilent("the client has not answered within 10 s"))
+        silent = await requester_of(bench, ClientSilent("the client has not responded within 10 s"))
         response = await send_reply(bench.client(), silent.client_id)
         assert response.code == ResponseCode.SYSTEM_ERROR
         assert (response.remark or "").startswith(f"TIMEOUT: push reply message to {silent.client_id} fail")

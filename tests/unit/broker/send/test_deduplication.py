@@ -235,9 +235,7 @@ def test_too_many_candidates_are_no_reason_to_send_again(
     monkeypatch.setattr(index_query, "CANDIDATES_MAX", 3)
     for number in range(4):
         put(broker.store, b"%d" % number, keys=["hot"])
-    with pytest.raises(
-        Refusal, match="'hot' is stored; give every message a unique id of its own"
-    ) as refused:
+    with pytest.raises(Refusal, match="'hot' is stored; give every message its own unique id") as refused:
         broker.put("hot", check=True)
     assert not refused.value.error.retryable
 

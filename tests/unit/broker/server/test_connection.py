@@ -427,7 +427,7 @@ async def test_an_answer_that_does_not_fit_a_frame_says_so(capsys: pytest.Captur
         await settled()
         bench.held[0].reply(Response(0, body=bytes(17 << 20)))
         assert bench.peer.answered == [(1, ErrorCode.TOO_LARGE.response_code)]
-        assert "answer_too_large" in capsys.readouterr().out
+        assert "response_too_large" in capsys.readouterr().out
 
 
 @pytest.mark.trio
@@ -440,7 +440,7 @@ async def test_an_answer_that_cannot_be_sent_is_an_internal_error_of_that_reques
         bench.held[0].reply(Response(0, {"ids": "\ud800"}))
         assert bench.peer.answered == [(3, 0), (1, ErrorCode.INTERNAL.response_code)]
         assert not bench.peer.closed
-        assert "answer_not_sent" in capsys.readouterr().out
+        assert "response_not_sent" in capsys.readouterr().out
 
 
 @pytest.mark.trio
@@ -561,7 +561,7 @@ async def test_calls_end_with_the_connection() -> None:
     async with connected() as bench, trio.open_nursery() as nursery:
 
         async def call() -> None:
-            with pytest.raises(ClientGone, match="before it answered"):
+            with pytest.raises(ClientGone, match="before it responded"):
                 await bench.connection.call(307, {}, timeout_s=1000.0)
 
         for _ in range(3):

@@ -274,7 +274,7 @@ async def test_plain_bytes_on_a_port_that_needs_tls_are_answered_and_logged(file
         assert ours.recv(1) == b""
         (line,) = logs
         assert (line["event"], line["reason"], line["peer"]) == ("connection_refused", "tls", f"{HOST}:1")
-        assert "speaks without TLS" in line["detail"]
+        assert "does not use TLS" in line["detail"]
         assert made.traffic.closed["tls"] == 1
         assert made.traffic.open == 0
 
@@ -303,7 +303,11 @@ async def test_half_a_handshake_of_a_slave_or_a_browser_ends_in_time(
 ) -> None:
     config = BrokerConfig(tls=files.server_options(handshake_timeout="4s"))
     gate = Gate(config, Counters(), ServerTls(config.tls))
-    for begin, says in ((b"", "within 4 s"), (b"\x16\x03", "within 4 s"), (b"GET / HTTP/1.1", "without TLS")):
+    for begin, says in (
+        (b"", "within 4 s"),
+        (b"\x16\x03", "within 4 s"),
+        (b"GET / HTTP/1.1", "does not use TLS"),
+    ):
         ours, theirs = socket.socketpair()
         ours.send(begin)
         started_at = trio.current_time()
@@ -349,7 +353,10 @@ async def test_the_number_of_handshakes_is_limited(files: TlsFiles, monkeypatch:
             await finish(made.secured(TLS(ca=files.ca)))
             await settle(made, 2)
         assert [found is not None for found in made.admitted].count(True) == 1
-        assert "more than 3 clients were at it at once: the TLS handshake" in logs[0]["detail"]
+        assert (
+            "more than 3 clients were in the handshake at the same time: the TLS handshake"
+            in logs[0]["detail"]
+        )
         closed = []
         for other in others:
             try:

@@ -295,7 +295,7 @@ def test_memory_that_cannot_be_locked_is_logged_once_and_no_failure(
     store = opened(pooled(tmp_path, on_event=lambda event, facts: events.append((event, dict(facts)))))
     assert len(calls) == 1
     assert [event for event, _ in events] == ["memory_not_locked"]
-    assert events[0][1]["size_b"] == 5 * 4096
+    assert events[0][1]["size_bytes"] == 5 * 4096
     put(store, b"1")
     dispatch_all(store)
     assert bodies(store) == [b"1"]

@@ -60,7 +60,7 @@ def test_damage_without_a_backup_refuses(file: ConfigFile, text: bytes) -> None:
     file.path.parent.mkdir()
     file.path.write_bytes(text)
     with pytest.raises(
-        ConfigFileDamaged, match=r"table\.json cannot be read.*put a good copy there"
+        ConfigFileDamaged, match=r"table\.json cannot be read.*restore a good copy"
     ) as refused:
         file.load()
     assert refused.value.path == file.path

@@ -288,9 +288,7 @@ def test_a_damaged_journal_keeps_no_place_in_the_op_queue(opened: Open, config_d
 def test_an_unreadable_file_without_backup_refuses_the_start(opened: Open, config_dir: Path) -> None:
     config_dir.mkdir()
     (config_dir / "consumerOffset.json").write_text("{ this is not JSON")
-    with pytest.raises(
-        ConfigFileDamaged, match=r"consumerOffset\.json cannot be read.*put a good copy there"
-    ):
+    with pytest.raises(ConfigFileDamaged, match=r"consumerOffset\.json cannot be read.*restore a good copy"):
         opened()
     assert (config_dir / "consumerOffset.json").read_text() == "{ this is not JSON"
 

@@ -28,9 +28,7 @@ def selected_backend(alias: str) -> ReputBackend:
             return backend
     except InvalidTaskBackend as error:
         raise CommandError(str(error)) from error
-    raise CommandError(
-        f"TASKS[{alias!r}] has the BACKEND {type(backend).__name__}, which has a worker of its own"
-    )
+    raise CommandError(f"TASKS[{alias!r}] has the BACKEND {type(backend).__name__}, which has its own worker")
 
 
 def relay_of(backend: ReputBackend) -> Relay | None:

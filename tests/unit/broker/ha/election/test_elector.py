@@ -649,7 +649,7 @@ async def test_a_master_without_its_engine_serves_until_its_lease_ends_and_comes
     assert fence.expiry() is not None
     assert group[1].elector.current.role is Role.SLAVE
     await trio.sleep(60)
-    assert "no answer" in group[1].elector.reason
+    assert "no response" in group[1].elector.reason
     group.state.is_down = False
     await trio.sleep(LEASE_S)
     assert group.master is group[1]

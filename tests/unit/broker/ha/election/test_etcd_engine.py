@@ -183,7 +183,7 @@ def test_an_address_that_is_silent_or_without_quorum_is_passed_over(gateway: Cal
     assert read(silent, alone, works) == GroupRecord()
     with pytest.raises(EngineUnavailable) as refused:
         read(silent, alone, "http://127.0.0.1:1")
-    for fact in ("no answer within 0.333 s", "status 503: etcdserver: no leader", "http://127.0.0.1:1: "):
+    for fact in ("no response within 0.333 s", "status 503: etcdserver: no leader", "http://127.0.0.1:1: "):
         assert fact in refused.value.reason
 
 
@@ -194,9 +194,9 @@ def test_an_address_that_is_silent_or_without_quorum_is_passed_over(gateway: Cal
         (
             403,
             {"error": "etcdserver: permission denied"},
-            "refused with status 403: etcdserver: permission denied",
+            "rejected with status 403: etcdserver: permission denied",
         ),
-        (404, b"404 page not found", "refused with status 404: 404 page not found"),
+        (404, b"404 page not found", "rejected with status 404: 404 page not found"),
     ],
 )
 def test_an_answer_that_is_no_record_is_named(
@@ -297,7 +297,7 @@ def test_an_etcd_with_certificates_and_users(tmp_path: Path) -> None:
         assert await one.read() == record
         await one.close()
         for other, reason in (
-            (engine(etcd.address, tls=shown, user="reput", password="wrong"), "user 'reput' was refused"),
+            (engine(etcd.address, tls=shown, user="reput", password="wrong"), "user 'reput' was rejected"),
             (engine(etcd.address, tls=shown), "user name is empty"),
             (engine(etcd.address, tls=tls_context(ca, None, None)), etcd.address),
             (engine(etcd.address), "certificate verify failed"),

@@ -25,7 +25,7 @@ class Command(BaseCommand):
         add_backend(parser)
         parser.add_argument("--once", action="store_true", help="send what there is, and end")
         parser.add_argument(
-            "--retry", action="store_true", help="first let rows that the broker has refused be sent again"
+            "--retry", action="store_true", help="first send rows again that the broker has rejected"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 f'the backend {backend.alias!r} has no outbox; set OPTIONS["outbox"] to a database'
             )
         if options["retry"]:
-            self.stdout.write(f"{DjangoOutbox(outbox, backend.alias).retry()} refused rows are sent again")
+            self.stdout.write(f"{DjangoOutbox(outbox, backend.alias).retry()} rejected rows are sent again")
         try:
             if options["once"]:
                 self.stdout.write(f"{relay.send_all()} rows are sent")
