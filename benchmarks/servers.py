@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,15 @@ class RunningBroker(RunningProcess):
         start = f'{name}_bucket{{le="'
         found = (line.removeprefix(start).split('"} ') for line in lines if line.startswith(start))
         return {float(bound): float(count) for bound, count in found}
+
+    def loop_delays(self) -> dict[float, float]:
+        """Return how late the event loop was: the number of observations up to each upper bound, in seconds."""
+        return self.histogram("reput_event_loop_delay_seconds")
+
+    def loop_late_s(self, before: Mapping[float, float]) -> float:
+        """Return an upper bound of how late the event loop was since `loop_delays` returned `before`."""
+        more = {bound: count - before.get(bound, 0.0) for bound, count in self.loop_delays().items()}
+        return next(bound for bound in sorted(more) if more[bound] == more[math.inf])
 
     def descriptors(self) -> int:
         """Return how many file descriptors the process has open."""

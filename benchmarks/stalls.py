@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import statistics
 import tempfile
@@ -45,7 +44,6 @@ BLOCK, BATCH_BLOCKS = 256, 20
 PAUSE_S = 0.02
 _PART = 1_000
 _GOAL = 3.0
-_DELAY = "reput_event_loop_delay_seconds"
 _processes = multiprocessing.get_context("spawn")
 Disturb = Callable[[str, Connection], None]
 
@@ -201,15 +199,13 @@ def _stopped(other: Connection) -> str:
 
 
 def _paced(server: RunningBroker, rate: int, seconds: float) -> Times:
-    before, faults = server.histogram(_DELAY), server.loop_faults()
+    before, faults = server.loop_delays(), server.loop_faults()
     ordered = sorted(latency * 1000 for latency in _in_process(_pace, server.address, rate, seconds))
-    more = {bound: count - before.get(bound, 0.0) for bound, count in server.histogram(_DELAY).items()}
-    late = next(bound for bound in sorted(more) if more[bound] == more[math.inf])
     return Times(
         statistics.median(ordered),
         percentile(ordered, 0.99),
         ordered[-1],
-        late * 1000,
+        server.loop_late_s(before) * 1000,
         server.loop_faults() - faults,
     )
 

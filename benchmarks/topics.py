@@ -2,10 +2,10 @@
 
     python benchmarks/topics.py --topics 20000 --with-messages 2000
 
-Processor time and private memory (RssAnon) are the broker's. The first thousand topics are created one by one, to
-compare the first with the last of them, the others over 16 connections: the requests of one are handled in order.
-`--with-messages` gives so many of them a message in
-each of their four queues before they are deleted.
+Processor time and private memory (RssAnon) are the broker's, and so is the time by which its event loop was late at
+most. The first thousand topics are created one by one, to compare the first with the last of them, the others over 16
+connections: the requests of one are handled in order. `--with-messages` gives so many of them a message in each of
+their four queues before they are deleted.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ async def _by_connections(
 
 @contextmanager
 def _measured(server: RunningBroker, what: str, count: int) -> Iterator[None]:
+    delays = server.loop_delays()
     cpu_s, memory, started_at = server.cpu_s(), server.memory_mib("RssAnon"), time.perf_counter()
     yield
     took, cpu_s = time.perf_counter() - started_at, server.cpu_s() - cpu_s
@@ -116,7 +117,9 @@ def _measured(server: RunningBroker, what: str, count: int) -> Iterator[None]:
         else ""
     )
     print(
-        f"{what}: {took:.2f} s, {cpu_s:.2f} s of the broker's processor, {grown:+.1f} MiB{each}", flush=True
+        f"{what}: {took:.2f} s, {cpu_s:.2f} s of the broker's processor, {grown:+.1f} MiB{each}; "
+        f"the event loop was late by at most {server.loop_late_s(delays) * 1e3:g} ms",
+        flush=True,
     )
 
 

@@ -1,8 +1,9 @@
 """Deleting expired files (RocketMQ: CleanCommitLogService and CleanConsumeQueueService together).
 
-One round every `store.clean_interval`: check the hour and the disk, delete files of the log one by one, then files of
-queues and index. Every step blocks (removing a file of 1 GiB can take a second), so it runs in a worker thread, one at
-a time. Its effects, such as refusing puts, are applied on the event loop.
+One round every `store.clean_interval`: remove the queue files of deleted topics, check the hour and the disk, delete
+files of the log one by one, then files of queues and index. Every step blocks (removing a file of 1 GiB can take a
+second), so it runs in a worker thread, one at a time. Its effects, such as refusing puts, are applied on the event
+loop.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class CleanFilesService:
     async def clean(self) -> None:
         """Run one round. Failures are logged and retried in the next one."""
         try:
+            while await self._step(self._store.remove_deleted):
+                pass
             await self._clean_log()
             await self._clean_what_follows()
         except FlushFailed as error:

@@ -52,7 +52,7 @@ _OWN_ATTRIBUTES = frozenset({EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE})
 _QUEUES_A_TURN = 64
 """Queues after which other tasks run."""
 _DELETED_AT_ONCE = 4
-"""Topics that are deleted in one step; removing their files blocks the event loop."""
+"""Topics that are deleted in one step, whose marks and directories are synced on the event loop."""
 _TOPICS_A_TURN = 64
 """Topics of a request after which other tasks run."""
 

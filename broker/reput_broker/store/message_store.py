@@ -239,8 +239,9 @@ class MessageStore:
         self.flush_consume_queues = self._flush.flush_consume_queues
         self.write_checkpoint = self._flush.write_checkpoint
 
-        # Retention (cleaners.py)
+        # Retention (cleaners.py, queue/table.py)
         self.cleaners = self._cleaners.cleaners
+        self.remove_deleted = self._queues.remove_deleted
 
     # -- opening and closing -------------------------------------------------------------------------------
 
@@ -569,7 +570,7 @@ class MessageStore:
         """Delete the queues of topics durably, with as many syncs as for one; return how many there were.
 
         Their records stay in the log until their file expires, but no recovery brings them back. A new topic of such a
-        name begins at queue offset 0.
+        name begins at queue offset 0. `remove_deleted` removes the files.
 
         Raises:
             StoreReadOnly, StoreClosed: the store cannot be written.
@@ -579,8 +580,8 @@ class MessageStore:
         for key in [key for key in self._log.next_queue_offsets if key[0] in topics]:
             del self._log.next_queue_offsets[key]
         deleted = self._queues.delete_topics(topics)
-        self._dispatch.set_entries(self._queues.entries())
-        return deleted
+        self._dispatch.drop_entries(deleted.entries)
+        return deleted.queues
 
     def topics_with_records(self, topics: Collection[str]) -> set[str]:
         """Return those of the topics that have queues, or records that are not dispatched yet. For a master's store."""

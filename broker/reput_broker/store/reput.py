@@ -207,10 +207,10 @@ class LogDispatch:
         self._builder.entries = entries
         self.dispatched = Dispatched(position, store_timestamp_ms, entries)
 
-    def set_entries(self, entries: int) -> None:
-        """Set how many entries the queues have, after some were deleted."""
-        self._builder.entries = entries
-        self.dispatched = self.dispatched._replace(entries=entries)
+    def drop_entries(self, entries: int) -> None:
+        """Note that queues with so many entries were deleted."""
+        self._builder.entries -= entries
+        self.dispatched = self.dispatched._replace(entries=self.dispatched.entries - entries)
 
     def reput_step(self, max_bytes: int = STEP_BYTES_MAX) -> int:
         """Dispatch the next records of the log, about `max_bytes` of them; return how many.

@@ -33,6 +33,7 @@ from reput_broker.store.deleted_topics import DeletedTopics
 from reput_broker.store.file_io import is_no_space, sync_directory, write_all
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
+from reput_broker.store.queue.table import DELETED_DIR
 from reput_broker.tools.report import Progress, no_progress
 from reput_broker.tools.verify_checkpoint import valid_mark
 from reput_protocol.record.scan import ScanStatus, scan_record
@@ -293,6 +294,8 @@ class _Copying:
             self._make_directory(source, target)
             try:
                 for entry in entries:
+                    if entry.name == DELETED_DIR:
+                        continue
                     if entry.is_dir():
                         self._copy_directory(name / entry.name)
                     elif not _is_transient(entry.name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,11 +22,12 @@ from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import DiskFigures
 from reput_broker.store.message_store import MessageStore
+from reput_broker.store.queue.table import DELETED_DIR
 from reput_broker.store.results import Extent
 from reput_broker.store.retention import DiskLevel, RetentionRules
 from support.cores import NoDuties, core_of
 from support.retention import RESERVED_MS, FakeMachine, fill, store_files
-from support.stores import opened, small_options
+from support.stores import dispatch_all, opened, put, small_options
 
 
 class Broker:
@@ -93,6 +95,32 @@ def test_the_first_check_is_delayed_and_the_next_ones_are_periodic(broker: Broke
 
     run(main)
     assert [round(at) for at in looks[::2]] == [60, 70, 80], "the log's disk and the queues', each time"
+
+
+def test_a_round_removes_the_files_of_deleted_topics_off_the_event_loop(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = broker.store
+    put(store, b"x", topic="gone")
+    dispatch_all(store)
+    threads: set[str] = set()
+    real = shutil.rmtree
+
+    def rmtree(path: Path) -> None:
+        threads.add(threading.current_thread().name)
+        real(path)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+
+    async def main() -> None:
+        store.delete_topic("gone")
+        assert not threads, "the event loop only moves their directory"
+        await broker.service.clean()
+
+    run(main)
+    assert threads
+    assert "MainThread" not in threads
+    assert not (store.options.consume_queue_dir / DELETED_DIR).exists()
 
 
 def test_a_round_deletes_counts_and_says_so(broker: Broker) -> None:

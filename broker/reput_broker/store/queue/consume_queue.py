@@ -413,10 +413,19 @@ class ConsumeQueue:
             # The topic was deleted meanwhile.
         return deleted
 
-    def destroy(self, *, sync: bool = True) -> None:
-        """Delete all files and the queue's directory; the queue is then empty. `sync` as of `QueueFiles.destroy`."""
-        self._files.destroy(sync=sync)
-        self._ext.destroy(sync=sync)
+    def destroy(self) -> None:
+        """Delete all files and the queue's directory; the queue is then empty."""
+        self._files.destroy()
+        self._ext.destroy()
+        self._empty()
+
+    def forget(self) -> None:
+        """Become empty, but leave the files to the caller, which moves the topic's directory away."""
+        self._files.forget()
+        self._ext.forget()
+        self._empty()
+
+    def _empty(self) -> None:
         self.max_physical_offset = -1
         self.min_logic_offset = 0
         self._time_cache.clear()

@@ -188,13 +188,13 @@ class ConsumeQueueExt:
             deleted += 1
         return deleted
 
-    def destroy(self, *, sync: bool = True) -> None:
-        """Delete all files and the directory; the next entry is the first again (RocketMQ: truncateAll).
+    def destroy(self) -> None:
+        """Delete all files and the directory; the next entry is the first again (RocketMQ: truncateAll)."""
+        self._files.destroy()
 
-        Args:
-            sync: as of `QueueFiles.destroy`.
-        """
-        self._files.destroy(sync=sync)
+    def forget(self) -> None:
+        """As `destroy`, but leave the files to the caller."""
+        self._files.forget()
 
     def is_able_to_flush(self, least_pages: int) -> bool:
         """Whether to flush; see `file_io.is_able_to_flush`."""
@@ -309,10 +309,17 @@ class QueueExtEntries:
         if self._ext is not None and unit is not None and is_address(unit.tags_code):
             self._ext.delete_before(unit.tags_code)
 
-    def destroy(self, *, sync: bool = True) -> None:
-        """Delete all entries; `sync` as of `QueueFiles.destroy`."""
+    def destroy(self) -> None:
+        """Delete all entries."""
         if self._ext is not None:
-            self._ext.destroy(sync=sync)
+            self._ext.destroy()
+            self._end = 0
+            self.is_lost = False
+
+    def forget(self) -> None:
+        """As `destroy`, but leave the files to the caller."""
+        if self._ext is not None:
+            self._ext.forget()
             self._end = 0
             self.is_lost = False
 

@@ -104,6 +104,12 @@ class QueueFileCache:
             if file is not None:
                 self._unlist(file)
 
+    def forget_topic(self, directory: Path) -> None:
+        """Drop the files of all queues in a topic's directory, which is not at its place any more."""
+        with self._lock:
+            for path in [path for path in self._files if path.parent.parent == directory]:
+                self._unlist(self._files.pop(path))
+
     def close(self) -> None:
         """Close every file that is not leased; the others close when their lease ends."""
         with self._lock:
@@ -454,12 +460,18 @@ class SparseFileQueue:
             raise
         self._unsynced_removal = False
 
-    def destroy(self, *, sync: bool = True) -> None:
-        """Delete all files and the directory if it is then empty. The stream can begin again afterwards.
+    def forget(self) -> None:
+        """Begin again without files. Those on disk are left to the caller, which moves their directory away."""
+        with self._lock:
+            self._generation += 1
+            self._surplus.clear()
+            self._unfinished.clear()
+            self._forget_files()
+            self._names_dirty = False
+            self._unsynced_removal = False
 
-        Args:
-            sync: whether to make that durable; a caller that does not syncs a directory above this one.
-        """
+    def destroy(self) -> None:
+        """Durably delete all files and the directory if it is then empty. The stream can begin again afterwards."""
         with self._lock:
             self._generation += 1
             if not self.is_empty:
@@ -471,8 +483,7 @@ class SparseFileQueue:
             self._unsynced_removal = False
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
-            if sync:
-                sync_directory(self.directory.parent)
+            sync_directory(self.directory.parent)
 
     def _delete_surplus(self) -> bool:
         """Delete files after the stream, the newest first; return whether there were any."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from reput_broker.store.file_io import sync_directory
 from reput_broker.store.options import StoreOptions
@@ -18,10 +23,22 @@ _FLUSHED_ALONE_MAX = 32
 _FLUSH_THREADS = 8  # 10,000 syncs take half a minute in one thread, two seconds in eight
 
 
+DELETED_DIR: Final = ".deleted"
+"""In `consumequeue` and `consumequeue_ext`: has the directories of deleted topics until their files are removed.
+Readers do not take it for a topic: names of topics have no dot, and what is in it is not the number of a queue."""
+
+
+class DeletedQueues(NamedTuple):
+    """What a deletion of topics took out of the table."""
+
+    queues: int
+    entries: int
+
+
 class ConsumeQueueTable:
     """The queues by topic and queue id, with one bounded cache of open files.
 
-    One thread owns the table; `flush` may run in another.
+    One thread owns the table; `flush` and `remove_deleted` may each run in another.
     """
 
     def __init__(self, root: Path, options: StoreOptions) -> None:
@@ -33,6 +50,7 @@ class ConsumeQueueTable:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._of_topic: dict[str, list[ConsumeQueue]] = {}
         self._orphans: list[ConsumeQueueExt] = []
+        self._set_aside_lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -179,31 +197,78 @@ class ConsumeQueueTable:
 
     # -- removing ------------------------------------------------------------------------------------------
 
-    def delete_topics(self, topics: Iterable[str]) -> int:
-        """Delete the queues of topics with their files and directories, durably; return how many queues there were."""
-        count = 0
+    def delete_topics(self, topics: Iterable[str]) -> DeletedQueues:
+        """Take the queues of topics out of the table, durably.
+
+        Their directories are moved away, which takes the same time for any number of files; `remove_deleted` removes
+        the files.
+        """
+        queues = entries = 0
         changed: set[Path] = set()
         for topic in topics:
-            queues = self._of_topic.pop(topic, [])
-            count += len(queues)
-            for queue in queues:
-                queue.destroy(sync=False)
+            found = self._of_topic.pop(topic, [])
+            queues += len(found)
+            for queue in found:
+                entries += queue.max_queue_offset
+                # First, so that a flush that runs meanwhile does not miss the files.
+                queue.forget()
                 del self._queues[queue.topic, queue.queue_id]
             for root in (self.root, self._options.consume_queue_ext_dir):
                 directory = root / topic
-                if queues and directory.is_dir():
-                    if any(directory.iterdir()):
-                        changed.add(directory)
-                    else:
-                        shutil.rmtree(directory)
-                        changed.add(root)
+                if found and directory.is_dir():
+                    self._set_aside(directory)
+                    self._cache.forget_topic(directory)
+                    changed.add(root)
         for directory in changed:
             sync_directory(directory)
-        return count
+        return DeletedQueues(queues, entries)
+
+    def _set_aside(self, directory: Path) -> None:
+        aside = directory.parent / DELETED_DIR
+        try:
+            with self._set_aside_lock:
+                aside.mkdir(exist_ok=True)
+                names = (aside / f"{directory.name}.{number}" for number in count(1))
+                directory.rename(next(path for path in names if not path.exists()))
+        except OSError:  # such as a full disk, which a deletion is to help
+            shutil.rmtree(directory)
+
+    def remove_deleted(self) -> bool:
+        """Remove the files of one queue of a deleted topic; return whether there was one.
+
+        Blocks; for a worker thread. Also of topics that an earlier process deleted.
+
+        Raises:
+            OSError: it is left for the next call.
+        """
+        for root in (self.root, self._options.consume_queue_ext_dir):
+            aside = root / DELETED_DIR
+            topic = _any_in(aside)
+            if topic is None:
+                continue
+            queue = _any_in(topic)
+            if queue is not None and queue.is_dir():
+                shutil.rmtree(queue)
+            elif queue is not None:
+                queue.unlink()
+            else:
+                topic.rmdir()
+                with self._set_aside_lock, suppress(OSError):  # there is another topic
+                    aside.rmdir()
+            return True
+        return False
 
     def close(self) -> None:
         """Close all files. Flushes nothing."""
         self._cache.close()
+
+
+def _any_in(directory: Path) -> Path | None:
+    """Return something in a directory; None if it is empty or does not exist."""
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            return directory / entry.name
+    return None
 
 
 def _queues_below(root: Path) -> list[tuple[str, int]]:

@@ -203,6 +203,75 @@ def test_a_topic_deleted_with_messages_still_to_be_dispatched(tmp_path: Path) ->
     assert (bodies(again, "T"), bodies(again, "U")) == ([b"new"], [b"other"])
 
 
+def _queue_files(store: MessageStore) -> list[str]:
+    root = store.options.consume_queue_dir
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_the_files_of_a_deleted_topic_are_moved_away_and_removed_queue_by_queue(tmp_path: Path) -> None:
+    """However many files there are, deleting a topic moves one directory."""
+    store = opened(small_options(tmp_path / "live"))
+    for queue_id in range(3):
+        put(store, *[b"old"] * 15, queue_id=queue_id)
+    put(store, b"other", topic="U")
+    dispatch_all(store)
+    assert len(_queue_files(store)) == 7
+    assert store.delete_topic("T") == 3
+    assert [name for name in _queue_files(store) if name.startswith("T/")] == []
+    assert len(_queue_files(store)) == 7, "they are still there, but not of the topic"
+    put(store, b"new", queue_id=1)
+    dispatch_all(store)
+    store.flush_consume_queues()
+    assert (bodies(store, "T", 1), bodies(store, "U")) == ([b"new"], [b"other"])
+
+    # A killed broker leaves them; for the next one they are no queues, and it removes them.
+    again = opened(killed(store, tmp_path / "image"))
+    assert set(again.queues()) == {("T", 1), ("U", 0)}
+    left = [len(_queue_files(again))]
+    while again.remove_deleted():
+        left.append(len(_queue_files(again)))
+    assert left == [8, 6, 4, 2, 2], "one queue in each step, and then the directory"
+    assert [path.name for path in sorted(again.options.consume_queue_dir.iterdir())] == ["T", "U"]
+    assert (bodies(again, "T", 1), bodies(again, "U")) == ([b"new"], [b"other"])
+
+
+def test_a_topic_that_cannot_be_moved_away_is_removed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(small_options(tmp_path))
+    put(store, *[b"old"] * 15)
+    dispatch_all(store)
+
+    def full(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "mkdir", full)
+        assert store.delete_topic("T") == 1
+    assert _queue_files(store) == []
+    assert not store.remove_deleted()
+    assert put(store, b"new").queue_offset == 0
+
+
+def test_entries_of_deleted_topics_do_not_count(tmp_path: Path) -> None:
+    """A start after a kill compares the count with the entries that it finds."""
+    store = opened(small_options(tmp_path / "live"))
+    put(store, *[b"a"] * 12)
+    put(store, b"b", b"b", topic="U")
+    dispatch_all(store)
+    assert store._dispatch.dispatched.entries == 14
+    store.delete_topics(["T", "none"])
+    assert store._dispatch.dispatched.entries == 2
+    put(store, b"c")
+    dispatch_all(store)
+    store.flush_commit_log()
+    store.flush_consume_queues()
+    store.write_checkpoint()
+    again = opened(killed(store, tmp_path / "image"))
+    assert again._dispatch.dispatched.entries == 3
+    assert (bodies(again), bodies(again, "U")) == ([b"c"], [b"b", b"b"])
+
+
 def test_counts(tmp_path: Path) -> None:
     store = opened(small_options(tmp_path))
     put(store, b"a", b"b")
