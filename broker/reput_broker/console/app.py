@@ -623,7 +623,10 @@ class _AskedCluster:
         from reput_client.tls import TLS
 
         user, options = self._user, self._config.tls
-        credentials = None if user is None else Credentials(user.name, user.secret.decode())
+        credentials = None
+        if user is not None:
+            # RocketMQ's form could be used for other requests, and no broker that has these pages needs it.
+            credentials = Credentials(user.name, user.secret.decode(), rocketmq_signatures=False)
         tls = None
         if options.connect:
             tls = TLS(

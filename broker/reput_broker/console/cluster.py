@@ -30,7 +30,7 @@ async def show_history(source: Source, query: Query) -> dict[str, Any]:
 async def show_brokers(source: Source, query: Query) -> dict[str, Any]:
     """Return all brokers, each with its figures or why there are none, and the figures of all together.
 
-    All are asked at once. One that is known to be away is not waited for.
+    All are asked at once, but for those that `Members` does not ask. One that is known to be away is not waited for.
     """
     members = await source.cluster.all()
     answers: dict[str, BrokerHistory] = {}
@@ -55,7 +55,7 @@ async def show_brokers(source: Source, query: Query) -> dict[str, Any]:
 
     async with trio.open_nursery() as nursery:
         for member in members:
-            if member.away_ms is None:
+            if member.away_ms is None and not member.not_asked:
                 nursery.start_soon(ask, member)
     kept = {address: answer for address, answer in answers.items() if answer.is_kept}
     return {
@@ -68,7 +68,7 @@ async def show_brokers(source: Source, query: Query) -> dict[str, Any]:
                 "cluster": member.cluster,
                 "is_own": member.is_own,
                 "away_ms": member.away_ms,
-                "error": member.error or errors.get(member.address, ""),
+                "error": member.error or errors.get(member.address, member.not_asked),
                 "figures": _plain(answers[member.address]) if member.address in answers else None,
             }
             for member in members

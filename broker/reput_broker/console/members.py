@@ -2,6 +2,11 @@
 
 A task asks each of them every few seconds for what any client may ask, so that one that is away is known before a page
 asks it, and delays none. Name servers are asked for brokers of other groups; without them a broker knows its own group.
+
+Requests are signed, those of pages with their user's secret. So only these brokers are asked: those that have
+registered with this one, which needs the right to replicate; those whose addresses `name_servers` has; and with
+`tls.connect`, which checks certificates, all that name servers list. Without TLS, a program between this broker and a
+name server, or one that may register there, could name an address of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +31,10 @@ _LISTED_S: Final = 2.0
 _FORGOTTEN_AFTER_S: Final = 24 * 3600
 """A broker that no name service lists any more is shown as away for so long."""
 _MEMBERS_MAX: Final = 64
+_UNPROVEN: Final = (
+    "it is not asked, because only a name server without TLS lists it: set tls.connect, or add its address to "
+    "name_servers"
+)
 
 ListOwn = Callable[[], Awaitable[ClusterInfo]]
 """Asks this broker for the brokers of the cluster."""
@@ -41,6 +50,7 @@ class Member:
         heard_ms: when it answered last; None: never, since this broker started.
         away_ms: since when it has not answered; None: it answers, or was not asked yet.
         error: why it does not answer.
+        not_asked: why it is not asked; empty: it is.
     """
 
     address: str
@@ -52,6 +62,7 @@ class Member:
     heard_ms: int | None = None
     away_ms: int | None = None
     error: str = ""
+    not_asked: str = ""
 
 
 class Members:
@@ -77,6 +88,8 @@ class Members:
         self._members: dict[str, Member] = {}
         self._remotes: dict[str, RemotingClient] = {}
         self._listed_at = -_LISTED_S
+        access = config.access
+        self._asks_all = config.tls.connect or not (access.enabled or access.credentials())
 
     async def run(self) -> None:
         """Ask all of them every few seconds, until cancelled."""
@@ -87,7 +100,7 @@ class Members:
                     for address in self._config.name_servers:
                         nursery.start_soon(self._ask_name_server, address)
                     for member in [*self._members.values()]:
-                        if not member.is_own:
+                        if not member.is_own and not member.not_asked:
                             nursery.start_soon(self._ask, member)
                 self._forget()
                 await trio.sleep(_WATCH_S)
@@ -107,12 +120,16 @@ class Members:
         """Return the broker with an address.
 
         Raises:
-            BrokerError: there is none, or it is away.
+            BrokerError: there is none, it is away, or it is not asked.
         """
         found = {member.address: member for member in await self.all()}.get(address)
         if found is None:
             raise BrokerError(
                 ErrorCode.NOT_FOUND, f"no broker of this cluster has the address {address[:80]!r}"
+            )
+        if found.not_asked:
+            raise BrokerError(
+                ErrorCode.NO_PERMISSION, f"{found.broker_name} at {found.address}: {found.not_asked}"
             )
         if found.away_ms is not None:
             raise BrokerError(
@@ -159,7 +176,7 @@ class Members:
         except ReputError:
             return  # it does not serve now; the others are still where they were
         self._listed_at = trio.current_time()
-        self._take(info)
+        self._take(info, is_proven=True)
 
     async def _ask_name_server(self, address: str) -> None:
         try:
@@ -167,11 +184,11 @@ class Members:
                 RequestCode.GET_BROKER_CLUSTER_INFO, {}, timeout_s=TIMEOUT_S
             )
             if answer.code == ResponseCode.SUCCESS:
-                self._take(ClusterInfo.from_json(answer.body, is_trusted=True))
+                self._take(ClusterInfo.from_json(answer.body, is_trusted=True), is_proven=self._asks_all)
         except ReputError:
             pass  # the page of the cluster shows which name servers answer
 
-    def _take(self, info: ClusterInfo) -> None:
+    def _take(self, info: ClusterInfo, *, is_proven: bool) -> None:
         own, now_ms = {*self._own_addresses()}, self._clock_ms()
         own_places = {(one.broker_name, one.broker_id) for one in self._members.values() if one.is_own}
         listed = {
@@ -188,8 +205,10 @@ class Members:
                 self._forget_moved(place, listed)
                 if len(self._members) >= _MEMBERS_MAX:
                     continue
-                member = Member(address, self._config.cluster, *place, is_own, now_ms)
+                member = Member(address, self._config.cluster, *place, is_own, now_ms, not_asked=_UNPROVEN)
                 self._members[address] = member
+            if is_proven or is_own or address in self._config.name_servers:
+                member.not_asked = ""
             member.broker_name, member.broker_id = place
             member.listed_ms = now_ms
 

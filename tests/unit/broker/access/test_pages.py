@@ -19,6 +19,7 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.console import app, members
 from reput_broker.console.app import Console
+from reput_broker.console.members import Members
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
 from reput_broker.observe.history.recorder import History
@@ -228,3 +229,69 @@ async def test_pages_of_another_broker_have_the_rights_that_their_user_has_there
             while not await trio.to_thread.run_sync(is_listed):
                 await trio.sleep(0.05)
         await trio.to_thread.run_sync(look)
+
+
+@pytest.mark.trio
+async def test_no_request_is_signed_for_what_only_a_name_server_without_tls_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that may register there, or is on the way, names an address of its own."""
+    monkeypatch.setattr(members, "_WATCH_S", 0.1)
+    collected: list[bytes] = []
+    rounds = 0
+    end_round = Members._forget
+
+    def count_round(self: Members) -> None:
+        nonlocal rounds
+        rounds += 1
+        end_round(self)
+
+    monkeypatch.setattr(Members, "_forget", count_round)
+
+    async def collect(stream: trio.SocketStream) -> None:
+        collected.append(await stream.receive_some())
+
+    async with trio.open_nursery() as nursery, AsyncExitStack() as brokers:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, collect, 0, host="127.0.0.1"))
+        rogue = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        open_to_all = partial(BrokerConfig, port=0, ha_port="off", http_port="off")
+        names = await brokers.enter_async_context(
+            Broker(open_to_all(data_dir=tmp_path / "names", broker_name="names"))
+        )
+        await brokers.enter_async_context(
+            Broker(
+                open_to_all(
+                    data_dir=tmp_path / "rogue",
+                    broker_name="rogue",
+                    name_servers=[names.address],
+                    advertise=rogue,
+                )
+            )
+        )
+        here = await brokers.enter_async_context(
+            guarded_broker(tmp_path / "here", broker_name="here", name_servers=[names.address])
+        )
+        assert here.http_address is not None
+        client = ConsoleClient(here.http_address)
+
+        def rows() -> dict[str, Any]:
+            answer = client.ask("GET", client.path("brokers"), headers=basic("admin"))
+            return {row["address"]: row for row in answer.members["brokers"]}
+
+        def look() -> None:
+            found = rows()[rogue]
+            assert (found["figures"], found["away_ms"]) == (None, None)
+            assert "only a name server without TLS lists it" in found["error"]
+            asked = client.ask("GET", client.path("topics", member=rogue), headers=basic("admin"))
+            assert (asked.status, "is not asked" in asked.members["error"]) == (403, True)
+            assert rows()[names.address]["figures"], "its address is in the configuration"
+
+        with trio.fail_after(20):
+            while rogue not in await trio.to_thread.run_sync(rows):
+                await trio.sleep(0.05)
+            rounds = 0
+            while rounds < 2:  # in the second one, all that may be asked are
+                await trio.sleep(0.05)
+            await trio.to_thread.run_sync(look)
+        assert collected == []
+        nursery.cancel_scope.cancel()
