@@ -402,23 +402,39 @@ def test_a_backend_without_an_outbox() -> None:
             Outbox.add(Message("orders", b"any"), backend=alias)
 
 
-def test_a_topic_that_was_deleted(tmp_path: Path, name: str) -> None:
-    """That of a queue is created again; a row for another one is refused, and delays no other."""
-    config = {"data_dir": tmp_path, "port": 0, "http_port": None, "topics": {"auto_create": False}}
+@pytest.mark.parametrize("creates_topics", [True, False])
+def test_a_topic_that_was_deleted(tmp_path: Path, name: str, creates_topics: bool) -> None:
+    """That of a queue is created again with its priorities, also if the broker would create it without them.
+
+    Another one is created if the broker creates topics; else the row is refused, and delays no other.
+    """
+    config = {"data_dir": tmp_path, "port": 0, "http_port": None, "topics": {"auto_create": creates_topics}}
     with (
         BackgroundBroker(BrokerConfig.model_validate(config)) as broker,
         outbox_of_django(broker.address, name) as backend,
         Admin(broker.address) as admin,
         ExitStack() as stack,
     ):
+        admin.create_topic("orders")
+        tasks = backend.configuration.topic_of("default")
         relay = relay_of(backend)
         assert relay is not None
         stack.enter_context(closing(relay))
         jobs.add.enqueue(1, 2)
-        assert relay.send_all() == 1
-        admin.delete_topic(backend.configuration.topic_of("default"))
-        Outbox.add(Message("no-such-topic", b"any"))
-        kept = jobs.add.enqueue(3, 4)
-        assert relay.send_all() == 1
-        assert admin.find_messages(backend.configuration.topic_of("default"), kept.id).messages
-        assert "no-such-topic" in Outbox.objects.get().error
+        Outbox.add(Message("orders", b"any"))
+        assert relay.send_all() == 2
+        admin.delete_topic(tasks)
+        admin.delete_topic("orders")
+        Outbox.add(Message("orders", b"any"))
+        kept = [jobs.add.using(priority=priority).enqueue(3, 4) for priority in (-100, 100)]
+        assert relay.send_all() == 2 + creates_topics
+        assert admin.topic_config(tasks).write_queue_nums == 10
+        found = [admin.find_messages(tasks, each.id).messages for each in kept]
+        assert [[each.queue_id for each in messages] for messages in found] == [[0], [9]]
+        if not creates_topics:
+            assert "'orders' does not exist" in Outbox.objects.get().error
+            admin.create_topic("orders")
+            call_command("reput_relay", "--once", "--retry")
+        assert not Outbox.objects.exists()
+        stats = admin.topic_stats("orders").offset_table.values()
+        assert sum(each.max_offset for each in stats) == 1

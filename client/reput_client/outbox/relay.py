@@ -57,7 +57,8 @@ class Relay:
         ack: when a row is deleted: with `page_cache`, `flushed` or `replicated`.
         poll_s: seconds between two looks into an empty table.
         ensure_topic: called with the name of a topic before the first row for it is sent, and again if the broker then
-            does not have the topic.
+            does not have the topic. Returns True once the topic exists; False if the broker may create it with the
+            first message (`topics.auto_create`), as it may without `ensure_topic`.
         client_options: `tls`, `credentials` and the other options that all clients have.
 
     Raises:
@@ -71,7 +72,7 @@ class Relay:
         *,
         ack: Ack = "flushed",
         poll_s: float = 0.2,
-        ensure_topic: Callable[[str], object] | None = None,
+        ensure_topic: Callable[[str], bool] | None = None,
         **client_options: Any,
     ) -> None:
         if poll_s <= 0:
@@ -83,8 +84,8 @@ class Relay:
         self._poll_s = poll_s
         self._ensure_topic = ensure_topic
         self._stop = threading.Event()
-        self._producers: dict[bool, Producer] = {}  # of old rows, and of others
-        self._topics: set[str] = set()
+        self._producers: dict[tuple[bool, bool], Producer] = {}  # by whether rows are old, and topics ensured
+        self._topics: dict[str, bool] = {}  # whether `ensure_topic` has ensured them
         self._missing: set[str] = set()  # topics that the broker did not have the last time
 
     def stop(self) -> None:
@@ -158,8 +159,7 @@ class Relay:
         posted: list[tuple[OutboxRow, Posted]] = []
         missing = frozenset(self._missing)
         try:
-            # One for all, so that their order stays.
-            producer = self._connected(are_old=_age_ms(rows) >= _OLD_MS)
+            are_old = _age_ms(rows) >= _OLD_MS  # the same for all, so that the order in a topic stays
             for row in rows:
                 try:
                     message, terms = row.message()
@@ -167,7 +167,7 @@ class Relay:
                     outcome.refused[row.id] = repr(error)
                     continue
                 try:
-                    self._prepare(row.topic)
+                    producer = self._connected(are_old=are_old, is_ensured=self._ensures(row.topic))
                     posted.append((row, producer.post(message, **terms)))
                 except ReputError as error:
                     self._note(row, error, outcome, missing)
@@ -192,7 +192,7 @@ class Relay:
             missing: topics that the broker did not have when the rows before these were sent.
         """
         if isinstance(error, TopicNotFound):
-            self._topics.discard(row.topic)
+            self._topics.pop(row.topic, None)
             self._missing.add(row.topic)
             if self._ensure_topic is not None and row.topic not in missing:
                 outcome.failure = error  # the topic was deleted after it was ensured
@@ -205,19 +205,28 @@ class Relay:
         else:
             outcome.failure = error
 
-    def _connected(self, *, are_old: bool) -> Producer:
-        producer = self._producers.get(are_old)
+    def _connected(self, *, are_old: bool, is_ensured: bool) -> Producer:
+        producer = self._producers.get((are_old, is_ensured))
         if producer is None:
-            within_s = _WITHIN_S if are_old else None
-            options = {"group": "reput-outbox", "ack": self._ack, **self._options}
-            producer = Producer(deduplicate=True, deduplicate_within_s=within_s, **options).__enter__()
-            self._producers[are_old] = producer
+            producer = Producer(
+                group="reput-outbox",
+                ack=self._ack,
+                deduplicate=True,
+                deduplicate_within_s=_WITHIN_S if are_old else None,
+                # The broker would create a deleted topic with other settings.
+                create_topics=not is_ensured,
+                **self._options,
+            ).__enter__()
+            self._producers[are_old, is_ensured] = producer
         return producer
 
-    def _prepare(self, topic: str) -> None:
-        if self._ensure_topic is not None and topic not in self._topics:
-            self._ensure_topic(topic)
-            self._topics.add(topic)
+    def _ensures(self, topic: str) -> bool:
+        """Call `ensure_topic` unless it was called for the topic before; return what it has returned."""
+        if self._ensure_topic is None:
+            return False
+        if topic not in self._topics:
+            self._topics[topic] = self._ensure_topic(topic)
+        return self._topics[topic]
 
 
 def _age_ms(rows: Sequence[OutboxRow]) -> int:

@@ -191,15 +191,17 @@ class ReputBackend(BaseTaskBackend):
     def _send(self, message: Message, queue_id: int | None) -> None:
         self.clients.send(message, queues=_PRIORITIES, message_type="PRIORITY", queue_id=queue_id)
 
-    def ensure_topic(self, topic: str) -> None:
-        """Create the topic of a queue unless it exists; do nothing for other topics."""
-        if topic.startswith(self.configuration.tasks_prefix):
-            self.clients.ensure_topic(topic, queues=_PRIORITIES, message_type="PRIORITY")
+    def ensure_topic(self, topic: str) -> bool:
+        """Create the topic of a queue unless it exists; return False, and do nothing, for any other topic."""
+        if not topic.startswith(self.configuration.tasks_prefix):
+            return False
+        self.clients.ensure_topic(topic, queues=_PRIORITIES, message_type="PRIORITY")
+        return True
 
-    def ensure_topic_again(self, topic: str) -> None:
+    def ensure_topic_again(self, topic: str) -> bool:
         """As `ensure_topic`, but ask the broker, even if this process has seen the topic before."""
         self.clients.forget_topic(topic)
-        self.ensure_topic(topic)
+        return self.ensure_topic(topic)
 
     # -- states ------------------------------------------------------------------------------------------------
 
