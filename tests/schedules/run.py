@@ -26,7 +26,7 @@ _ALL = ("@every 1000ms", "@every 1500ms", "@every 2000ms", "@every 3000ms", "@ev
 _LATEST = ("@every 1000ms", "@every 2000ms", "@every 7000ms")
 _CRON = ("* * * * *", "*/2 * * * *")
 _SCHEDULES = [(when, "all") for when in (*_ALL, *_CRON)] + [(when, "latest") for when in (*_LATEST, *_CRON)]
-_PLANTED_MINUTES = 0.4
+_PLANTED_MINUTES = 0.5
 
 
 def main() -> int:
