@@ -482,7 +482,7 @@ async def test_a_message_whose_handler_raises_comes_again_after_a_delay(
         await run(face, consumer, handle, lambda: len(seen) == 3)
     assert [one[:2] for one in seen] == [(b"bad", 1), (b"good", 1), (b"bad", 2)]
     assert seen[2][2] - seen[0][2] > 0.9
-    assert "given back" in caplog.text
+    assert "returned to the broker" in caplog.text
     async with face.PopConsumer(real_address, group=f"{topic}-2", topic=f"%DLQ%{topic}") as consumer:
         (dead,) = await receive(consumer, 1)
         assert dead.properties["RETRY_REASON"] == "LookupError: no such order"

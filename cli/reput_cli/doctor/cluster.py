@@ -70,13 +70,13 @@ def check_members(
     silent = [member for member in members if member.error is not None]
     for member in silent:
         yield fault(
-            f"member {member.broker_name}/{member.broker_id}",
+            f"broker {member.broker_name}/{member.broker_id}",
             f"{member.address} does not report",
             str(member.error).splitlines()[0],
             "start it, or check the network to it; its address comes from its option advertise",
         )
     if not silent:
-        yield ok("members", f"{counted(len(members), 'member')} report")
+        yield ok("brokers", f"{counted(len(members), 'broker')} report")
     by_name: dict[str, list[ClusterMember]] = defaultdict(list)
     for member in members:
         by_name[member.broker_name].append(member)
@@ -94,7 +94,7 @@ def _check_master(
         places = ", ".join(member.address for member in masters)
         return fault(
             check,
-            f"{len(masters)} members take messages: {places}",
+            f"{len(masters)} brokers accept messages: {places}",
             "two brokers have one name and are both configured as masters",
             "give one of them another broker_name, or ha.role = SLAVE",
         )
@@ -103,9 +103,9 @@ def _check_master(
     if not masters:
         return fault(
             check,
-            "no member takes messages",
+            "no broker accepts messages",
             f"the election has no result: {reasons[0]}" if reasons else "the master is down",
-            "check that most members of etcd (or Kubernetes) run and are reached, then the log event of each member"
+            "check that most members of etcd (or Kubernetes) run and are reached, then the log event of each broker"
             if any(elections)
             else "start the master, or make a slave the master: docs/cluster.md",
         )
@@ -162,7 +162,7 @@ def check_clocks(skews: Mapping[str, float]) -> Finding:
         skews: seconds that each member's clock is ahead of this machine's, by address.
     """
     if not skews:
-        return ok("clocks", "no member to compare")
+        return ok("clocks", "no broker to compare")
     low, high = min(skews, key=skews.__getitem__), max(skews, key=skews.__getitem__)
     if skews[high] - skews[low] > CLOCK_S:
         return fault(

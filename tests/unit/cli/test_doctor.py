@@ -370,15 +370,15 @@ SLAVE = ClusterMember("c", "a", 1, "h:2", end_offset=90, lag_bytes=10, is_copyin
 @pytest.mark.parametrize(
     ("members", "states", "check", "found"),
     [
-        ([MASTER, replace(SLAVE, error="h:2 is down")], {}, "member a/1", "h:2 does not report"),
-        ([replace(MASTER, takes_messages=False), SLAVE], {}, "master of a", "no member takes messages"),
+        ([MASTER, replace(SLAVE, error="h:2 is down")], {}, "broker a/1", "h:2 does not report"),
+        ([replace(MASTER, takes_messages=False), SLAVE], {}, "master of a", "no broker accepts messages"),
         (
             [replace(MASTER, takes_messages=False)],
             {"h:1": {"election": {"reason": "etcd does not answer"}}},
             "master of a",
-            "no member takes messages",
+            "no broker accepts messages",
         ),
-        ([MASTER, replace(MASTER, address="h:9")], {}, "master of a", "2 members take messages: h:1, h:9"),
+        ([MASTER, replace(MASTER, address="h:9")], {}, "master of a", "2 brokers accept messages: h:1, h:9"),
         ([MASTER, replace(SLAVE, is_copying=False)], {}, "slave a/1", "h:2 receives no log"),
         ([MASTER, replace(SLAVE, lag_bytes=1 << 30)], {}, "slave a/1", "h:2 is 1.0 GiB and 0s behind"),
         ([MASTER, SLAVE], {"h:2": {"behind_s": 90.0}}, "slave a/1", "h:2 is 10 B and 1m30s behind"),

@@ -204,7 +204,7 @@ class GiveBack(OnFailure):
                 exc_info=failure.error,
             )
             return Again(after_s)
-        outcome = "given back" if delay_level != DEAD_LETTER else "made a dead letter"
+        outcome = "returned to the broker" if delay_level != DEAD_LETTER else "made a dead letter"
         log.warning("%s; %s", failure, outcome, exc_info=failure.error)
         return Verdict.HANDLED
 

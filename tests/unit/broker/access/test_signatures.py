@@ -149,11 +149,11 @@ async def test_a_server_that_does_not_know_reputs_form_gets_rocketmqs_unless_tha
     refusals += [refusal] * 1000
     strict = Credentials(ADMIN.user, ADMIN.secret, rocketmq_signatures=False)
     async with guarded(tmp_path) as broker:
-        with pytest.raises(ConnectFailed, match="does not know signatures in Reput's form"):
+        with pytest.raises(ConnectFailed, match="does not support signatures in Reput's form"):
             async with Producer(broker.address, credentials=strict, connect_timeout_s=0.2):
                 pass
         client = RemotingClient(broker.address, credentials=strict)
-        with pytest.raises(RemoteUnreachable, match="does not know signatures in Reput's form"):
+        with pytest.raises(RemoteUnreachable, match="does not support signatures in Reput's form"):
             await client.call(RequestCode.GET_BROKER_CONFIG, {}, timeout_s=5)
         client.close()
         assert forms == []

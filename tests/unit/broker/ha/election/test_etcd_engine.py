@@ -256,7 +256,7 @@ async def test_answers_that_are_not_those_of_etcd_are_named(
 ) -> None:
     address = gateway(lambda path, _: (200, lease if path == "/v3/lease/grant" else transaction))
     one = engine(address)
-    with pytest.raises(EngineUnavailable, match=r"the answer to a (lease|transaction) has no"):
+    with pytest.raises(EngineUnavailable, match=r"the response to a (lease|transaction) has no"):
         await one.take(GroupRecord(), GroupRecord(1, frozenset({1}), leader=ONE))
     await one.close()
 
