@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from reput_broker.console.actions import ACTIONS, FieldKind
 from support.browser import CHROMIUM, Browser, Page
-from support.console_actions import CASES, SECRET, SEES, World, user_of, world
+from support.console_actions import CASES, SECRET, SEES, World, log_in, user_of, world
 
 pytestmark = [
     pytest.mark.process,
@@ -49,13 +48,6 @@ def logged_in(browser: Browser, scene: World, user: str) -> Page:
         log_in(page, user, SECRET)
         page.shows("orders")
     return _pages[user]
-
-
-def log_in(page: Page, user: str, secret: str) -> None:
-    page.until("!document.getElementById('submit').disabled")
-    page.run(f"document.getElementById('user').value = {json.dumps(user)}")
-    page.run(f"document.getElementById('secret').value = {json.dumps(secret)}")
-    page.click("#submit")
 
 
 def go(page: Page, place: str) -> None:

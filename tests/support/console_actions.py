@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from reput_client.blocking import Admin, Credentials, Message, Producer, Transac
 from reput_protocol.codes import TransactionState
 from reput_protocol.errors import GroupNotFound, TopicNotFound
 from reput_protocol.rights import rule_of
+from support.browser import Page
 from support.dead_letters import send_and_give_up
 
 SECRET: Final = "a-secret-of-a-test-0123"
@@ -256,6 +258,14 @@ CASES: Final[Mapping[str, Case]] = {
     ),
 }  # fmt: skip
 assert CASES.keys() == ACTIONS.keys(), "each action has a case"
+
+
+def log_in(page: Page, user: str, secret: str = SECRET) -> None:
+    """Fill the form of the page of the login, and send it."""
+    page.until("!document.getElementById('submit').disabled")
+    page.run(f"document.getElementById('user').value = {json.dumps(user)}")
+    page.run(f"document.getElementById('secret').value = {json.dumps(secret)}")
+    page.click("#submit")
 
 
 def user_of(name: str) -> str:
