@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("taskiq")
 
-from taskiq import SimpleRetryMiddleware
+from taskiq import SimpleRetryMiddleware, TaskiqResult
 from taskiq.receiver import Receiver
 
 import reput_client
@@ -226,6 +226,13 @@ def test_names_that_no_tag_can_be_and_a_topic_that_was_deleted(address: str, nam
             assert (config.write_queue_nums, config.message_type) == (10, "PRIORITY")
             async with working(broker):
                 assert (await sent.wait_result(timeout=20)).return_value == "x"
+            results = ReputResultBackend[str](address, topic=f"{name.replace('.', '-')}-results")
+            await results.startup()
+            await admin.delete_topic(f"{name.replace('.', '-')}-results")
+            assert not await results.is_result_ready("1")
+            await results.set_result("1", TaskiqResult(is_err=False, return_value="y", execution_time=0.1))
+            assert (await results.get_result("1")).return_value == "y"
+            await results.shutdown()
         await broker.shutdown()
 
     run(scenario)

@@ -188,7 +188,9 @@ class ReputResultBackend(AsyncResultBackend[T]):
     async def startup(self) -> None:
         """Connect, and create the topic if it does not exist."""
         self._admin = await self._open.enter_async_context(Admin(**self._client_options))
-        self._producer = await self._open.enter_async_context(Producer(**self._client_options))
+        self._producer = await self._open.enter_async_context(
+            Producer(create_topics=False, **self._client_options)
+        )
         await self._admin.ensure_topic(self._topic, queues=1)
 
     async def shutdown(self) -> None:
@@ -197,9 +199,12 @@ class ReputResultBackend(AsyncResultBackend[T]):
 
     async def set_result(self, task_id: str, result: TaskiqResult[T]) -> None:
         """Store a result; on return it is on the broker's disk."""
-        await self._producer.send(
-            Message(self._topic, result.model_dump_json().encode(), keys=[quoted(task_id)])
-        )
+        message = Message(self._topic, result.model_dump_json().encode(), keys=[quoted(task_id)])
+        try:
+            await self._producer.send(message)
+        except TopicNotFound:  # it was deleted
+            await self._admin.ensure_topic(self._topic, queues=1)
+            await self._producer.send(message)
 
     async def is_result_ready(self, task_id: str) -> bool:
         """Whether there is a result."""
@@ -221,5 +226,8 @@ class ReputResultBackend(AsyncResultBackend[T]):
 
     async def _find(self, task_id: str) -> bytes | None:
         begin = datetime.now(UTC) - self._keep
-        found = await self._admin.find_messages(self._topic, quoted(task_id), max_messages=1, begin=begin)
+        try:
+            found = await self._admin.find_messages(self._topic, quoted(task_id), max_messages=1, begin=begin)
+        except TopicNotFound:  # it was deleted, with its results
+            return None
         return found.messages[0].body if found.messages else None
