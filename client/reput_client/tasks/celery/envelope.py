@@ -24,9 +24,8 @@ def message_of(topic: str, tag: str, payload: Payload, wait_max_s: float, *, has
     properties = payload["properties"]
     task_id = properties.get("correlation_id")
     due = eta_of(payload)
-    now = datetime.now(UTC)
     more: dict[str, Any] = {"priority": priority_of(payload)} if has_priority else {}
-    if due is not None and due > now:
+    if due is not None and due > (now := datetime.now(UTC)):
         more = {"delay_s": min((due - now).total_seconds(), wait_max_s)}
     if str(properties.get("expiration") or "").isdecimal():
         more["ttl_s"] = max(int(properties["expiration"]), 1) / 1000

@@ -26,6 +26,7 @@ _NO_KEY: Final = "%"
 """The tag for an empty routing key; no other key is quoted so."""
 
 
+@lru_cache(maxsize=1024)
 def queue_topic(queue: str) -> str:
     """Return the topic of a queue, and its group: the name, with %XX for what names of topics cannot have.
 
@@ -45,6 +46,7 @@ def is_of_exchange(topic: str) -> bool:
     return topic.startswith(_EXCHANGE)
 
 
+@lru_cache(maxsize=1024)
 def topic_of(exchange: str, kind: str, routing_key: str) -> str:
     """Return the topic of what is sent to an exchange with a routing key; raises like `queue_topic`."""
     if kind == "direct" and exchange == routing_key:
@@ -52,6 +54,7 @@ def topic_of(exchange: str, kind: str, routing_key: str) -> str:
     return exchange_topic(exchange)
 
 
+@lru_cache(maxsize=1024)
 def tag_of(name: str) -> str:
     """Return the tag for a routing key, or for the name of a transient queue."""
     return quoted(name) or _NO_KEY
