@@ -1,6 +1,6 @@
-"""Each line of docs/coming-from.md that has code on its right does there what it says, against a broker.
+"""Each line of docs/from-*.md that has code on its right does there what it says, against a broker.
 
-The code is taken from the page. A check of the line's name prepares what the code needs, and judges what it did.
+The code is taken from the pages. A check of the line's name prepares what the code needs, and judges what it did.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import ast
 import inspect
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +24,7 @@ import pytest
 import trio
 
 import reput_client
-from docs.blocks import ROOT
+from docs.blocks import BLOCKS, ROOT
 from reput_broker.background import BackgroundBroker
 from reput_client import (
     AckLevel,
@@ -38,7 +40,7 @@ from reput_client.errors import ClientClosed, PermissionDenied, TopicNotFound
 from support.tls_files import make_tls_files
 from support.waiting import wait_until
 
-PAGE: Final = ROOT / "docs" / "coming-from.md"
+PAGES: Final = sorted((ROOT / "docs").glob("from-*.md"))
 SECRET: Final = "secret-of-the-administrator"
 BODIES: Final = [b"%d" % number for number in range(5)]
 _KINDS: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -76,7 +78,7 @@ class Line(NamedTuple):
 def lines() -> list[Line]:
     found = []
     section, client = "", reput_client
-    for text in PAGE.read_text(encoding="utf-8").splitlines():
+    for text in (line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()):
         if text.startswith("## "):
             section = text.removeprefix("## ")
         if told := re.match(r"On the right: `from (\S+) import", text):
@@ -217,7 +219,7 @@ def check(*tasks: str) -> Callable[[Check], Check]:
     return register
 
 
-def test_the_page_has_a_check_for_each_line_with_code_and_no_others() -> None:
+def test_the_pages_have_a_check_for_each_line_with_code_and_no_others() -> None:
     assert len(LINES) > 100
     assert {line.task for line in LINES if line.code} == set(CHECKS)
     assert len({str(line) for line in LINES}) == len(LINES)
@@ -239,6 +241,52 @@ def test_a_line_does_what_it_says(
     steps = CHECKS[line.task](scene)
     for _ in steps:
         trio.run(scene)
+
+
+def block_of(page: str, title: str) -> str:
+    """Return the program of a page that has this title."""
+    (found,) = (block.text for block in BLOCKS if (block.page, block.title) == (page, title))
+    return found
+
+
+def test_the_bridge_stores_a_record_once_that_it_copies_again(
+    new_reput_broker: Callable[..., BackgroundBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = new_reput_broker(store={"index": True})
+    program = block_of("docs/coming-from.md", "bridge.py").replace("127.0.0.1:10911", broker.address)
+    acknowledged: list[str] = []
+
+    def acknowledge(record: str) -> None:
+        if record == "orders-1" and record not in acknowledged:
+            acknowledged.append(record)
+            raise KeyboardInterrupt  # before the old broker has it
+        acknowledged.append(record)
+
+    def records() -> Generator[tuple[str, bytes, Callable[[], None]]]:
+        for number in range(3):
+            yield f"orders-{number}", BODIES[number], partial(acknowledge, f"orders-{number}")
+
+    old = ModuleType("old_broker")
+    old.records = records  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "old_broker", old)
+    with pytest.raises(KeyboardInterrupt):
+        exec(program, {})
+    exec(program, {})
+    assert acknowledged == ["orders-0", "orders-1", "orders-0", "orders-1", "orders-2"]
+    with blocking.PullConsumer(broker.address, group="g") as consumer:
+        stored = [
+            message.body for queue in range(4) for message in consumer.pull("orders", queue, 0).messages
+        ]
+    assert sorted(stored) == BODIES[:3]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_other_brokers_programs_compile(page: Path) -> None:
+    """They are not run: their broker is not there."""
+    blocks = [block for block in BLOCKS if block.page == f"docs/{page.name}" and block.not_run]
+    assert "old_broker.py" in {block.title for block in blocks}
+    for block in blocks:
+        compile(block.text, str(block), "exec")
 
 
 # -- sending -------------------------------------------------------------------------------------------------------
@@ -466,11 +514,42 @@ def refused(scene: Scene) -> Generator[None]:
         producer.send(Message("orders", scene.names["body"]))
 
 
-@check("Subjects")
+@check("Subjects", "Routing key")
 def tagged(scene: Scene) -> Generator[None]:
     scene.broker()
     yield
     assert [message.tag for message in scene.stored()] == ["paid"]
+
+
+@check("Delay")
+def delayed(scene: Scene) -> Generator[None]:
+    scene.broker()
+    yield
+    with blocking.Admin(scene.address) as admin:
+        (waiting,) = admin.list_delayed(topic="orders")
+    assert 0 < waiting.deliver_at.timestamp() - time.time() <= 60
+    assert scene.stored() == []
+
+
+@check("Time to live")
+def expiring(scene: Scene) -> Generator[None]:
+    scene.broker()
+    yield
+    (message,) = scene.stored()
+    assert message.expires_at_ms is not None
+    assert 0 < message.expires_at_ms / 1000 - time.time() <= 60
+
+
+@check("Priority")
+def with_a_priority(scene: Scene) -> Generator[None]:
+    scene.broker()
+    with blocking.Admin(scene.address) as admin, blocking.Producer(scene.address) as producer:
+        admin.create_topic("jobs", queues=4, message_type="PRIORITY")
+        producer.send(Message("jobs", b"41", priority=2))
+    yield
+    with blocking.PopConsumer(scene.address, group="billing", topic="jobs") as consumer:
+        (first,) = consumer.receive(1)
+    assert (first.body, first.priority) == (b"42", 3)
 
 
 # -- consuming with queues -----------------------------------------------------------------------------------------
@@ -680,6 +759,16 @@ def redelivered_later(scene: Scene) -> Generator[None]:
         assert popped(scene) == []
 
 
+@check("Requeue")
+def requeued(scene: Scene) -> Generator[None]:
+    scene.broker(bodies=BODIES[:1])
+    yield
+    assert scene.names["message"].is_given_back
+    with blocking.PopConsumer(scene.address, group="billing", topic="orders") as consumer:
+        (again,) = consumer.receive(wait_s=5.0)
+    assert (again.body, again.delivery_attempt) == (b"0", 2)
+
+
 @check("Dead letter")
 def rejected(scene: Scene) -> Generator[None]:
     scene.broker(bodies=BODIES[:1])
@@ -718,6 +807,14 @@ def _has_a_minute(scene: Scene, name: str) -> None:
         assert 50 < message._invisible_until - now <= 60
 
 
+@check("Another queue of the exchange")
+def another_group(scene: Scene) -> Generator[None]:
+    scene.broker(bodies=BODIES)
+    yield
+    assert [message.body for message in scene.names["messages"]] == BODIES
+    assert popped(scene) == BODIES
+
+
 @check("Entries of dead workers")
 def popped_again(scene: Scene) -> Generator[None]:
     scene.broker(bodies=BODIES)
@@ -751,7 +848,7 @@ def place_of(scene: Scene) -> Generator[None]:
     assert scene.names["place"] == (MessageQueue("orders", "broker-a", 0), 0)
 
 
-@check("Filter by subjects")
+@check("Filter by subjects", "Bind by routing keys")
 def filtered(scene: Scene) -> Generator[None]:
     scene.broker()
     with blocking.Producer(scene.address) as producer:
@@ -877,7 +974,7 @@ def described(scene: Scene) -> Generator[None]:
     assert [(queue.committed_offset, queue.lag) for queue in scene.names["progress"].queues] == [(2, 3)]
 
 
-@check("Reset offsets")
+@check("Reset offsets", "Read again")
 def reset(scene: Scene) -> Generator[None]:
     with_a_group(scene)
     yield
