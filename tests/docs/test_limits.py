@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import reduce
 from typing import Final, NamedTuple
 
 import pytest
@@ -114,8 +113,10 @@ ROWS: Final = rows()
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.option], ids=str)
 def test_an_option_has_this_default(row: Row) -> None:
-    path = row.option.strip("`").split(".")
-    assert reduce(getattr, path, BrokerConfig()) == row.number
+    default: object = BrokerConfig()
+    for name in row.option.strip("`").split("."):
+        default = getattr(default, name)
+    assert default == row.number
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.option and row.limit in FIXED], ids=str)
