@@ -135,6 +135,14 @@ async def test_every_way_to_send_takes_values(face: Face, real_address: str, top
 
 
 @scenario
+async def test_what_is_no_message_is_named(face: Face, real_address: str) -> None:
+    async with face.Producer(real_address) as producer:
+        for send in (producer.send, producer.post, producer.send_oneway):
+            with pytest.raises(InvalidMessage, match=r"a Message, not str; pass Message\(topic, body\)"):
+                await send("orders")
+
+
+@scenario
 async def test_what_cannot_be_serialized_is_not_sent(face: Face, real_address: str, topic: str) -> None:
     class Odd(Exception):
         pass

@@ -275,7 +275,7 @@ class Producer(Client):
             BrokerError: refused, with the reason as the subclass; not stored.
             ConnectFailed, RequestTimeout, ClientClosed, InvalidMessage: not sent.
         """
-        if message.body is NOT_SERIALIZED:
+        if getattr(message, "body", NOT_SERIALIZED) is NOT_SERIALIZED:  # or it is no message
             message = self._serialized(message)
         if ordering_key is not None:
             message = ordered(message, ordering_key)
@@ -574,7 +574,7 @@ class Producer(Client):
             RequestTimeout: there was no room for `timeout_s` seconds.
             TopicNotFound, NoQueue, BrokerNotFound, ConnectFailed, ClientClosed: it was not taken either.
         """
-        if message.body is NOT_SERIALIZED:
+        if getattr(message, "body", NOT_SERIALIZED) is NOT_SERIALIZED:  # or it is no message
             message = self._serialized(message)
         if ordering_key is not None:
             message = ordered(message, ordering_key)
@@ -670,8 +670,13 @@ class Producer(Client):
         """Return the message with the body for its value, or itself if it has a body.
 
         Raises:
-            InvalidMessage: there is no serializer, or it raised an exception, which is the cause.
+            InvalidMessage: there is no serializer, or it raised an exception, which is the cause; or it is no message.
         """
+        if not hasattr(message, "body"):
+            raise InvalidMessage(
+                f"a producer sends a Message, not {type(message).__name__}; pass Message(topic, body), or use "
+                "send_many(topic, bodies)"
+            )
         if message.body is not NOT_SERIALIZED:
             return message
         body = self._serialize(message.value)
