@@ -22,7 +22,7 @@ from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, Ar
 from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
-from reput_pipeline.jobs.command_line import job, main, pairs_of
+from reput_pipeline.jobs.command_line import in_process_job, main, pairs_of
 from reput_pipeline.jobs.directories import ARCHIVE_PLACE, check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
@@ -39,7 +39,7 @@ TABLE_PARTITIONS = ("topic", "queueId", "tags")
 """Columns that can partition a table."""
 
 
-@job
+@in_process_job
 @source_arguments
 @click.option(
     "--to",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from reput_client.positions import Position
 from reput_pipeline.jobs.command_line import pairs_of
 from reput_pipeline.jobs.outcomes import ArgumentError
 from reput_pipeline.source.options import SourceOptions, parse_source_options
@@ -17,6 +18,29 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 DEFAULT_SERVER = "127.0.0.1:10911"
 APPLICATION_TOPICS = "(?!%).*"
 """Topics of applications, the default."""
+
+
+class StoreTimeType(click.ParamType[int]):
+    """A time in RFC 3339, an age such as `-15m`, or ms since 1970; the value is in ms since 1970."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the time; other text is rejected with the valid forms."""
+        text = str(value)
+        if text.isdecimal():
+            return int(text)
+        position = Position.parse("@" + text.removeprefix("@"))
+        if position is None or position.timestamp_ms is None:
+            raise click.BadParameter(
+                f"{text!r} is not a time: write 2026-01-02T03:04:05Z, -15m for 15 minutes ago, or ms since 1970",
+                ctx,
+                param,
+            )
+        return position.timestamp_ms
+
+
+STORE_TIME = StoreTimeType()
 
 
 def source_arguments(function: _Function) -> _Function:
@@ -33,9 +57,12 @@ def source_arguments(function: _Function) -> _Function:
     )
     @click.option("--tag", "tags", metavar="EXPR", help="Only messages with these tags, such as 'a || b'.")
     @click.option(
-        "--since", type=click.IntRange(0), metavar="MS", help="From this store time on, in ms since 1970."
+        "--since",
+        type=STORE_TIME,
+        metavar="TIME",
+        help="From this store time on: 2026-01-02T03:04:05Z, -15m for 15 minutes ago, or ms since 1970.",
     )
-    @click.option("--until", type=click.IntRange(0), metavar="MS", help="Before this store time.")
+    @click.option("--until", type=STORE_TIME, metavar="TIME", help="Before this store time.")
     @click.option(
         "-o",
         "--option",

@@ -21,14 +21,14 @@ from reput_broker.tools.verify_parts import (
     parts_of,
     put_together,
 )
-from reput_pipeline.jobs.command_line import job, main
+from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.outcomes import Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_protocol.exit_codes import ExitCode
 
 
-@job
+@in_process_job
 @directory_arguments
 @click.option(
     "--limit", type=click.IntRange(1), default=100, show_default=True, help="Faults to print of each kind."

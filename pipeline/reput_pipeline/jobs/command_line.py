@@ -18,7 +18,7 @@ import click
 
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, Failure, Outcome, failure_of
-from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.jobs.run import IN_PROCESS, JobRun
 from reput_pipeline.spark.java import INSTALL_SPARK
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable_json, printable_lines
@@ -29,15 +29,38 @@ _MASTER: Final = re.compile(
 
 
 def job(function: Callable[..., Outcome]) -> click.Command:
-    """Make a job's command of its function, which gets the `JobRun` first; adds the options of all jobs."""
+    """Make the command of a job that needs Spark, with the options of all jobs; it gets the `JobRun` first."""
+    return _with_master(
+        function,
+        "Where Spark runs.  [default: that of spark-submit, or local[*]]",
+        "local[N], spark://HOST:PORT, yarn or k8s://URL",
+    )
 
+
+def in_process_job(function: Callable[..., Outcome]) -> click.Command:
+    """Make the command of a job that also runs without Spark, with `--master none`; otherwise as `job`."""
+    return _with_master(
+        function,
+        "Where Spark runs; none: in this process, without Spark and Java.  "
+        "[default: that of spark-submit, or local[*]]",
+        "local[N], spark://HOST:PORT, yarn, k8s://URL or none",
+        in_process=True,
+    )
+
+
+def _with_master(
+    function: Callable[..., Outcome], help_text: str, forms: str, *, in_process: bool = False
+) -> click.Command:
     @functools.wraps(function)
     def called(run: JobRun, master: str | None, conf: tuple[str, ...], **arguments: Any) -> Outcome:
-        if master is not None and _MASTER.fullmatch(master) is None:
+        if master == IN_PROCESS and not in_process:
             raise ArgumentError(
                 "--master",
-                f"{master!r} is not valid; it is local[N], spark://HOST:PORT, yarn, k8s://URL or none",
+                f"the job {run.name} needs Spark; without --master Spark runs on this machine "
+                "(pip install ./client '.[spark]' in Reput's source)",
             )
+        if master is not None and _MASTER.fullmatch(master) is None:
+            raise ArgumentError("--master", f"{master!r} is not valid; it is {forms}")
         run.master = master
         run.conf = dict(_pair(text, "--conf") for text in conf)
         return function(run, **arguments)
@@ -45,12 +68,7 @@ def job(function: Callable[..., Outcome]) -> click.Command:
     called = click.option(
         "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
     )(called)
-    called = click.option(
-        "--master",
-        metavar="URL",
-        help="Where Spark runs; none: in this process, without Spark and Java.  "
-        "[default: that of spark-submit, or local[*]]",
-    )(called)
+    called = click.option("--master", metavar="URL", help=help_text)(called)
     return sparkless_job(called)
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.archives.names import is_cut, partition_values
-from reput_pipeline.jobs.command_line import job, main
+from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
@@ -136,7 +136,7 @@ def _message(row: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-@job
+@in_process_job
 @messages_arguments
 @click.option("--key", metavar="KEY", help="Messages that have this key.")
 @click.option(

@@ -17,7 +17,7 @@ from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_client.blocking import Admin
 from reput_pipeline.archives.plan import catalog_of
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS, checked_source, source_arguments
-from reput_pipeline.jobs.command_line import job, main
+from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.live_plan import live_partition
@@ -183,7 +183,7 @@ _HISTORY_SCHEMA = (
 )
 
 
-@job
+@in_process_job
 @source_arguments
 @click.option(
     "--group", "groups", multiple=True, metavar="GROUP", help="A group; repeatable.  [default: all]"

@@ -29,7 +29,7 @@ from reput_broker.tools.report import no_progress
 from reput_broker.tools.verify import Verification
 from reput_broker.tools.verify_parts import Directory
 from reput_pipeline.jobs.audit import audit
-from reput_pipeline.jobs.command_line import job, main
+from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.directories import directory_arguments, locked
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome
 from reput_pipeline.jobs.run import JobRun
@@ -40,7 +40,7 @@ _KINDS: dict[str, DerivedFactory] = {"queues": QueuesInParts, "index": IndexRebu
 _SIZES = "--index-slots and --index-entries; RocketMQ's are 5000000 and 20000000"
 
 
-@job
+@in_process_job
 @directory_arguments
 @click.option("--queues", is_flag=True, help="The ConsumeQueues. Without --queues and --index: both.")
 @click.option("--index", is_flag=True, help="The key index.")
