@@ -96,7 +96,7 @@ def _print_summary(found: Mapping[str, Any]) -> None:
         "disk": f"{size_text(disk['free_bytes'])} free, {disk['used_ratio']:.0%} used, level {disk['level']}"
         if "free_bytes" in disk
         else None,
-        "topics": f"{counted(store['topics'], 'topic')} with {counted(store['queues'], 'queue')}",
+        "topics": f"{counted(store['topics'], 'topic')}, retry and dead-letter topics included",
         "groups": f"{counted(store['groups'], 'group')}, {store['groups_online']} online",
         "clients": f"{counted(store['connections'], 'connection')}, {counted(found['held_pulls'], 'waiting pull')}",
         "delayed": f"{counted(delayed['waiting'], 'message')}" if delayed.get("waiting") else None,

@@ -19,7 +19,7 @@ from reput_protocol.commands.group import DEAD_LETTER, SubscriptionGroupConfig
 from reput_protocol.commands.group_description import GroupDescription, GroupHealth, GroupSummary
 from reput_protocol.errors import GroupNotFound
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.names import is_system_group
+from reput_protocol.names import RETRY_PREFIX, is_system_group
 from reput_protocol.printable import counted, printable
 
 
@@ -96,7 +96,8 @@ def health_text(health: GroupHealth) -> str:
 def describe(settings: Settings, group: str, topic: str | None) -> int:
     """Show the progress of GROUP in each queue, and the member that has the queue.
 
-    Messages in flight, members and commit times are known only since the broker's start.
+    Messages in flight, which online members have pulled and not committed, members and commit times are known only
+    since the broker's start.
     """
     with settings.admin() as admin:
         found = admin.describe_group(group, topic)
@@ -128,7 +129,7 @@ def describe(settings: Settings, group: str, topic: str | None) -> int:
         printer.rows_by_broker(["topic", *columns[:-1], "member", last], named)
         return ExitCode.DONE
     # With topic and member as columns, the table would not fit a terminal.
-    rows.sort(key=lambda row: (row[0], row[1] or "", row[-1], row[2]))
+    rows.sort(key=lambda row: (row[0].startswith(RETRY_PREFIX), row[0], row[1] or "", row[-1], row[2]))
     has_several = len({row[-1] for row in rows}) > 1
     for (name, member, broker), of_member in groupby(rows, key=itemgetter(0, 1, -1)):
         holder = "no member" if member is None else f"member {member}"

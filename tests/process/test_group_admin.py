@@ -49,6 +49,7 @@ from reput_protocol.record.record import decode_record
 from reput_protocol.wire.header import HeaderType
 from support.broker_process import BrokerProcess
 from support.group_client import GroupClient
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -268,6 +269,24 @@ def test_groups_as_administrators_see_them(
     assert admin.topic_groups(topic) == [group]
     assert admin.consume_stats(group).lag == 6
     assert admin.consume_time_span(group, topic).spans[0].queue == queue(topic)
+
+
+def test_nothing_is_in_flight_without_members(
+    broker: BrokerProcess, connect: Connect, admin: Admin, topic: str, group: str
+) -> None:
+    send(broker, topic, 10)
+    client = connect("a")
+    client.heartbeat(topic)
+    client.pull(topic, 0)
+    client.commit(topic, 4)
+
+    def in_flight() -> int:
+        return admin.describe_group(group, topic).queues[0].in_flight
+
+    assert in_flight() == 6
+    client.close()
+    wait_until(lambda: not admin.describe_group(group).members)
+    assert in_flight() == 0
 
 
 # Setting offsets

@@ -101,6 +101,7 @@ def test_list_describe_and_members(cli: Cli, topic: str, member: GroupClient) ->
     table = cli("describe", topic, "-O", "table").stdout
     assert "LAST_COMMIT" in table
     assert " ago" in table
+    assert table.index(f"topic {topic}, ") < table.index(f"topic %RETRY%{topic}, ")
     assert "error: " in cli("describe", "no_such_group", code=5).stderr
 
 

@@ -131,7 +131,10 @@ class GroupOverviewProcessor(Processor):
             stored_ms = await self._groups.times.at(topic, queue_id, max(committed, low))
             queue.lag_age_millis = max(0, self._core.clock_ms() - stored_ms) if stored_ms >= 0 else 0
         if progress is not None:
-            queue.in_flight = max(0, progress.pull_offset - max(0, queue.committed_offset))
+            if (
+                self._groups.online.get(group) is not None
+            ):  # what a member that left had pulled is delivered again
+                queue.in_flight = max(0, progress.pull_offset - max(0, queue.committed_offset))
             queue.last_commit_timestamp = progress.committed_at_ms or -1
         queue.client_id = holder(topic, queue_id)
         return queue

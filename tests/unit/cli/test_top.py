@@ -93,7 +93,7 @@ def test_the_state_of_a_broker_fits_a_screen(server: str) -> None:
     assert re.search(
         r"^  up         [\d.]+s, since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", shown, re.MULTILINE
     )
-    assert re.search(r"^  topics     3 topics with \d+ queues$", shown, re.MULTILINE)
+    assert re.search(r"^  topics     3 topics, retry and dead-letter topics included$", shown, re.MULTILINE)
     assert re.search(r"^  checks     all \d+ pass$", shown, re.MULTILINE)
     # Programs get every figure, as before.
     assert "store.flushed_offset\t" in reput("broker", "status", server=server).stdout
