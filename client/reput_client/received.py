@@ -404,6 +404,11 @@ class ReceivedMessage(Generic[V]):
         return self._records.table[self._at + RECONSUME_TIMES]
 
     @property
+    def delivery_attempt(self) -> int:
+        """The number of this delivery, from 1; a delivery after which the message was not given back is not counted."""
+        return self.reconsume_times + 1
+
+    @property
     def record_bytes(self) -> int:
         """The size of the whole record."""
         return self._records.table[self._at + SIZE]

@@ -78,11 +78,6 @@ class Popped(ReceivedMessage[V]):
         return super().reconsume_times if self._popped_before is None else self._popped_before
 
     @property
-    def delivery_attempt(self) -> int:
-        """The number of this delivery, from 1."""
-        return self.reconsume_times + 1
-
-    @property
     def queue(self) -> MessageQueue:
         """The queue that it was popped from; of a redelivered message, a queue of the group's retry topic."""
         topic = marked_topic(self.topic, self._settling.group, self._handle.mark)
