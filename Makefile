@@ -142,8 +142,8 @@ $(DELTA_SPARK): requirements-delta.lock $(DEV)
 	@$(PIP) install --no-deps --require-hashes --target $(VENV)/delta -r $<
 	@touch $@
 
-$(DOCS): requirements-docs.lock $(DEV)
-	@echo "installing mkdocs into $(VENV)" >&2
+$(DOCS): requirements-docs.lock $(VENV_READY)
+	@echo "installing Zensical into $(VENV)" >&2
 	@$(PIP) install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
@@ -156,7 +156,7 @@ cluster: $(SERVICE) ## start three brokers, etcd and a name service in reput-clu
 proxy: $(if $(KIND),$(RUN),$(SERVICE)) ## a proxy for gRPC clients, in front of 127.0.0.1:10911; KIND=apache is RocketMQ's (java, mvn)
 	$(if $(KIND),$(if $(call one_of,$(KIND),$(PROXIES)),$(BIN)/python tests/interop/run_proxy.py),$(BIN)/reput proxy) $(ARGS)
 
-test: $(if $(DELTA),$(DELTA_SPARK),$(DEV)) ## run all tests with JOBS processes, each file in one of them; those of the kernel in both forms
+test: $(if $(DELTA),$(DELTA_SPARK),$(DEV)) $(DOCS) ## run all tests with JOBS processes, each file in one of them; those of the kernel in both forms
 	$(if $(DELTA),PYTHONPATH=$(CURDIR)/$(VENV)/delta )$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	$(if $(ARGS),,KERNEL=interpreted $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(KERNEL_TESTS))
 
@@ -172,10 +172,11 @@ check-platforms: $(DEV)
 	for platform in win32 darwin; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
 		-p reput_client -p reput_protocol || exit 1; done
 
-format: $(DEV) ## format the code as `make check` requires, and write conf/broker.toml from the options
+format: $(DEV) ## format the code as `make check` requires, and write conf/broker.toml and docs/reference from the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python tools/broker_toml.py
+	PYTHONPATH=tools $(BIN)/python -m docs_reference
 
 figures: $(RUN) ## count the source's size and wiring, and the calls of one send and one pull; ARGS=--list names them
 	$(BIN)/python tools/source_figures.py $(ARGS)
@@ -202,9 +203,8 @@ image-check: $(DEV) ## build the image and run it; INSTALL=1 may install what is
 console-pictures: $(DEV) ## write a picture of each page of the console to docs/console (Chromium)
 	PYTHONPATH=tests $(BIN)/python -m support.console_pictures $(ARGS)
 
-docs: $(DOCS) ## build the documentation into build/site, and run the commands and programs in it
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
-	$(BIN)/python -m pytest tests/docs $(ARGS)
+docs: $(DOCS) ## build the documentation into build/site and check its links; its commands and programs are among the tests
+	$(BIN)/python tools/docs_site.py
 	@echo "to read it, with the search: $(BIN)/python -m http.server -d build/site"
 
 dist: ## build both distributions into dist/, for each of VERSIONS (3.11 3.12 3.13 3.14), install and try each
@@ -220,7 +220,7 @@ lock: pyproject.toml client/pyproject.toml ## choose new versions for the lock f
 		printf "pip\n" | uv pip compile $(LOCK) --upgrade - -o requirements-pip.lock; \
 		printf "numpy\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-columns.lock; \
 		printf "cython\nhatchling\nsetuptools\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-build.lock; \
-		printf "mkdocs-material\nmkdocstrings-python\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-docs.lock
+		printf "zensical\nmkdocstrings-python\n" | uv pip compile $(LOCK) --upgrade -c requirements.lock - -o requirements-docs.lock
 
 clean: ## remove what the other targets made, .venv included; never a data directory
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,94 +1,155 @@
-"""Hooks of mkdocs (see mkdocs.yml): they add what is not in docs/ to the site, and keep it whole.
+"""Build the documentation as a site: python tools/docs_site.py
 
-- The pages of the reference are made from the code.
-- README.md is the first page; the other pages at the top of the repository are added, too.
-- Links to other files of the repository become plain text: the site does not have them.
-- A page that would load anything from another server fails the build.
+1. The pages are written into build/docs: those of docs/, those at the top of the repository, and the home page. Links
+   to other files of the repository lead to its address (`repo_url` in zensical.toml), or become plain text.
+2. Zensical builds the site from them (see zensical.toml). A broken link or anchor fails the build.
+3. Methods get the names of their classes in the search: Producer.send_batch.
+4. The built pages are checked: none loads anything from another server, and none documents a private name.
+
+This needs nothing but the standard library and what requirements-docs.lock names.
 """
 
 from __future__ import annotations
 
+import json
 import os.path
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
-
-from docs_reference import PAGES
+from docs_home import home_page
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
+SETTINGS: Final = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+PREPARED: Final = ROOT / SETTINGS["docs_dir"]
+SITE: Final = ROOT / SETTINGS["site_dir"]
+REPOSITORY: Final[str | None] = SETTINGS.get("repo_url")
+HOME: Final = "index.md"
 FROM_THE_TOP: Final = {
-    "README.md": "index.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
 }
 """Pages at the top of the repository, and what they are called on the site."""
 ELSEWHERE: Final = {
+    "README.md": HOME,
     "conf/broker.toml": "reference/configuration.md",
     "conf/namesrv.toml": "reference/configuration.md#name-server",
 }
 """Files of the repository that a page of the site describes."""
+ICON: Final = ROOT / "broker" / "reput_broker" / "console" / "static" / "icon.svg"
+"""The logo of the console and of the site."""
 
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 _CODE_IN_A_ROW = re.compile(r"(?m)^\|.*\\\|.*$")
 """A row of a table with an escaped |, which elsewhere ends a cell even in code, and here does not."""
+_OWN_ANCHOR = re.compile(r'(?m)^(#+ )<a id="([^"]+)"></a>(.*)$')
+"""A heading with an anchor that is not made from its words, as repositories show it."""
+_DOCSTRINGS = re.compile(r"<!-- (::: [\w.]+) -->")
+"""Where mkdocstrings inserts docstrings; elsewhere the page is read without them."""
 _LOADED = re.compile(
-    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b[^>]*\brel=[\"']?stylesheet[^>]*\bhref=[\"']?(?:https?:)?//"
+    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//"
+    r"|<link\b[^>]*\brel=[\"']?(?:stylesheet|preconnect)[^>]*\bhref=[\"']?(?:https?:)?//"
+    r"|@import|class=\"(?:language-)?mermaid"
 )
+"""What a browser would load from another server. The theme draws Mermaid diagrams with a script from one."""
+_MEMBER = re.compile(r"#reput_[\w.]+\.([A-Z]\w*)\.(\w+)$")
+_PRIVATE = re.compile(r'id="(reput_\w+(?:\.\w+)*\._(?!_)\w+)"')
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in docs/."""
-    for path, page in PAGES.items():
-        files.append(File.generated(config, path, content=page()))
+def main() -> int:
+    """Write, build and check the site; return 0 if it is as it should be, else 1."""
+    shutil.rmtree(PREPARED, ignore_errors=True)
+    write_pages(PREPARED)
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    built = subprocess.run(command, cwd=ROOT, check=False)
+    if built.returncode:
+        return 1
+    index = SITE / "search.json"
+    index.write_text(with_names_of_classes(index.read_text(encoding="utf-8")), encoding="utf-8")
+    faults = list(faults_of(SITE))
+    for fault in faults:
+        print(f"error: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def write_pages(target: Path) -> None:
+    """Write what Zensical reads to a directory that does not exist yet."""
+    shutil.copytree(DOCS, target)
+    for page in target.rglob("*.md"):
+        path = page.relative_to(target).as_posix()
+        _write(page, on_the_site(page.read_text(encoding="utf-8"), f"docs/{path}", path))
     for name, path in FROM_THE_TOP.items():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, path, content=_on_the_site(text, Path(name), path)))
-    return files
+        _write(target / path, on_the_site((ROOT / name).read_text(encoding="utf-8"), name, path))
+    home = home_page((ROOT / "README.md").read_text(encoding="utf-8"), SETTINGS["nav"])
+    _write(target / HOME, on_the_site(home, "README.md", HOME))
+    logo = target / SETTINGS["theme"]["logo"]
+    logo.parent.mkdir()
+    shutil.copy(ICON, logo)
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write a page as mkdocs reads it: links that lead out of docs/, and the character | in the code of a table."""
-    del config, files
-    path = page.file.src_uri
-    if path not in PAGES and path not in FROM_THE_TOP.values():
-        markdown = _on_the_site(markdown, Path("docs") / path, path)
-    return _CODE_IN_A_ROW.sub(lambda match: match[0].replace("\\|", "|"), markdown)
+def _write(page: Path, text: str) -> None:
+    page.write_text(text, encoding="utf-8")
 
 
-def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Refuse a page that loads something from another server: the site works without a network."""
-    del config
-    found = _LOADED.search(output)
-    if found:
-        raise PluginError(f"{page.file.src_uri} loads from another server: {found[0]}")
-    return output
+def on_the_site(markdown: str, source: str, path: str, repository: str | None = REPOSITORY) -> str:
+    """Return the text of `source`, a file of the repository, as the page `path` of the site.
 
-
-def _on_the_site(markdown: str, source: Path, path: str) -> str:
-    """Return the text of `source`, a file of the repository, with links that are right in the page `path`."""
+    Without the address of a repository, links to files that the site does not have become their texts.
+    """
 
     def link(match: re.Match[str]) -> str:
         image, text, target = match.groups()
         name, hash_mark, anchor = target.partition("#")
         if not name or "://" in target:
             return match[0]
-        found = os.path.normpath(source.parent / name)
-        page = FROM_THE_TOP.get(found) or ELSEWHERE.get(found)
-        if page is None and (DOCS.parent / found).is_dir() and Path(found).is_relative_to("docs"):
-            first = min((DOCS.parent / found).glob("*.md"))
-            page = first.relative_to(DOCS).as_posix()
-        if page is None and Path(found).is_relative_to("docs"):
-            page = PurePosixPath(found).relative_to("docs").as_posix()
+        found = os.path.normpath(PurePosixPath(source).parent / name)
+        page = _page_of(found)
         if page is None:
-            return str(text)
+            return f"[{text}]({repository}/blob/main/{found}{hash_mark}{anchor})" if repository else text
         relative = os.path.relpath(page, PurePosixPath(path).parent)
         return f"{image}[{text}]({relative}{hash_mark}{anchor})"
 
-    return _LINK.sub(link, markdown)
+    markdown = _OWN_ANCHOR.sub(r"\1\3 { #\2 }", _LINK.sub(link, markdown))
+    markdown = _DOCSTRINGS.sub(r"\1", markdown)
+    return _CODE_IN_A_ROW.sub(lambda match: match[0].replace("\\|", "|"), markdown)
+
+
+def _page_of(found: str) -> str | None:
+    """Return the page of the site for a file or folder of the repository; None: it has none."""
+    page = FROM_THE_TOP.get(found) or ELSEWHERE.get(found)
+    if page is None and Path(found).is_relative_to("docs"):
+        file = ROOT / found
+        if file.is_dir():
+            file = min(file.glob("*.md"))
+        page = file.relative_to(DOCS).as_posix()
+    return page
+
+
+def with_names_of_classes(index: str) -> str:
+    """Return the search's index with `Class.member` as the titles of the members of classes."""
+    found = json.loads(index)
+    for item in found["items"]:
+        if (member := _MEMBER.search(item["location"])) is not None:
+            item["title"] = item["title"].replace(member[2], f"{member[1]}.{member[2]}", 1)
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def faults_of(site: Path) -> Iterator[str]:
+    """Yield what is wrong with built pages."""
+    for page in sorted(site.rglob("*.html")):
+        html, name = page.read_text(encoding="utf-8"), page.relative_to(site)
+        if (found := _LOADED.search(html)) is not None:
+            yield f"{name} loads from another server: {found[0]}"
+        if (found := _PRIVATE.search(html)) is not None:
+            yield f"{name} documents a private name: {found[1]}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

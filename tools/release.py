@@ -20,6 +20,7 @@ PLACES = {
     "docker-compose.yml": (_IMAGE,),
     "conf/kubernetes/reput.yaml": (_IMAGE,),
     "deploy/helm/reput/Chart.yaml": (r"^version: (VERSION)$", r'^appVersion: "(VERSION)"$'),
+    "zensical.toml": (r'^copyright = "Reput (VERSION) ',),
     "docs/production.md": (_IMAGE,),
     "docs/security.md": (_IMAGE,),
 }

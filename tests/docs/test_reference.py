@@ -1,8 +1,9 @@
-"""The pages of the reference have every option, command, error and metric."""
+"""The pages of the reference have every option, command, error and metric, and docs/reference is up to date."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -17,14 +18,23 @@ from reput_cli.root import root
 from reput_client import errors
 from reput_protocol.errors import ErrorCode
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
     return {path.partition("/")[2]: page() for path, page in PAGES.items()}
 
 
+def test_the_files_are_what_the_code_makes(texts: dict[str, str]) -> None:
+    written = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "reference").iterdir()}
+    assert sorted(written) == sorted(texts)
+    for name, text in texts.items():
+        assert written[name] == text, f"docs/reference/{name} is not up to date; `make format` writes it"
+
+
 def test_options(texts: dict[str, str]) -> None:
-    sections = dict(re.findall(r"(?ms)^### (\S+) .*?\n\n(.*?)(?=\n#|\Z)", texts["configuration.md"]))
+    sections = dict(re.findall(r"(?ms)^### <a [^>]*></a>(\S+)\n\n(.*?)(?=\n#|\Z)", texts["configuration.md"]))
     rows = describe(BrokerConfig())
     assert list(sections) == [row.key for row in rows]
     for row in rows:
@@ -62,5 +72,5 @@ def test_metrics(texts: dict[str, str]) -> None:
 
 
 def test_the_api_of_the_client(texts: dict[str, str]) -> None:
-    listed = re.findall(r"(?m)^::: (?!reput_client\.(?:otel|arrow)\.)[\w.]+\.(\w+)$", texts["client.md"])
+    listed = re.findall(r"<!-- ::: (?!reput_client\.(?:otel|arrow)\.)[\w.]+\.(\w+) -->", texts["client.md"])
     assert sorted([*listed, *errors.__all__]) == sorted(dir(reput_client))

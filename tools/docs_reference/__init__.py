@@ -1,7 +1,6 @@
-"""The pages of the reference, made from the code: `docs_site.py` adds them to the site.
+"""The pages of the reference, made from the code: `make format` writes them to docs/reference.
 
-Each module has `page()`, which returns its page in Markdown. On the page of the client, mkdocstrings then inserts the
-docstrings.
+Each module has `page()`, which returns its page in Markdown. A test compares the files with it.
 """
 
 from __future__ import annotations
@@ -18,4 +17,4 @@ PAGES: Final = {
     "reference/metrics.md": metrics.page,
     "reference/requests.md": requests.page,
 }
-"""What makes each page, by its path in docs/, where links lead to it."""
+"""What makes each page, by its path in docs/."""

@@ -1,10 +1,16 @@
-"""The page of the client's API: the public names in groups; mkdocstrings inserts their docstrings."""
+"""The page of the client's API: the public names in groups, each with what it is.
+
+On the site, mkdocstrings inserts the whole docstrings where the page has comments `<!-- ::: NAME -->`.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
+from importlib import import_module
 
 import reput_client
+from docs_reference.markdown import cell
 from reput_client import errors
 from reput_client.exported import modules_of
 
@@ -56,6 +62,19 @@ def page() -> str:
 def _sections(groups: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for heading, names in groups.items():
         yield f"\n## {heading}\n"
-        for name in names:
-            # Under its module: a reader of source does not follow names that only type checkers import.
-            yield f"\n::: {_MODULES.get(name, 'reput_client')}.{name}\n"
+        # Under their modules: a reader of source does not follow names that only type checkers import.
+        full_names = [f"{_MODULES.get(name, 'reput_client')}.{name}" for name in names]
+        yield "\n| Name | |\n|---|---|\n"
+        yield from (
+            f"| `{name}` | {_summary(full)} |\n" for name, full in zip(names, full_names, strict=True)
+        )
+        yield from (f"\n<!-- ::: {full} -->\n" for full in full_names)
+
+
+def _summary(full_name: str) -> str:
+    """Return the first paragraph of a docstring."""
+    module, _, name = full_name.rpartition(".")
+    found = getattr(import_module(module), name)
+    if not (inspect.isclass(found) or inspect.isfunction(found)):
+        return "a name for types, for annotations"
+    return cell((inspect.getdoc(found) or "").partition("\n\n")[0])

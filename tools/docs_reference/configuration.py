@@ -75,7 +75,7 @@ def _options(model: type[BaseModel]) -> Iterator[str]:
         facts += ["live"] if is_live(field) else []
         facts += [f"`{variable_of(key)}`"]
         facts += [f"RocketMQ: `{name}`"] if (name := rocketmq_name(field)) else []
-        yield f"\n### {key} {{ #{key} }}\n\n{_line(texts[key])}\n\n{'; '.join(facts)}\n"
+        yield f'\n### <a id="{key}"></a>{key}\n\n{_line(texts[key])}\n\n{"; ".join(facts)}\n'
 
 
 def _line(text: str) -> str:
