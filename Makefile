@@ -172,11 +172,12 @@ check-platforms: $(DEV)
 	for platform in win32 darwin; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
 		-p reput_client -p reput_protocol || exit 1; done
 
-format: $(DEV) ## format the code as `make check` requires, and write conf/broker.toml and docs/reference from the code
+format: $(DEV) ## format the code as `make check` requires, and write conf/broker.toml, docs/reference and docs/pictures from the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python tools/broker_toml.py
 	PYTHONPATH=tools $(BIN)/python -m docs_reference
+	PYTHONPATH=tools $(BIN)/python -m docs_pictures
 
 figures: $(RUN) ## count the source's size and wiring, and the calls of one send and one pull; ARGS=--list names them
 	$(BIN)/python tools/source_figures.py $(ARGS)
