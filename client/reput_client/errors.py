@@ -46,6 +46,8 @@ __all__ = [
     "BrokerError",
     "BrokerNotFound",
     "BrokersFailed",
+    "BucketRefused",
+    "BucketUnavailable",
     "ClientClosed",
     "ConnectFailed",
     "ConnectionLost",
@@ -384,6 +386,24 @@ class NotAStore(ReputError):
             "(with Spark, at the same path on every executor)"
         )
         self.path = path
+
+
+class BucketUnavailable(ReputError):
+    """A bucket, or another file system that is not this machine's, does not answer, or fails again and again."""
+
+    retryable = True
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{url} cannot be reached: {reason}; check its address, and try again later")
+        self.url = url
+
+
+class BucketRefused(ReputError):
+    """A bucket does not exist, or refuses these credentials."""
+
+    def __init__(self, url: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{url} is refused: {reason}; {remedy}")
+        self.url = url
 
 
 class DataLost(ReputError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -112,7 +111,7 @@ class TopicExport:
         file = self._layout.log.find(offset) if offset >= 0 else None
         if file is None or size <= 0:
             return b""
-        return os.pread(self._files.fd(file.path), min(size, file.end - offset), offset - file.start)
+        return self._files.read_at(file.path, min(size, file.end - offset), offset - file.start)
 
     def _decode(
         self, queue: QueueDirectory, number: int, offset: int, size: int, data: bytes

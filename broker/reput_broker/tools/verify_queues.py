@@ -5,7 +5,6 @@ Each run of records is compared with its units as bytes, and field by field only
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -55,7 +54,7 @@ class ExtUnits:
         file = self._stream.find(position)
         if file is None:
             return f"its extended entry at {position} is in no file"
-        head = os.pread(self._files.fd(file.path), EXT_UNIT.size, position - file.start)
+        head = self._files.read_at(file.path, EXT_UNIT.size, position - file.start)
         if len(head) < EXT_UNIT.size:
             return f"its extended entry at {position} is truncated"
         size, code, _, bitmap = EXT_UNIT.unpack(head)

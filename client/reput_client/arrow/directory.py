@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Self
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
+from reput_client.arrow.store_files import open_store
+from reput_client.arrow.urls import without_secret
 from reput_client.errors import DamagedStore, NotAStore
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_json
@@ -17,56 +17,46 @@ from reput_protocol.commands.topic import GENERATION_ATTRIBUTE
 from reput_protocol.errors import BodyMalformed
 from reput_protocol.names import reply_topic
 from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at
-from reput_protocol.store.files import read_at
-from reput_protocol.store.layout import StoreLayout, Stream
+from reput_protocol.store.layout import Stream
 from reput_protocol.store.topic_journal import TABLE, TOPIC_JOURNAL, with_journal
 from reput_protocol.store.unit import PRE_BLANK_SIZE, UNIT
-from reput_protocol.store.unit_files import OpenFiles, UnitFiles
+from reput_protocol.store.unit_files import UnitFiles
 
-
-def directory_of(path: str) -> Path:
-    """Return the directory of a path or a `file:` URL.
-
-    Raises:
-        NotAStore: it is a URL of another file system.
-    """
-    parts = urlsplit(path)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    if len(parts.scheme) > 1:
-        raise NotAStore(path, f"only local directories can be read, not {parts.scheme}:")
-    return Path(path)
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 
 class StoreDirectory:
     """The queues of one directory of Reput or Apache RocketMQ; a context manager that closes its files.
 
+    Args:
+        path: of the directory, or its URL; with `filesystem` a path in that.
+        filesystem: None for this machine, or for the one that the URL names.
+
     Attributes:
-        path: as given.
-        layout: the files of the directory.
+        path: as given, without a password.
+        layout: the files of the directory; None in a bucket.
         configured: the settings of topics by topic; some may have no message yet.
 
     Raises:
         NotAStore: the directory does not exist, cannot be read, or has no log.
+        BucketUnavailable, BucketRefused: the file system of the URL does not answer, or refuses. All methods that
+            read raise them.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        root = directory_of(path)
+    def __init__(self, path: str, filesystem: FileSystem | None = None) -> None:
+        self.path = without_secret(path)
+        self._files = open_store(path, filesystem)
         try:
-            if not root.is_dir():
-                raise NotAStore(path, "there is no such directory")
-            if not (root / "commitlog").is_dir():
-                raise NotAStore(path, "it has no directory commitlog")
-            self.layout = StoreLayout(root)
+            if missing := self._files.what_is_missing():
+                raise NotAStore(self.path, missing)
+            self.layout = self._files.layout
+            self.log: Stream = self._files.log()
+            found = self._files.queues()
         except OSError as error:
-            raise NotAStore(path, f"it cannot be read: {error}") from None
-        self.log: Stream = self.layout.log
-        self._files = OpenFiles()
+            raise NotAStore(self.path, f"it cannot be read: {error}") from None
         self._directories = {
-            QueueKey(queue.topic, "", queue.queue_id): queue
-            for queue in self.layout.queues
-            if queue.stream.files
+            QueueKey(queue.topic, "", queue.queue_id): queue for queue in found if queue.stream.files
         }
         self._bounds: dict[QueueKey, Bounds] = {}
         self.configured = self._configured_topics()
@@ -91,8 +81,8 @@ class StoreDirectory:
         try:
             # Before the file, which has what the journal had if it is newer.
             with suppress(FileNotFoundError):
-                journal = (self.layout.config_dir / TOPIC_JOURNAL).read_bytes()
-            data = (self.layout.config_dir / "topics.json").read_bytes()
+                journal = self._files.read_config(TOPIC_JOURNAL)
+            data = self._files.read_config("topics.json")
             table = with_journal(read_json(data, loose_bytes_max=len(data)), data, journal).get(TABLE)
         except (OSError, BodyMalformed):
             return {}
@@ -154,7 +144,7 @@ class StoreDirectory:
     def _stored_at(self, queue: QueueKey, offset: int) -> int:
         at, _ = self.physical_offset(queue, offset)
         file = self.log.find(at)
-        data = b"" if file is None else read_at(self._files.fd(file.path), STORE_TIME_BYTES, at - file.start)
+        data = b"" if file is None else self._files.read_at(file.path, STORE_TIME_BYTES, at - file.start)
         if len(data) < STORE_TIME_BYTES or not read_head(data).is_message:
             path, position = self.log.place(at)
             raise DamagedStore(

@@ -1,7 +1,8 @@
 """Which parts of a directory's log a reading covers, and whether to read it sequentially.
 
 For most messages the log is read sequentially; for few queues or tags the queues' units, which hold the tag hashes, are
-followed. Both yield the same messages.
+followed. Both yield the same messages. In a bucket the log is always read sequentially, for there a part of it is
+requested for each queue, and reading what is between two records takes less time than another request.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 from reput_client.arrow.directory import StoreDirectory
 from reput_client.arrow.queues import QueueKey, QueueRange
 
-SEGMENT_SHARE: Final = 0.5
+_SEGMENT_SHARE: Final = 0.5
 """Wanted share of the messages in a part of the log from which it is read sequentially."""
 
 
@@ -40,8 +41,20 @@ def located(store: StoreDirectory, part: QueueRange) -> WantedRange:
     return WantedRange(*part, log_start, log_end)
 
 
+def is_sequential(store: StoreDirectory, wanted: Sequence[WantedRange], *, all_tags: bool) -> bool:
+    """Tell whether the wanted ranges are read sequentially, in the order of the log."""
+    if not wanted or store.layout is None:
+        return bool(wanted)
+    return all_tags and share_of(store, wanted) >= _SEGMENT_SHARE
+
+
 def share_of(store: StoreDirectory, wanted: Sequence[WantedRange]) -> float:
-    """Return the share of the wanted messages among those in their part of the log; at most 1, estimated."""
+    """Return the share of the wanted messages among those in their part of the log; at most 1, estimated.
+
+    It is 1 in a bucket, where it would take requests for all queues.
+    """
+    if store.layout is None:
+        return 1.0
     low = min(part.log_start for part in wanted)
     high = max(part.log_end for part in wanted)
     count = sum(part.end - part.start for part in wanted)

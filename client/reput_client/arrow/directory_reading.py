@@ -7,17 +7,17 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from reput_client.arrow.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
-from reput_client.arrow.directory import directory_of
 from reput_client.arrow.directory_plan import Stretch, WantedRange
 from reput_client.arrow.queues import QueueKey, QueueRange, Unreadable
 from reput_client.arrow.record_reads import RecordReads, Units, read_bytes
+from reput_client.arrow.store_files import open_store
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
@@ -28,11 +28,13 @@ from reput_protocol.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from reput_protocol.store.files import standing_for
-from reput_protocol.store.layout import Stream, StreamFile, read_stream
+from reput_protocol.store.layout import Stream, StreamFile
 from reput_protocol.store.log_reader import Damage, LogBatch, read_log
 from reput_protocol.store.unit import MAX_ADDRESS, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
-from reput_protocol.store.unit_files import OpenFiles, UnitFiles
+from reput_protocol.store.unit_files import UnitFiles
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 QueueUnits = NDArray[np.void]
 """Units of a queue with the fields physical_offset, size and tags_code."""
@@ -217,11 +219,15 @@ class DirectoryReading:
     """Reads parts of a directory; a context manager.
 
     Args:
-        path: of the directory.
+        path: of the directory, or its URL.
         schema: Arrow schema of the batches.
         unreadable: decides about expired and damaged messages.
         tag_filter: selects messages.
         tags: further tags, whose messages are enough; None: of all messages that `tag_filter` selects.
+        filesystem: as of `StoreDirectory`.
+
+    Raises:
+        BucketUnavailable, BucketRefused: as `StoreDirectory`, also while it reads.
     """
 
     def __init__(
@@ -231,12 +237,11 @@ class DirectoryReading:
         unreadable: Unreadable,
         tag_filter: TagFilter,
         tags: frozenset[str] | None = None,
+        filesystem: FileSystem | None = None,
     ) -> None:
-        root = directory_of(path)
         self._unreadable = unreadable
-        self._log: Stream = read_stream((root / "commitlog",))
-        self._queues = standing_for(root / "consumequeue")
-        self._files = OpenFiles()
+        self._files = open_store(path, filesystem)
+        self._log: Stream = self._files.log()
         self._reads = RecordReads(self._files)
         self._maker = BatchMaker(schema, tag_filter, self._bad_record)
         self._codes = _codes_filter(tag_filter, tags)
@@ -304,8 +309,10 @@ class DirectoryReading:
                 self._lost(part.queue, f"message {number} expired while the query ran")
                 continue
             path, position = files.place(number)
-            if not path.exists():
-                self._lost(part.queue, f"{path} was deleted while the query ran")
+            if not self._files.exists(path):
+                self._lost(
+                    part.queue, f"{path}, with the unit of message {number}, was deleted while the query ran"
+                )
                 continue
             self._damage(str(path), position, f"message {number} of {part.queue} has no unit")
         return live
@@ -323,7 +330,8 @@ class DirectoryReading:
         try:
             columns, wrong = self._reads.read(file, units, queues)
         except FileNotFoundError:
-            self._lost(what, f"{file.path} was deleted while the query ran")
+            first = f"message {int(units.number[0])} of {queues[int(units.owner[0])]}"
+            self._lost(what, f"{file.path}, with {first}, was deleted while the query ran")
             return False
         for row in wrong:
             queue = queues[int(units.owner[row])]
@@ -361,8 +369,7 @@ class DirectoryReading:
                 start = stop
 
     def _unit_files(self, part: WantedRange | QueueRange) -> UnitFiles:
-        directory = self._queues / part.queue.topic / str(part.queue.queue_id)
-        return UnitFiles(read_stream((directory,)), self._files)
+        return UnitFiles(self._files.queue(part.queue.topic, part.queue.queue_id), self._files)
 
     def records(self, log_offsets: Iterable[int], ranges: Sequence[WantedRange]) -> Iterator[pa.RecordBatch]:
         """Yield single records, if they are wanted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
@@ -16,6 +17,9 @@ from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.credentials import Credentials
 from reput_client.tls import TLS
 from reput_protocol.filter.tags import ALL
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 
 def scan_polars(
@@ -34,6 +38,7 @@ def scan_polars(
     timeout_s: float = TIMEOUT_S,
     tls: TLS | None = None,
     credentials: Credentials | None = None,
+    filesystem: FileSystem | None = None,
 ) -> pl.LazyFrame:
     """Return a topic as a lazy frame, by default with all columns of RocketMQ's names.
 
@@ -44,8 +49,8 @@ def scan_polars(
 
     Args:
         source, topic, columns, start, end, queues, tags: as of `read_arrow`.
-        decode, value_type, on_bad_value, batch_rows, timeout_s, tls, credentials: as of `read_arrow`. A query without
-            `value` and `error` decodes nothing.
+        decode, value_type, on_bad_value, batch_rows, timeout_s, tls, credentials, filesystem: as of `read_arrow`. A
+            query without `value` and `error` decodes nothing.
 
     Raises:
         ValueError: a column is unknown or named twice, `batch_rows` is below 1, or the values of `decode` have no
@@ -78,6 +83,7 @@ def scan_polars(
             timeout_s=timeout_s,
             tls=tls,
             credentials=credentials,
+            filesystem=filesystem,
         )
         left = rows
         for batch in reader:

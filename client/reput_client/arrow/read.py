@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
 
 from reput_client.arrow.attempts import Attempts
 from reput_client.arrow.batches import LOG_BATCH_ROWS
 from reput_client.arrow.directory import StoreDirectory
-from reput_client.arrow.directory_plan import SEGMENT_SHARE, located, log_files, share_of
+from reput_client.arrow.directory_plan import is_sequential, located, log_files
 from reput_client.arrow.directory_reading import DirectoryReading
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
 from reput_client.arrow.topic_reading import TopicReading
@@ -25,6 +25,9 @@ from reput_client.errors import DamagedStore, DataLost
 from reput_client.tls import TLS
 from reput_protocol.errors import ErrorCode, TopicNotFound
 from reput_protocol.filter.tags import ALL, TagFilter
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 Position: TypeAlias = (
     Literal["earliest", "latest"] | datetime | Mapping[int, int] | Mapping[tuple[str, int], int]
@@ -57,6 +60,7 @@ def read_arrow(
     timeout_s: float = TIMEOUT_S,
     tls: TLS | None = None,
     credentials: Credentials | None = None,
+    filesystem: FileSystem | None = None,
 ) -> pa.RecordBatchReader:
     """Return the messages `[start, end)` of a topic, each once, as a reader of record batches.
 
@@ -67,8 +71,8 @@ def read_arrow(
 
     Args:
         source: a broker of Reput or a name server, as `host:port` or several separated by commas; or a store directory
-            of Reput or Apache RocketMQ: a path object, a `file:` URL, or a text with a slash or of an existing
-            directory.
+            of Reput or Apache RocketMQ: a path object, a text with a slash or of an existing directory, or a URL, such
+            as `file:///dir` or `s3://bucket/dir`, of a file system that pyarrow knows.
         topic: its name.
         columns: names of columns as in Spark (docs/pipeline.md), in any order; by default all with RocketMQ's names.
             Columns left out are not decoded, and without `body` and `value` bodies are not verified.
@@ -85,6 +89,7 @@ def read_arrow(
         batch_rows: most rows of a batch.
         timeout_s: seconds a request to a broker may take.
         tls, credentials: as of other clients; for brokers.
+        filesystem: a file system of pyarrow, in which `source` is the path of a store directory.
 
     Returns:
         The reader. Where it fails, it raises DataLost if messages were deleted meanwhile, DamagedStore for a message
@@ -97,6 +102,7 @@ def read_arrow(
             below 1, or the values of `decode` have no column type.
         TopicNotFound: there is no such topic.
         NotAStore: the directory is not a store.
+        BucketUnavailable, BucketRefused: the file system of a URL does not answer, or refuses; also by the reader.
         DataLost: an offset is not in its queue.
         ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
     """
@@ -104,9 +110,9 @@ def read_arrow(
     schema = arrow_schema(columns) if typed is None else typed.schema
     read_schema = schema if typed is None else typed.read_schema
     wanted = _ReadRange(topic, start, end, None if queues is None else frozenset(queues))
-    path = _directory(source)
+    path = os.fspath(source) if filesystem is not None else _directory(source)
     if path is not None:
-        batches = _read_directory(path, wanted, TagFilter.parse(tags), read_schema)
+        batches = _read_directory(path, filesystem, wanted, TagFilter.parse(tags), read_schema)
     else:
 
         def connect() -> BulkReader:
@@ -162,19 +168,19 @@ class _Strict:
 
 
 def _read_directory(
-    path: str, wanted: _ReadRange, tags: TagFilter, schema: pa.Schema
+    path: str, filesystem: FileSystem | None, wanted: _ReadRange, tags: TagFilter, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    with StoreDirectory(path) as store:
+    with StoreDirectory(path, filesystem) as store:
         if wanted.topic not in store.topics:
-            raise _not_found(wanted.topic, path)
+            raise _not_found(wanted.topic, store.path)
         queues = [queue for queue in store.queue_keys() if queue.topic == wanted.topic]
         ranges = wanted.ranges(store.bounds(queues), store.offset_at)
         parts = [located(store, part) for part in ranges]
-        sequential = bool(parts) and tags.matches_all and share_of(store, parts) >= SEGMENT_SHARE
+        sequential = is_sequential(store, parts, all_tags=tags.matches_all)
         stretches = log_files(store, parts) if sequential else []
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with DirectoryReading(path, schema, _Strict(), tags) as reading:
+        with DirectoryReading(path, schema, _Strict(), tags, filesystem=filesystem) as reading:
             yield from reading.segments(stretches, parts) if sequential else reading.queues(ranges)
 
     return batches()

@@ -12,9 +12,8 @@ from reput_client.arrow.queues import QueueKey
 from reput_protocol.kernel.records import unit_records
 from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
 from reput_protocol.record.layout import I32
-from reput_protocol.store.files import read_at, read_into
 from reput_protocol.store.layout import StreamFile
-from reput_protocol.store.unit_files import OpenFiles
+from reput_protocol.store.unit_files import FileReads
 
 _GAP_BYTES: Final = 16 << 10
 """Bytes between two records that are read with them: a copy of more takes longer than a read of its own."""
@@ -41,7 +40,7 @@ class RecordReads:
     that ends the process; here the one is an OSError, the other damage.
     """
 
-    def __init__(self, files: OpenFiles) -> None:
+    def __init__(self, files: FileReads) -> None:
         self._files = files
         self._buffer = memoryview(bytearray())
 
@@ -54,8 +53,7 @@ class RecordReads:
             FileNotFoundError: the file is gone.
             OSError: it cannot be read.
         """
-        fd = self._files.fd(file.path)
-        sound = _sound(fd, file, units)
+        sound = _sound(self._files, file, units)
         rows, lost = np.flatnonzero(sound), np.flatnonzero(~sound).tolist()
         chosen = Units(*(column[rows] for column in units)) if lost else units
         if not len(rows):
@@ -64,7 +62,7 @@ class RecordReads:
         edges = [*firsts.tolist(), len(rows)]
         starts = chosen.place[firsts]
         lengths = (chosen.place + chosen.size)[np.array(edges[1:]) - 1] - starts
-        data = self._filled(fd, (starts - file.start).tolist(), lengths.tolist())
+        data = self._filled(file, (starts - file.start).tolist(), lengths.tolist())
         names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
         flat: Any = np.column_stack(chosen).ravel()
         numbers = memoryview(flat)
@@ -82,7 +80,7 @@ class RecordReads:
                 lost += rows[[first + row for row in wrong]].tolist()
         return RecordColumns(data, table), sorted(lost)
 
-    def _filled(self, fd: int, positions: list[int], lengths: list[int]) -> memoryview:
+    def _filled(self, file: StreamFile, positions: list[int], lengths: list[int]) -> memoryview:
         """Return stretches of a file, one after another; what is after its end as zeros."""
         total = sum(lengths)
         if total > len(self._buffer):
@@ -91,7 +89,7 @@ class RecordReads:
         at = 0
         for position, length in zip(positions, lengths, strict=True):
             part = self._buffer[at : at + length]
-            done = read_into(fd, part, position)
+            done = self._files.read_into(file.path, part, position)
             if done < length:
                 part[done:] = bytes(length - done)
             at += length
@@ -114,13 +112,13 @@ def _joined(place: IntArray, size: IntArray) -> BoolArray:
     return joined
 
 
-def _sound(fd: int, file: StreamFile, units: Units) -> BoolArray:
+def _sound(files: FileReads, file: StreamFile, units: Units) -> BoolArray:
     """Tell which units point into the file, and do not make a reading large without a large record."""
     place, size = units.place, units.size
     sound: BoolArray = (place >= file.start) & (size <= file.size) & (place <= file.end - size)
     doubtful = sound & (size > _LARGE_BYTES)
     doubtful[:-1] |= sound[:-1] & (place[1:] < (place + size)[:-1])
     for row in np.flatnonzero(doubtful).tolist():
-        own = read_at(fd, I32.size, int(place[row]) - file.start)
+        own = files.read_at(file.path, I32.size, int(place[row]) - file.start)
         sound[row] = len(own) == I32.size and I32.unpack(own)[0] == size[row]
     return sound

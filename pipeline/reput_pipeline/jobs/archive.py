@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from reput_client.arrow.directory import directory_of
+from reput_client.arrow.urls import directory_of
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
 from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveKind

@@ -14,7 +14,7 @@ from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.tools.verify_parts import Directory
-from reput_client.arrow.directory import directory_of
+from reput_client.arrow.urls import directory_of
 from reput_client.errors import NotAStore
 from reput_pipeline.archives.manifests import ArchiveDirectory
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from reput_broker.tools.tables import apply_journal, find_journal, offsets_in, table_in_force
 from reput_client.arrow.queues import QueueKey, QueueRange
+from reput_client.arrow.urls import directory_of
 from reput_client.blocking import Admin
 from reput_pipeline.archives.plan import catalog_of
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS, checked_source, source_arguments
@@ -125,7 +126,7 @@ def _committed(
     catalog: Catalog, options: SourceOptions, groups: set[str]
 ) -> Iterator[tuple[str, QueueKey, int]]:
     if isinstance(catalog, OfflineStore):
-        config_dir = catalog.layout.config_dir
+        config_dir = directory_of(catalog.path) / "config"
         table = table_in_force(config_dir / "consumerOffset.json")
         offsets = offsets_in(table.members)
         journal = find_journal(config_dir, table)

@@ -11,6 +11,8 @@ import click
 
 from reput_client.errors import (
     BrokerNotFound,
+    BucketRefused,
+    BucketUnavailable,
     ConnectFailed,
     ConnectionLost,
     NotAStore,
@@ -81,6 +83,8 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "TlsRefused": ExitCode.CANNOT_CONNECT,
     "TooManyPartitions": ExitCode.USAGE,
     "BrokerNotFound": ExitCode.CANNOT_CONNECT,
+    "BucketRefused": ExitCode.NOT_AUTHORISED,
+    "BucketUnavailable": ExitCode.CANNOT_CONNECT,
     "ConnectFailed": ExitCode.CANNOT_CONNECT,
     "ConnectionLost": ExitCode.CANNOT_CONNECT,
     "NotMaster": ExitCode.CANNOT_CONNECT,
@@ -110,9 +114,12 @@ def failure_of(error: BaseException) -> Failure:
     for kinds, code in (
         ((NotAStore, NotAnArchive, NoSuchTopic, NotFound, TopicNotFound, GroupNotFound), ExitCode.NOT_FOUND),
         (DamagedStore, ExitCode.DAMAGE),
-        ((BrokerNotFound, ConnectFailed, ConnectionLost, NotMaster), ExitCode.CANNOT_CONNECT),
+        (
+            (BrokerNotFound, BucketUnavailable, ConnectFailed, ConnectionLost, NotMaster),
+            ExitCode.CANNOT_CONNECT,
+        ),
         (RequestTimeout, ExitCode.TIMEOUT),
-        (PermissionDenied, ExitCode.NOT_AUTHORISED),
+        ((BucketRefused, PermissionDenied), ExitCode.NOT_AUTHORISED),
         (JavaMissing, ExitCode.FAILED),
     ):
         if isinstance(error, kinds):

@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from reput_client.arrow.directory_plan import SEGMENT_SHARE, located, log_files, share_of
+from reput_client.arrow.directory_plan import is_sequential, located, log_files
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.plan import catalog_of, open_ranges
 from reput_pipeline.lake.table import (
@@ -192,7 +192,7 @@ def _messages(
     if not isinstance(catalog, OfflineStore):
         return read_task(live_partition(ranges, catalog.generations), options, schema, NOTHING_NARROWED)
     parts = [located(catalog, part) for part in ranges]
-    if options.tag_filter.matches_all and share_of(catalog, parts) >= SEGMENT_SHARE:
+    if is_sequential(catalog, parts, all_tags=options.tag_filter.matches_all):
         partition: QueuePartition | SegmentPartition = SegmentPartition(log_files(catalog, parts), parts)
     else:
         partition = QueuePartition(ranges)

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 from reput_broker.tools.index_raw import RawIndex, common_slots
 from reput_client.arrow.directory_plan import (
-    SEGMENT_SHARE,
     Stretch,
     WantedRange,
     divided,
+    is_sequential,
     located,
     log_files,
     share_of,
@@ -38,11 +38,11 @@ class FoundByKeys(NamedTuple):
 def find_by_keys(store: OfflineStore, topics: Iterable[str], keys: Iterable[str]) -> FoundByKeys | None:
     """Look keys up in the index; None if it may be incomplete.
 
-    It may be without an index, while a broker runs or after it was killed, or if the index starts after the log. Of
-    several keys in a value of the column `keys`, one finds the message.
+    It may be without an index, while a broker runs or after it was killed, or if the index starts after the log; in a
+    bucket it is not used. Of several keys in a value of the column `keys`, one finds the message.
     """
-    paths = store.layout.index_files()
-    if not paths or store.layout.abort.exists():
+    paths = [] if store.layout is None else store.layout.index_files()
+    if store.layout is None or not paths or store.layout.abort.exists():
         return None
     tokens = [next((key for key in text.split(" ") if key), "") for text in keys]
     if not all(tokens):
@@ -148,14 +148,13 @@ def plan(store: OfflineStore, options: SourceOptions, narrowing: Narrowing) -> l
             tail = [Stretch(max(low, found.indexed_end), high) for low, high in log_files(store, wanted)]
             tail = [stretch for stretch in tail if stretch.start < stretch.end]
             return tasks + ([SegmentPartition(tail, wanted)] if tail else [])
-    of_all = share_of(store, wanted)
     log_bytes = max(part.log_end for part in wanted) - min(part.log_start for part in wanted)
-    bytes_wanted = int(log_bytes * of_all)
+    bytes_wanted = int(log_bytes * share_of(store, wanted))
     parts = options.min_partitions or task_count(bytes_wanted, cores())
     by_tag = narrowing.tags is not None or not options.tag_filter.matches_all
-    if by_tag or of_all < SEGMENT_SHARE:
-        return [QueuePartition(part) for part in pack(ranges, parts)]
-    return [SegmentPartition(stretches, wanted) for stretches in divided(store, wanted, parts)]
+    if is_sequential(store, wanted, all_tags=not by_tag):
+        return [SegmentPartition(stretches, wanted) for stretches in divided(store, wanted, parts)]
+    return [QueuePartition(part) for part in pack(ranges, parts)]
 
 
 def task_count(size: int, at_once: int) -> int:

@@ -116,13 +116,12 @@ class StoreLayout:
         self.queue_file_size = geometry.consume_queue_entries * UNIT_BYTES
         directories = list(_queue_directories(standing_for(self.consume_queue_dir)))
         if not self.queue_file_size:
-            sizes = Counter(
+            self.queue_file_size = most_common_size(
                 entry.stat().st_size
                 for _, _, path in directories
                 for entry in os.scandir(path)
                 if entry.is_file()
             )
-            self.queue_file_size = _most_common(sizes)
         self.queues = [
             QueueDirectory(topic, queue_id, read_stream((path,), self.queue_file_size))
             for topic, queue_id, path in directories
@@ -173,19 +172,26 @@ def read_stream(directories: tuple[Path, ...], file_size: int = 0) -> Stream:
 
     Sub-directories are skipped, as at a start. An empty last file does not count.
     """
+    found = [
+        (Path(entry.path), entry.stat().st_size)
+        for directory in directories
+        if directory.is_dir()
+        for entry in os.scandir(directory)
+        if not entry.is_dir()
+    ]
+    return stream_of(directories, found, file_size)
+
+
+def stream_of(directories: tuple[Path, ...], found: Iterable[tuple[Path, int]], file_size: int = 0) -> Stream:
+    """Return the stream of the files that were found in its directories, with their sizes, as `read_stream`."""
     stream = Stream(directories)
-    for directory in directories:
-        for entry in os.scandir(directory) if directory.is_dir() else ():
-            if entry.is_dir():
-                continue
-            path = Path(entry.path)
-            name = entry.name
-            if not is_file_name(name):
-                stream.odd.append(
-                    OddFile(path, 0, "its name is not a 20-digit offset; move it out of the directory")
-                )
-                continue
-            stream.files.append(StreamFile(path, int(name), entry.stat().st_size))
+    for path, size in found:
+        if not is_file_name(path.name):
+            stream.odd.append(
+                OddFile(path, 0, "its name is not a 20-digit offset; move it out of the directory")
+            )
+            continue
+        stream.files.append(StreamFile(path, int(path.name), size))
     stream.files.sort(key=lambda file: (file.start, file.path))
     stream.files = _without_leftovers(stream.files)
     if stream.files and stream.files[-1].size == 0:
@@ -233,14 +239,15 @@ def _guess_size(files: Sequence[StreamFile]) -> int:
     step = min(steps, default=0)
     if step and any(file.size == step for file in files):
         return step
-    common = _most_common(Counter(file.size for file in files))
+    common = most_common_size(file.size for file in files)
     fits = common and all(file.start % common == 0 for file in files)
     return common if fits else max(step, common, 1)
 
 
-def _most_common(sizes: Counter[int]) -> int:
-    sizes = Counter({size: count for size, count in sizes.items() if size})
-    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+def most_common_size(sizes: Iterable[int]) -> int:
+    """Return the most common of the sizes that are not 0, the largest of several; 0 without any."""
+    counts = Counter(size for size in sizes if size)
+    return max(counts, key=lambda size: (counts[size], size), default=0)
 
 
 def _queue_directories(root: Path) -> Iterable[tuple[str, int, Path]]:
