@@ -213,9 +213,9 @@ dist: ## build both distributions into dist/, for each of VERSIONS (3.11 3.12 3.
 
 lock: pyproject.toml client/pyproject.toml ## choose new versions for the lock files
 	@$(UV) set -x; \
-		uv pip compile $(LOCK) --upgrade --extra dev --extra spark --extra spark-connect --extra delta --extra iceberg pyproject.toml -o requirements.lock; \
+		uv pip compile $(LOCK) --upgrade --extra dev --extra spark --extra spark-connect --extra bucket --extra delta --extra iceberg pyproject.toml -o requirements.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock pyproject.toml -o requirements-runtime.lock; \
-		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark --extra delta --extra iceberg pyproject.toml -o requirements-spark.lock; \
+		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra spark --extra bucket --extra delta --extra iceberg pyproject.toml -o requirements-spark.lock; \
 		uv pip compile $(LOCK) --upgrade -c requirements.lock --extra etcd --extra otel --extra grpc pyproject.toml -o requirements-service.lock; \
 		printf "delta-spark==4.4.0\n" | uv pip compile $(LOCK) --upgrade - -o requirements-delta.lock; \
 		printf "pip\n" | uv pip compile $(LOCK) --upgrade - -o requirements-pip.lock; \

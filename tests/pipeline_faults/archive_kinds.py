@@ -12,7 +12,7 @@ from pipeline_faults.points import ALWAYS_FAILING, FAILING
 from pipeline_faults.scene import KILLED, Scene, Trial, scene
 from pipeline_faults.steps import ARCHIVE_POINTS, SOURCE_STEPS
 from reput_client.blocking import Message, Producer
-from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.directory import ArchiveDirectory
 from support.sink_client import published
 
 TOPIC = "lines"

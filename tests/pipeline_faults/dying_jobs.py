@@ -13,8 +13,9 @@ from pyspark import TaskContext
 from pipeline_faults import dying_sink
 from pipeline_faults.points import Point
 from reput_client.arrow.queues import QueueRange
-from reput_pipeline.archives import manifests, plan
-from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveFile
+from reput_pipeline.archives import directory, plan
+from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask, _OneFile, write_task
 from reput_pipeline.jobs import archive, replay
 from reput_pipeline.jobs.run import JobRun
@@ -34,7 +35,7 @@ def _plant_in_archive(point: Point) -> None:
     plan_batch, complete, write_whole = (
         ArchiveDirectory.plan,
         ArchiveDirectory.complete,
-        manifests.write_whole,
+        directory.write_whole,
     )
 
     def dying_plan(
@@ -53,8 +54,8 @@ def _plant_in_archive(point: Point) -> None:
         complete(self, batch, files, **more)
         point.reached("after-batch", batch.number)
 
-    def dying_write_whole(path: Path, value: object) -> None:
-        write_whole(path, value)
+    def dying_write_whole(path: Path, data: bytes) -> None:
+        write_whole(path, data)
         if path.stem.isdigit():
             point.reached("after-manifest", int(path.stem))
 
@@ -64,25 +65,25 @@ def _plant_in_archive(point: Point) -> None:
         with patch.object(archive, "write_task", functools.partial(dying_write_task, batch.number)):
             write(self, batch, addresses)
 
-    ArchiveDirectory.plan = dying_plan  # type: ignore[method-assign]
-    ArchiveDirectory.complete = dying_complete  # type: ignore[method-assign]
-    manifests.write_whole = dying_write_whole
+    ArchiveDirectory.plan = dying_plan  # type: ignore[method-assign,assignment]
+    ArchiveDirectory.complete = dying_complete  # type: ignore[method-assign,assignment]
+    directory.write_whole = dying_write_whole
     archive._Archiving._write = dying_write  # type: ignore[method-assign]
 
 
 def dying_write_task(number: int, task: ArchiveTask) -> Iterator[ArchiveFile]:
     """Write the files of a task of batch `number`, in a worker."""
     point = Point.of_environment()
-    close = _OneFile.close
+    publish = _OneFile.publish
 
-    def dying_close(self: _OneFile) -> tuple[int, int | None, int | None]:
+    def dying_publish(self: _OneFile, topic: str) -> ArchiveFile:
         self.write_group()
         point.reached("half-a-file", number)
-        closed = close(self)
+        published = publish(self, topic)
         point.reached("between-files", number)
-        return closed
+        return published
 
-    with patch.object(_OneFile, "close", dying_close):
+    with patch.object(_OneFile, "publish", dying_publish):
         yield from write_task(task)
     context = TaskContext.get()
     if context is not None:

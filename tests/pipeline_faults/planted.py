@@ -70,14 +70,15 @@ def decision_forgotten() -> None:
 
 def manifest_before_files() -> None:
     """an archive's manifest is written before its files have their names"""
-    from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
+    from reput_pipeline.archives.directory import ArchiveDirectory
+    from reput_pipeline.archives.manifests import ArchiveFile
     from reput_pipeline.archives.write import _RangeFiles
 
     finish, complete = _RangeFiles.finish, ArchiveDirectory.complete
 
     def finish_late(self: Any) -> Iterator[ArchiveFile]:
         for file in finish(self):
-            path = Path(self._task.root, file.path)
+            path = Path(self._task.place, file.path)
             path.rename(_late(path))
             yield file
 
@@ -88,7 +89,7 @@ def manifest_before_files() -> None:
             _late(path).rename(path)
 
     _RangeFiles.finish = finish_late  # type: ignore[method-assign]
-    ArchiveDirectory.complete = complete_early  # type: ignore[method-assign]
+    ArchiveDirectory.complete = complete_early  # type: ignore[method-assign,assignment]
 
 
 def _late(path: Path) -> Path:
@@ -98,7 +99,7 @@ def _late(path: Path) -> Path:
 def names_made_anew() -> None:
     """the files of an archive have other names at every attempt, and what is left of one stays"""
     from reput_pipeline.archives import write
-    from reput_pipeline.archives.manifests import ArchiveDirectory
+    from reput_pipeline.archives.directory import ArchiveDirectory
     from reput_pipeline.archives.names import file_path
 
     def strange_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPath:

@@ -9,7 +9,8 @@ from pipeline_faults.points import FAILING
 from pipeline_faults.scene import KILLED, Scene, Trial, scene
 from pipeline_faults.steps import REPLAY_POINTS, SINK_STEPS
 from reput_client.blocking.bulk import StagingProducer
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveKind
+from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveKind
 from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
 from reput_pipeline.source.options import parse_source_options

@@ -11,7 +11,7 @@ import pytest
 
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Admin, Message, Producer
-from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.read import DISCOVERY, read_archive
 from support.pipeline_jobs import Run, runner
 from support.store_samples import MESSAGES, fill, hashes, records_of

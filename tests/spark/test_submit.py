@@ -17,7 +17,7 @@ import reput_pipeline
 import reput_protocol
 from reput_broker.background import BackgroundBroker
 from reput_client.blocking import Producer
-from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.jobs import JOBS
 from reput_pipeline.spark.java import find_java_home
 from support.store_samples import MESSAGES, fill

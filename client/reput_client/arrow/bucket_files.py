@@ -9,14 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Final, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -72,6 +71,7 @@ class BucketFiles:
     def __init__(self, url: str, filesystem: FileSystem | None = None) -> None:
         self._url = without_secret(url)
         self._lock = Lock()
+        self._closed = Event()
         self._handles: OrderedDict[Path, pa.NativeFile] = OrderedDict()
         self._sizes: dict[Path, int] = {}
         self._blocks: OrderedDict[tuple[Path, int], Future[bytes]] = OrderedDict()
@@ -159,7 +159,8 @@ class BucketFiles:
         return 0
 
     def close(self) -> None:
-        """Forget the cache; requests that are under way are not waited for."""
+        """Forget the cache; requests that are under way are not waited for, and not repeated."""
+        self._closed.set()
         if "_threads" in vars(self):
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._blocks.clear()
@@ -183,7 +184,7 @@ class BucketFiles:
             return []
         first, after = start // BLOCK_BYTES, -(-end // BLOCK_BYTES)
         ahead = after
-        if first == 0 or (path, first - 1) in self._blocks:
+        if (path, first - 1) in self._blocks:
             ahead = min(after + _AHEAD, -(-size // BLOCK_BYTES))
         found = []
         for number in range(first, ahead):
@@ -240,9 +241,8 @@ class BucketFiles:
                 if isinstance(error, PermissionError) or _REFUSED.search(str(error)):
                     remedy = _REMEDIES.get(urlsplit(self._url).scheme, _OTHER_REMEDY)
                     raise BucketRefused(self._url, str(error), remedy) from None
-                if not left:
+                if not left or self._closed.wait(pauses.next_delay_s()):
                     raise BucketUnavailable(self._url, str(error)) from None
-            time.sleep(pauses.next_delay_s())
         raise AssertionError("the last attempt returns or raises")
 
     def _is_gone(self, path: Path, error: OSError) -> bool:

@@ -1,8 +1,8 @@
 """The metadata of an archive: its description, and for each batch a plan before and a manifest after it.
 
     _reput/archive.json            the kind of archive, and its partitioning
-    _reput/00000000000000000007.plan.json   the ranges of batch 7, synced before its first file is written
-    _reput/00000000000000000007.json        its files and the ends of all queues, written after the files are synced
+    _reput/00000000000000000007.plan.json   the ranges of batch 7, durable before its first file is written
+    _reput/00000000000000000007.json        its files and the ends of all queues, written after the files are durable
 
 A batch without a manifest was interrupted; the next run first executes its plan again, with the same file names.
 Readers of Parquet ignore names that start with `_` or a dot.
@@ -10,23 +10,27 @@ Readers of Parquet ignore names that start with `_` or a dot.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
+import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final
+from pathlib import PurePosixPath
+from types import TracebackType
+from typing import IO, Any, Final, Protocol, Self
 
-from reput_broker.store.file_io import sync_directory
 from reput_client.arrow.queues import Generations, QueueKey, QueueRange
-from reput_pipeline.archives.names import is_data_file
-from reput_pipeline.spark.errors import NotAnArchive
+from reput_pipeline.spark.errors import ArchiveInUse, NotAnArchive
 
 VERSION: Final = 1
-_DIRECTORY: Final = "_reput"
+METADATA: Final = "_reput"
+"""The directory of the metadata."""
+DESCRIPTION: Final = "archive.json"
+"""The name of the description among the metadata."""
 _DIGITS: Final = 20
+_PLAN: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.plan\.json")
+_MANIFEST: Final = re.compile(rf"[0-9]{{{_DIGITS}}}\.json")
 
 
 @dataclass(frozen=True)
@@ -70,13 +74,91 @@ class ArchiveBatch:
         return sum(part.size for part in self.ranges)
 
 
-class ArchiveDirectory:
-    """An archive's directory; as a context manager it is locked against other jobs, for writing."""
+class NewFile(Protocol):
+    """A data file that nobody sees before it is published."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.directory = root / _DIRECTORY
-        self._lock: int | None = None
+    @property
+    def content(self) -> IO[bytes]:
+        """Where it is written."""
+        ...
+
+    def publish(self) -> int:
+        """Give it its name, durably once `Archive.sync` returns; return its size."""
+        ...
+
+    def discard(self) -> None:
+        """Remove what is not published."""
+        ...
+
+
+class Archive(ABC):
+    """An archive; as a context manager it is open for writing.
+
+    Attributes:
+        where: its path or URL.
+        is_locked: whether the context manager excludes other jobs. Else several may write the files of a batch, which
+            have the same names and messages, and the manifest of one of them is written.
+    """
+
+    where: str
+    is_locked: bool
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Return a file of the metadata.
+
+        Raises:
+            FileNotFoundError: it does not exist.
+        """
+
+    @abstractmethod
+    def write(self, name: str, data: bytes, *, new: bool) -> None:
+        """Write a file of the metadata, whole and durably.
+
+        Args:
+            name: of the file.
+            data: its content.
+            new: whether to leave an existing one as it is.
+
+        Raises:
+            FileExistsError: with `new`, it exists with another content.
+        """
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file of the metadata, if it exists."""
+
+    @abstractmethod
+    def metadata_names(self) -> list[str]:
+        """Return the names of the metadata's files."""
+
+    @abstractmethod
+    def check_new(self) -> None:
+        """Check that a new archive can be created here.
+
+        Raises:
+            NotAnArchive: it is not empty, or cannot be created.
+        """
+
+    @abstractmethod
+    def new_file(self, path: PurePosixPath) -> NewFile:
+        """Return a data file to write, by its path in the archive."""
+
+    @abstractmethod
+    def sync(self, paths: Sequence[PurePosixPath]) -> None:
+        """Make the names of published data files durable."""
+
+    @abstractmethod
+    def remove_strays(self) -> list[str]:
+        """Remove data files that no manifest names, nor another job's next one may name; return their paths."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
 
     def kind(self) -> ArchiveKind | None:
         """Return the description; None if there is none.
@@ -84,16 +166,18 @@ class ArchiveDirectory:
         Raises:
             NotAnArchive: it cannot be read.
         """
-        path = self.directory / "archive.json"
         try:
-            found = json.loads(path.read_bytes())
+            found = json.loads(self.read(DESCRIPTION))
             if found["version"] != VERSION:
-                raise NotAnArchive(f"{path} has version {found['version']}; this program supports {VERSION}")
+                raise NotAnArchive(
+                    f"{self.where}/{METADATA}/{DESCRIPTION} has version {found['version']}; this program supports "
+                    f"{VERSION}"
+                )
             return ArchiveKind(found["kind"], found["source"], tuple(found["partition_by"]))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise NotAnArchive(f"{path} cannot be read: {error}") from None
+            raise NotAnArchive(f"{self.where}/{METADATA}/{DESCRIPTION} cannot be read: {error}") from None
 
     def existing(self) -> ArchiveKind:
         """Return the description.
@@ -103,57 +187,25 @@ class ArchiveDirectory:
         """
         kind = self.kind()
         if kind is None:
-            raise NotAnArchive(f"{self.root} is not an archive: it has no {_DIRECTORY}/archive.json")
+            raise NotAnArchive(f"{self.where} is not an archive: it has no {METADATA}/{DESCRIPTION}")
         return kind
 
-    def check_new(self) -> None:
-        """Check that a new archive can be created here.
-
-        Raises:
-            NotAnArchive: the directory is not empty, or cannot be created.
-        """
-        above = next(path for path in (self.root, *self.root.parents) if path.exists())
-        if not above.is_dir():
-            raise NotAnArchive(f"{above} is not a directory")
-        if above != self.root:
-            if not os.access(above, os.W_OK | os.X_OK):
-                raise NotAnArchive(f"no directory can be created in {above}: it is not writable")
-        elif any(path.name != _DIRECTORY for path in self.root.iterdir()):
-            raise NotAnArchive(
-                f"{self.root} is neither empty nor an archive; name an empty or a new directory"
-            )
-
     def begin(self, kind: ArchiveKind) -> None:
-        """Create the directory and write the description."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        for directory in (self.root.parent, self.root):
-            sync_directory(directory)
-        write_whole(self.directory / "archive.json", {"version": VERSION, **asdict(kind)})
-
-    def __enter__(self) -> ArchiveDirectory:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.__exit__()
-            raise NotAnArchive(f"another job writes to {self.root}; try again after it has ended") from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Write the description, and create what it needs."""
+        self.write(DESCRIPTION, description(kind), new=False)
 
     def manifests(self) -> Iterator[dict[str, Any]]:
         """Yield the manifests in order."""
-        for path in sorted(self.directory.glob("[0-9]" * _DIGITS + ".json")):
-            yield json.loads(path.read_bytes())
+        for name in self._manifest_names():
+            yield json.loads(self.read(name))
 
     def last(self) -> dict[str, Any] | None:
         """Return the last manifest."""
-        paths = sorted(self.directory.glob("[0-9]" * _DIGITS + ".json"))
-        return json.loads(paths[-1].read_bytes()) if paths else None
+        names = self._manifest_names()
+        return json.loads(self.read(names[-1])) if names else None
+
+    def _manifest_names(self) -> list[str]:
+        return sorted(name for name in self.metadata_names() if _MANIFEST.fullmatch(name))
 
     def files(self) -> list[ArchiveFile]:
         """Return the files of all complete batches."""
@@ -172,7 +224,7 @@ class ArchiveDirectory:
         """Return the interrupted batch, if any."""
         number = self.next_number()
         try:
-            plan = json.loads(self._plan(number).read_bytes())
+            plan = json.loads(self.read(_plan_name(number)))
         except FileNotFoundError:
             return None
         tasks = tuple(
@@ -181,13 +233,22 @@ class ArchiveDirectory:
         )
         return ArchiveBatch(number, tasks, _generations(plan))
 
+    def old_plans(self) -> list[str]:
+        """Return the names of plans of batches that have a manifest: of jobs that were killed, or were too late."""
+        names = self.metadata_names()
+        return [name for name in names if _PLAN.fullmatch(name) and name.replace(".plan", "") in names]
+
     def next_number(self) -> int:
         """Return the number of the next batch."""
         last = self.last()
         return 0 if last is None else int(last["batch"]) + 1
 
     def plan(self, tasks: Sequence[Sequence[QueueRange]], generations: Generations) -> ArchiveBatch:
-        """Write the plan of the next batch; call it before any file is written."""
+        """Write the plan of the next batch; call it before any file is written.
+
+        Raises:
+            ArchiveInUse: another job has planned it.
+        """
         topics = {(part.queue.topic, part.queue.broker) for task in tasks for part in task}
         known = {topic: generations[topic] for topic in topics if topic in generations}
         batch = ArchiveBatch(self.next_number(), tuple(tuple(task) for task in tasks), known)
@@ -198,11 +259,15 @@ class ArchiveDirectory:
             "tasks": rows,
             "generations": _rows(known),
         }
-        write_whole(self._plan(batch.number), plan)
+        self._write_new(_plan_name(batch.number), plan)
         return batch
 
     def complete(self, batch: ArchiveBatch, files: Sequence[ArchiveFile], **more: object) -> None:
-        """Write the manifest of a batch whose files are synced, and remove its plan."""
+        """Write the manifest of a batch whose files are durable, and remove its plan.
+
+        Raises:
+            ArchiveInUse: another job has written it.
+        """
         paths = [file.path for file in files]
         assert len({*paths}) == len(paths), f"batch {batch.number} has written a file twice"
         ends = self.ends()
@@ -219,24 +284,19 @@ class ArchiveDirectory:
             **more,
             "files": [asdict(file) for file in files],
         }
-        write_whole(self.directory / f"{batch.number:0{_DIGITS}d}.json", manifest)
-        self._plan(batch.number).unlink(missing_ok=True)
+        self._write_new(f"{batch.number:0{_DIGITS}d}.json", manifest)
+        self.remove(_plan_name(batch.number))
 
-    def remove_strays(self) -> list[str]:
-        """Remove data files that an interrupted batch has left: those that no manifest names."""
-        known = {file.path for file in self.files()}
-        removed = []
-        for path in sorted(self.root.glob("topic=*/**/*.parquet*")):
-            below = path.relative_to(self.root).as_posix()
-            name = path.name
-            is_temporary = name.startswith(".") and ".parquet." in name
-            if is_temporary or (is_data_file(name) and below not in known):
-                path.unlink()
-                removed.append(below)
-        return removed
+    def _write_new(self, name: str, value: object) -> None:
+        try:
+            self.write(name, _encoded(value), new=True)
+        except FileExistsError:
+            raise ArchiveInUse(self.where, name) from None
 
-    def _plan(self, number: int) -> Path:
-        return self.directory / f"{number:0{_DIGITS}d}.plan.json"
+
+def description(kind: ArchiveKind) -> bytes:
+    """Return the content of the description."""
+    return _encoded({"version": VERSION, **asdict(kind)})
 
 
 def _queue(entry: Sequence[Any]) -> QueueKey:
@@ -251,12 +311,9 @@ def _generations(written: Mapping[str, Any]) -> Generations:
     return {(str(topic), str(broker)): str(found) for topic, broker, found in written.get("generations", ())}
 
 
-def write_whole(path: Path, value: object) -> None:
-    """Write a JSON file atomically and sync it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w") as file:
-        json.dump(value, file, separators=(",", ":"), ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_directory(path.parent)
+def _plan_name(number: int) -> str:
+    return f"{number:0{_DIGITS}d}.plan.json"
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

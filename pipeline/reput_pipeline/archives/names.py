@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import unquote
 
-from reput_client.arrow.queues import QueueRange
+from reput_client.arrow.queues import QueueKey, QueueRange
 
 NULL_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIGITS: Final = 20
@@ -61,9 +61,19 @@ def _escaped(text: str) -> str:
 
 def file_name(part: QueueRange) -> str:
     """Return the name of a file with the messages of a range."""
-    broker = _escaped(part.queue.broker)
-    front = f"{broker}-" if broker else ""
-    return f"{front}{part.queue.queue_id}-{part.start:0{_DIGITS}d}-{part.end:0{_DIGITS}d}.parquet"
+    return f"{file_prefix(part.queue)}{part.start:0{_DIGITS}d}-{part.end:0{_DIGITS}d}.parquet"
+
+
+def file_prefix(queue: QueueKey) -> str:
+    """Return what the names of all files of a queue begin with."""
+    broker = _escaped(queue.broker)
+    return f"{broker}-{queue.queue_id}-" if broker else f"{queue.queue_id}-"
+
+
+def prefix_and_start(name: str) -> tuple[str, int] | None:
+    """Return the prefix of a data file's name, and the first offset of its range; None for other files."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else (name[: found.start("start")], int(found["start"]))
 
 
 def file_path(part: QueueRange, values: Mapping[str, str | None]) -> PurePosixPath:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from reput_broker.store.file_io import sync_directory
 from reput_client.arrow.queues import Generations, QueueRange
 from reput_pipeline.archives.columns import file_schema, read_schema, split
-from reput_pipeline.archives.manifests import ArchiveFile
+from reput_pipeline.archives.manifests import Archive, ArchiveFile
 from reput_pipeline.archives.names import file_path
+from reput_pipeline.archives.places import open_archive
 from reput_pipeline.source.live_plan import LivePartition, live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
@@ -35,7 +33,8 @@ _FILES_MAX: Final = 2000
 class ArchiveTask:
     """The work of one task; it is pickled."""
 
-    root: str
+    place: str
+    """The directory or URL of the archive."""
     ranges: tuple[QueueRange, ...]
     options: SourceOptions
     """Of the brokers, by name; empty for a store directory."""
@@ -43,6 +42,8 @@ class ArchiveTask:
     """Of the ranges' topics when the batch was planned."""
     partition_by: tuple[str, ...]
     compression: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the object store."""
 
 
 def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
@@ -51,8 +52,9 @@ def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
     Raises:
         NotArchived: a file cannot be written; names the queue and the messages.
     """
+    archive = open_archive(task.place, task.settings)
     for part in task.ranges:
-        files = _RangeFiles(task, part)
+        files = _RangeFiles(archive, task, part)
         try:
             for batch in read_task(_partition(task, part), task.options, read_schema(), NOTHING_NARROWED):
                 files.add(batch)
@@ -74,7 +76,8 @@ def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePart
 class _RangeFiles:
     """The files of one range, one for each combination of partition values."""
 
-    def __init__(self, task: ArchiveTask, part: QueueRange) -> None:
+    def __init__(self, archive: Archive, task: ArchiveTask, part: QueueRange) -> None:
+        self._archive = archive
         self._task = task
         self._part = part
         self._files: dict[tuple[str | None, ...], _OneFile] = {}
@@ -94,8 +97,9 @@ class _RangeFiles:
                         f"of {self._part}; leave out the column with the many values"
                     )
                 named = dict(zip(self._task.partition_by, values, strict=True))
-                path = Path(self._task.root) / file_path(self._part, named)
-                file = self._files[values] = _OneFile(path, file_schema(self._task.partition_by), self._task)
+                path = file_path(self._part, named)
+                schema = file_schema(self._task.partition_by)
+                file = self._files[values] = _OneFile(self._archive, path, schema, self._task.compression)
             file.add(rows)
             self._buffered += rows.nbytes
         if self._buffered >= _BUFFER_BYTES:
@@ -104,18 +108,10 @@ class _RangeFiles:
             self._buffered = 0
 
     def finish(self) -> Iterator[ArchiveFile]:
-        """Sync all files, give them their names, and yield them."""
+        """Publish all files, durably, and yield them."""
         for file in self._files.values():
-            rows, first_ms, last_ms = file.close()
-            below = file.path.relative_to(self._task.root).as_posix()
-            yield ArchiveFile(
-                below, self._part.queue.topic, rows, file.path.stat().st_size, first_ms, last_ms
-            )
-        for directory in {file.path.parent for file in self._files.values()}:
-            for level in (directory, *directory.parents):
-                sync_directory(level)
-                if level == Path(self._task.root):
-                    break
+            yield file.publish(self._part.queue.topic)
+        self._archive.sync([file.path for file in self._files.values()])
 
     def discard(self) -> None:
         """Remove unfinished files."""
@@ -124,17 +120,16 @@ class _RangeFiles:
 
 
 class _OneFile:
-    """A Parquet file with a temporary name until it is complete."""
+    """A Parquet file that is published when it is complete."""
 
-    def __init__(self, path: Path, schema: pa.Schema, task: ArchiveTask) -> None:
+    def __init__(self, archive: Archive, path: PurePosixPath, schema: pa.Schema, compression: str) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._temporary: Path | None = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        self._file = archive.new_file(path)
         self._schema = schema
         self._writer = pq.ParquetWriter(
-            self._temporary,
+            self._file.content,
             schema,
-            compression=task.compression,
+            compression=compression,
             # A dictionary pays only for repeated texts.
             use_dictionary=[name for name in ("brokerName", "tags") if name in schema.names],
             write_statistics=[
@@ -165,24 +160,17 @@ class _OneFile:
             # Otherwise Arrow's allocator keeps this memory and allocates more.
             pa.default_memory_pool().release_unused()
 
-    def close(self) -> tuple[int, int | None, int | None]:
-        assert self._temporary is not None, "a file is closed once"
+    def publish(self, topic: str) -> ArchiveFile:
         self.write_group()
         self._writer.close()
-        fd = os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(self._temporary, self.path)
-        self._temporary = None
-        return self._rows, self._first_ms, self._last_ms
+        size = self._file.publish()
+        return ArchiveFile(self.path.as_posix(), topic, self._rows, size, self._first_ms, self._last_ms)
 
     def discard(self) -> None:
-        if self._temporary is not None:
-            self._writer.close()
-            self._temporary.unlink(missing_ok=True)
-            self._temporary = None
+        try:
+            self._writer.close()  # or it would write to the file when it is forgotten
+        finally:
+            self._file.discard()
 
 
 def summed(files: list[ArchiveFile]) -> dict[str, Any]:

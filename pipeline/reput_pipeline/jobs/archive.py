@@ -8,22 +8,22 @@ stopped and writes an interrupted batch again under the same names. A Delta or I
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from reput_client.arrow.urls import directory_of
+from reput_client.arrow.urls import directory_of, is_remote, without_secret
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
-from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveKind
+from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveKind
+from reput_pipeline.archives.places import open_archive
 from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.command_line import in_process_job, main, pairs_of
-from reput_pipeline.jobs.directories import ARCHIVE_PLACE, check_target
+from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
 from reput_pipeline.jobs.table_copies import AWAY_S, copy_to_table, is_broker_away
@@ -31,6 +31,7 @@ from reput_pipeline.lake.copying import open_table
 from reput_pipeline.lake.table import LIBRARIES, AsBroker, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
+from reput_pipeline.spark.errors import NotAnArchive
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
@@ -46,7 +47,7 @@ TABLE_PARTITIONS = ("topic", "queueId", "tags")
     "target",
     required=True,
     metavar="DIR",
-    help="The archive; or directory or URL of the Delta table, or of the Iceberg warehouse.",
+    help="Directory or URL of the archive, of the Delta table, or of the Iceberg warehouse.",
 )
 @click.option(
     "--format",
@@ -68,7 +69,7 @@ TABLE_PARTITIONS = ("topic", "queueId", "tags")
     "to_options",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Delta: an option of deltalake's storage; Iceberg: a property of the catalog; repeatable.",
+    help="An option of the object store, as for Delta tables; Iceberg: a property of the catalog; repeatable.",
 )
 @click.option(
     "--keep",
@@ -133,6 +134,8 @@ def command(
 ) -> Outcome:
     """Copy the messages of topics, or of a store directory, to Parquet files in DIR, or to a Delta or Iceberg table.
 
+    DIR and --path may be URLs of object stores, such as s3://bucket/name.
+
     Start it again to continue where it stopped: no message is missing or there twice. spark.read.parquet(DIR) reads
     the archive between runs; `reput pipeline find` and the other jobs read complete batches also during a run.
     """
@@ -171,9 +174,12 @@ def command(
             most=batch_messages,
             keep_s=None if keep_hours is None else keep_hours * 3600,
         )
-    _refuse("delta or iceberg", ("table", "evolve", "as_broker", "to_options", "keep_hours"))
+    _refuse("delta or iceberg", ("table", "evolve", "as_broker", "keep_hours"))
     columns = _partition_columns(partition_by)
-    archive = ArchiveDirectory(_archive_place(target).absolute())
+    settings = pairs_of(to_options, "--to-option")
+    if settings and not is_remote(target):
+        raise ArgumentError("--to-option", "is for an archive at a URL; leave it out")
+    archive = _opened(target, settings)
     _check_kind(archive, columns if partition_by else None)
     with catalog_of(options) as catalog:  # errors are raised before anything is written
         kind = ArchiveKind("archive", _source_of(options, catalog), columns)
@@ -184,7 +190,9 @@ def command(
         if found is not None:
             kind = replace(found, source=kind.source)
         archive.begin(kind)
-        work = _Archiving(run, archive, kind, options, compression)
+        place = target if is_remote(target) else archive.where
+        task = ArchiveTask(place, (), options, {}, kind.partition_by, compression, settings)
+        work = _Archiving(run, archive, task)
         written = 0
         try:
             while batches is None or written < batches:
@@ -200,7 +208,7 @@ def command(
             run.note("interrupted; the archive is consistent, and the next run continues from there")
     return Outcome(
         {
-            "archive": str(archive.root),
+            "archive": archive.where,
             "source": kind.source,
             "batches": written,
             **work.sums,
@@ -211,10 +219,11 @@ def command(
     )
 
 
-def _archive_place(target: str) -> Path:
-    context = click.get_current_context()
-    (option,) = (one for one in context.command.params if one.name == "target")
-    return ARCHIVE_PLACE.convert(target, option, context)
+def _opened(target: str, settings: dict[str, str]) -> Archive:
+    try:
+        return open_archive(target, settings)
+    except NotAnArchive as error:
+        raise ArgumentError("--to", str(error)) from None
 
 
 def _refuse(table_format: str, names: tuple[str, ...]) -> None:
@@ -252,40 +261,42 @@ def _partition_columns(text: str) -> tuple[str, ...]:
 
 def _source_of(options: SourceOptions, catalog: Catalog) -> str:
     """Return an archive's `source`: elsewhere the same offsets are other messages."""
+    if options.path is not None and is_remote(options.path):
+        return without_secret(options.path).partition("?")[0].rstrip("/")
     if options.path is not None:
         return str(directory_of(options.path).absolute())
     return ", ".join(f"{name} at {address}" for name, address in sorted(addresses_of(catalog).items()))
 
 
-def _check_kind(archive: ArchiveDirectory, partition_by: tuple[str, ...] | None) -> None:
+def _check_kind(archive: Archive, partition_by: tuple[str, ...] | None) -> None:
     found = archive.kind()
     if found is None:
         check_target(archive)
         return
     if found.kind != "archive":
         raise ArgumentError(
-            "--to", f"{archive.root} was made by the job {found.kind}, and cannot be continued"
+            "--to", f"{archive.where} was made by the job {found.kind}, and cannot be continued"
         )
     if partition_by is not None and found.partition_by != partition_by:
         there = ",".join(found.partition_by) or "nothing"
         raise ArgumentError(
-            "--partition-by", f"{archive.root} is partitioned by {there}; leave it out, or name another --to"
+            "--partition-by", f"{archive.where} is partitioned by {there}; leave it out, or name another --to"
         )
 
 
-def _check_source(archive: ArchiveDirectory, source: str, *, same_source: bool) -> None:
+def _check_source(archive: Archive, source: str, *, same_source: bool) -> None:
     found = archive.kind()
     if found is None or is_same_source(found.source, source):
         return
-    if found.source.startswith("/") != source.startswith("/"):
+    if _is_directory(found.source) != _is_directory(source):
         # A directory has no broker name: every queue would count as new.
         raise ArgumentError(
-            "--to", f"{archive.root} is of {found.source}, not of {source}; name another directory"
+            "--to", f"{archive.where} is of {found.source}, not of {source}; name another directory"
         )
     if not same_source:
         raise ArgumentError(
             "--to",
-            f"{archive.root} is of {found.source}, not of {source}; name another directory, or, if that is the same "
+            f"{archive.where} is of {found.source}, not of {source}; name another directory, or, if that is the same "
             "place under another address, give --same-source",
         )
 
@@ -296,10 +307,14 @@ def is_same_source(before: str, now: str) -> bool:
     Each broker must have an address in common. The others may differ, since after a failover a member of the group may
     be away.
     """
-    if before == now or before.startswith("/") or now.startswith("/"):
+    if before == now or _is_directory(before) or _is_directory(now):
         return before == now
     there, here = _brokers_in(before), _brokers_in(now)
     return there.keys() == here.keys() and all(there[name] & here[name] for name in there)
+
+
+def _is_directory(source: str) -> bool:
+    return source.startswith("/") or is_remote(source)
 
 
 def _brokers_in(source: str) -> dict[str, set[str]]:
@@ -308,25 +323,23 @@ def _brokers_in(source: str) -> dict[str, set[str]]:
 
 
 class _Archiving:
-    """The batches of one run."""
+    """The batches of one run.
 
-    def __init__(
-        self,
-        run: JobRun,
-        archive: ArchiveDirectory,
-        kind: ArchiveKind,
-        options: SourceOptions,
-        compression: str,
-    ) -> None:
+    Args:
+        run: of the job.
+        archive: is open for writing.
+        task: one without ranges.
+    """
+
+    def __init__(self, run: JobRun, archive: Archive, task: ArchiveTask) -> None:
         self.sums = summed([])
         """Totals of rows, files and bytes written."""
         self.is_away = False
         """Whether a broker was away last time."""
         self._run = run
         self._archive = archive
-        self._kind = kind
-        self._options = options
-        self._compression = compression
+        self._task = task
+        self._options = task.options
 
     def next(self, most: int, file_messages: int, *, waits: bool) -> bool:
         """Write the interrupted batch, or the next one; return whether there was one.
@@ -352,16 +365,22 @@ class _Archiving:
 
     def _clean_up(self) -> bool:
         """Write an interrupted batch again and remove its other files; return whether there was one."""
-        batch = self._archive.unfinished()
-        if batch is None:
-            return False
-        self._run.note(f"batch {batch.number} was interrupted: it is written again")
+        archive = self._archive
+        batch = archive.unfinished()
+        if batch is not None:
+            self._run.note(f"batch {batch.number} was interrupted: it is written again")
+            if archive.is_locked:  # their room may be needed
+                self._remove_strays()
+            with catalog_of(self._options) as catalog:
+                self._write(batch, addresses_of(catalog))
+        if not archive.is_locked and (batch is not None or archive.old_plans()):
+            self._remove_strays()
+        return batch is not None
+
+    def _remove_strays(self) -> None:
         removed = self._archive.remove_strays()
         if removed:
-            self._run.note(f"removed {counted(len(removed), 'file')} that it had left")
-        with catalog_of(self._options) as catalog:
-            self._write(batch, addresses_of(catalog))
-        return True
+            self._run.note(f"removed {counted(len(removed), 'file')} of batches that were not completed")
 
     def _batch(self, most: int, file_messages: int) -> bool:
         """Write the next batch; return whether there was anything."""
@@ -380,17 +399,7 @@ class _Archiving:
         since = monotonic()
         if self._options.path is None:
             check_brokers(batch, addresses)
-        tasks = [
-            ArchiveTask(
-                str(self._archive.root),
-                task,
-                self._options,
-                batch.generations,
-                self._kind.partition_by,
-                self._compression,
-            )
-            for task in batch.tasks
-        ]
+        tasks = [replace(self._task, ranges=ranges, generations=batch.generations) for ranges in batch.tasks]
         files = self._run.each(f"batch {batch.number}", tasks, write_task)
         more: dict[str, Any] = {}
         rows = sum(file.rows for file in files)

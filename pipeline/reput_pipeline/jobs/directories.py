@@ -14,9 +14,9 @@ from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.tools.verify_parts import Directory
-from reput_client.arrow.urls import directory_of
+from reput_client.arrow.urls import directory_of, without_secret
 from reput_client.errors import NotAStore
-from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.manifests import Archive
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed
 from reput_pipeline.spark.errors import NotAnArchive
 from reput_protocol.record.delays import parse_delay_levels
@@ -106,8 +106,8 @@ class _ArchivePlace(click.ParamType[Path]):
             return value if isinstance(value, Path) else directory_of(value)
         except NotAStore:
             self.fail(
-                f"an archive of Parquet files is a local directory, not {value}; `archive --format delta` and "
-                "`--format iceberg` write to object stores",
+                f"this is a local directory, not {without_secret(value)}; only `archive --to` writes to object stores, "
+                "and any reader of Parquet reads an archive there",
                 param,
                 ctx,
             )
@@ -117,7 +117,7 @@ ARCHIVE_PLACE: Final = _ArchivePlace()
 """The type of an argument that is the directory of an archive."""
 
 
-def check_target(archive: ArchiveDirectory) -> None:
+def check_target(archive: Archive) -> None:
     """Check that a new archive can be created in the directory of `--to`.
 
     Raises:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reput_client.consume.arrow_columns import arrow_schema
-from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.names import is_cut, partition_values
 from reput_pipeline.jobs.command_line import in_process_job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments

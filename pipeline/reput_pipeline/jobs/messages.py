@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from reput_pipeline.archives.manifests import ArchiveDirectory
+from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.read import read_archive
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.directories import ARCHIVE_PLACE

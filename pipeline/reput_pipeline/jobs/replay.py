@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reput_client.blocking import Admin
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
+from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.read import read_archive, read_files
 from reput_pipeline.data_source import register
 from reput_pipeline.jobs.arguments import DEFAULT_SERVER

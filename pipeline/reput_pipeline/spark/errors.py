@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from reput_client import errors
+from reput_client.arrow.urls import without_secret
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import BrokerError, ReputError, error_from_response
 
@@ -69,6 +70,26 @@ class DamagedStore(errors.DamagedStore):
 
 class NotAnArchive(SourceError):
     """A directory is not an archive of the required kind, or incomplete."""
+
+
+class BucketLibraryMissing(SourceError):
+    """The library that writes to object stores is not installed."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"an archive at {without_secret(place)} needs obstore, which is not installed: pip install ./client "
+            "'.[bucket]' in the directory of Reput's source"
+        )
+
+
+class ArchiveInUse(SourceError):
+    """Another job has written a file of an archive's metadata first; of that batch nothing is there twice."""
+
+    def __init__(self, where: str, name: str) -> None:
+        super().__init__(
+            f"another job has written {name} of {where}: one job at a time may write to an archive; end the others, "
+            "and start it again"
+        )
 
 
 class BrokerGone(SourceError):

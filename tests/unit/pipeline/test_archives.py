@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.columns import read_schema, split
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
+from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
 from reput_pipeline.archives.names import (
     NULL_VALUE,
     file_path,

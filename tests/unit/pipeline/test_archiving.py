@@ -9,7 +9,8 @@ import pytest
 
 from reput_client.arrow.queues import Bounds, QueueKey
 from reput_client.errors import BrokerNotFound, ConnectFailed, ConnectionLost
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile
+from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.source.live_cluster import LiveCluster

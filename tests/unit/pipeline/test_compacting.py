@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from reput_pipeline.archives.manifests import ArchiveDirectory, ArchiveFile, ArchiveKind
+from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
 from reput_pipeline.jobs.run import JobRun
 from support.pipeline_jobs import Run, runner
 

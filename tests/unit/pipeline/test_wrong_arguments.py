@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveDirectory, ArchiveFile, ArchiveKind
+from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveBatch, ArchiveFile, ArchiveKind
 from support.pipeline_jobs import Run, runner
 from support.store_samples import fill, hashes
 
@@ -38,7 +39,7 @@ WRONG = [
     (["archive", *STORE, "--to", "@other"], 2, "--to"),
     (["archive", *STORE, "--to", "@file"], 2, "--to"),
     (["archive", *STORE, "--to", "@file/below"], 2, "--to"),
-    (["archive", *STORE, "--to", "s3://bucket/a"], 2, "--to"),
+    (["archive", *STORE, "--to", "ftp://host/a"], 2, "--to"),
     (["archive", *STORE, *NEW, "--since", "10", "--until", "5"], 2, "--until"),
     (["archive", *STORE, *NEW, "--since", "soon"], 2, "--since"),
     (["archive", *STORE, *NEW, "--since", "2026-01-02T00:00:00Z", "--until", "2026-01-01"], 2, "--until"),
