@@ -221,6 +221,7 @@ def check(*tasks: str) -> Callable[[Check], Check]:
 
 def test_the_pages_have_a_check_for_each_line_with_code_and_no_others() -> None:
     assert len(LINES) > 100
+    assert {line.client for line in LINES} == {reput_client, blocking}
     assert {line.task for line in LINES if line.code} == set(CHECKS)
     assert len({str(line) for line in LINES}) == len(LINES)
     for line in LINES:
@@ -832,6 +833,18 @@ def extended(scene: Scene) -> Generator[None]:
     scene.after = lambda: _has_a_minute(scene, "message")
     yield
     assert popped(scene) == []
+
+
+@check("Parts of a message")
+def parts_of(scene: Scene) -> Generator[None]:
+    scene.broker()
+    with blocking.Producer(scene.address) as producer:
+        message = Message("orders", b"42", properties={"shop": "berlin"})
+        receipt = producer.send(message, ordering_key="c-7")
+    yield
+    body, key, properties, *place = scene.names["parts"]
+    assert (body, key, properties["shop"]) == (b"42", "c-7", "berlin")
+    assert place == [0, 0, receipt.store_timestamp_ms]
 
 
 @check("Number of this delivery")
