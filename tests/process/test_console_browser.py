@@ -174,6 +174,15 @@ def _minutes(text: str) -> int:
     return 60 * int(hours) + int(minutes)
 
 
+def test_the_scale_of_a_plot_of_times_ends_at_a_round_time(browser: Browser, url: str) -> None:
+    seconds = [0.003, 7, 42, 55, 840, 3000, 90_000, 400_000]
+    with opened(browser, url) as page:
+        tops = page.run(
+            f"import('/console/plot.js').then(({{ nice }}) => {seconds}.map((value) => nice(value, 60)))"
+        )
+    assert tops == pytest.approx([0.005, 10, 50, 60, 1200, 3600, 172_800, 432_000])
+
+
 def test_it_is_used_by_keyboard(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         page.press("Tab")

@@ -13,14 +13,14 @@ const bytes = (value) => (value === null || value === undefined ? "–" : size(v
 const PLOTS = [
   ["Messages per second", [["messages_in_per_s", "in"], ["messages_out_per_s", "out"]], { format: rate, least: 5 }],
   ["Bytes per second", [["bytes_in_per_s", "in"], ["bytes_out_per_s", "out"]], { format: bytes, base: 1024, least: 1024 }],
-  ["Time of a send", [["put_p99_s", "p99"], ["put_p50_s", "median"]], { format: seconds, least: 0.001 }],
+  ["Time of a send", [["put_p99_s", "p99"], ["put_p50_s", "median"]], { format: seconds, base: 60, least: 0.001 }],
   ["CPU of the broker", [["cpu_ratio", "of a core"]], { format: percent, least: 0.1 }],
   ["Store on disk", [["store_bytes", "size"], ["disk_free_bytes", "free"]], { format: size, base: 1024, least: 1024 }],
 ];
 // And on the last one, what those who look into the broker ask for.
 const INNER_PLOTS = [
   ["Behind the log", [["flush_behind_bytes", "not on disk"], ["dispatch_behind_bytes", "not in queues"]], { format: size, base: 1024, least: 1024 }],
-  ["Delay of the event loop", [["loop_delay_s", "highest"]], { format: seconds, least: 0.001 }],
+  ["Delay of the event loop", [["loop_delay_s", "highest"]], { format: seconds, base: 60, least: 0.001 }],
 ];
 
 function makePlot([title, columns, options]) {
@@ -92,7 +92,7 @@ function namedFigures(page, list, key, name, plots) {
 export function groupFigures(page, name) {
   return namedFigures(page, "groups", "group", name, [
     new Plot({ title: "Lag", series: [{ key: "lag", label: "messages" }], format: count, least: 10 }),
-    new Plot({ title: "Oldest message waits", series: [{ key: "lag_age_s", label: "for" }], format: seconds, least: 1 }),
+    new Plot({ title: "Oldest message waits", series: [{ key: "lag_age_s", label: "for" }], format: seconds, base: 60, least: 1 }),
   ]);
 }
 

@@ -15,6 +15,7 @@ const DRAG_MIN = 8;
 const RANGE_MIN_S = 10;
 const RANGE_MAX_S = 14 * 86400;
 const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
+const TOPS_S = [60, 120, 600, 1200, 3600, 7200, 14400, 43200, 86400, 172800];
 const EVENTS = { started: "started", stopped: "stopped", became_master: "master", became_slave: "slave" };
 
 function s(tag, attributes, text) {
@@ -24,8 +25,13 @@ function s(tag, attributes, text) {
   return element;
 }
 
-function nice(value, base) {
+// The top of a scale that has this value; its half is a round number, too. The base 60 is for seconds.
+export function nice(value, base) {
   if (!(value > 0)) return 1;
+  if (base === 60) {
+    if (value <= 50) return nice(value, 10);
+    return TOPS_S.find((top) => value <= top) ?? 86400 * nice(value / 86400, 10);
+  }
   const unit = Math.pow(base, Math.floor(Math.log(value) / Math.log(base)));
   for (const step of base === 1024 ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1024] : [1, 2, 5, 10]) {
     if (value <= step * unit) return step * unit;
@@ -54,7 +60,7 @@ export function zoom(from, to) {
 }
 
 export class Plot {
-  // series: [{key, label}], where a key is that of a column; format(value) -> text; base: 10 or 1024 for the scale.
+  // series: [{key, label}], where a key is that of a column; format(value) -> text; base: 10, 60 or 1024 for the scale.
   constructor({ title, series, format, base = 10, least = 0 }) {
     this.format = format;
     this.base = base;
