@@ -91,6 +91,7 @@ class DecodeType(click.ParamType[Decode]):
     help="earliest, latest, an offset, -N (of each queue), @TIME, @-15m, or a range of these. A group's committed "
     "offset takes precedence.",
 )  # fmt: skip
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue, without --group.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="Stop after this many messages.")
 @click.option(
     "-e", "--end", "to_end", is_flag=True, help="Stop at the messages stored when the command started."
@@ -126,6 +127,7 @@ def command(
     topic: str,
     group: str | None,
     span: tuple[Position, Position | None],
+    queue_id: int | None,
     count: int | None,
     to_end: bool,
     text: str | None,
@@ -145,6 +147,10 @@ def command(
         raise click.UsageError(
             "--tag and --sql exclude each other; in an expression the tag is the property TAGS"
         )
+    if queue_id is not None and group is not None:
+        raise click.UsageError(
+            "--queue and --group exclude each other: the broker assigns queues to a group's members"
+        )
     render = _renderer(settings, text)
     start, end = span
     with settings.admin() as admin:
@@ -159,7 +165,13 @@ def command(
             MessageQueue(topic, name, number)
             for name, config in configs.items()
             for number in range(config.read_queue_nums)
+            if queue_id in (None, number)
         ]
+        if not queues and queue_id is not None:
+            raise click.BadParameter(
+                f"topic {topic} has the queues 0 to {max(config.read_queue_nums for config in configs.values()) - 1}",
+                param_hint="--queue",
+            )
         end = Position(word="latest") if to_end and end is None else end
         if group is not None:
             _check_filter(admin, group, topic, MessageSelector.of(tag, sql), force=force)

@@ -234,7 +234,12 @@ def _guessed_commands(
     if not path:
         known = _COMMANDS.get(lower)
         if known is not None:
-            yield [*known.split(), *tail]
+            words = known.split()
+            of_known = group.get_command(own, words[0])
+            names_one = bool(tail) and not tail[0].startswith("-")
+            if words[1:] == ["list"] and names_one and isinstance(of_known, click.Group):
+                words[1:] = ["describe"] if "describe" in of_known.list_commands(own) else ["list"]
+            yield [*words, *tail]
         if tail and (lower in _VERBS or lower in ("list", "alter", "purge", "replay")):
             noun = tail[0].lower()
             for name in (noun, noun.removesuffix("s"), *_COMMANDS.get(noun, "").split()[:1]):

@@ -286,6 +286,14 @@ def test_a_group_continues_where_it_stopped(broker: BrokerProcess) -> None:
     assert read(10) == ["5"]
 
 
+def test_one_queue_is_read(broker: BrokerProcess) -> None:
+    reput("topic", "create", "queues", "--queues", "3", server=broker.address)
+    for queue in range(3):
+        reput("produce", "queues", f"of {queue}", "--queue", str(queue), server=broker.address)
+    read = reput("consume", "queues", "-e", "--queue", "1", "-f", "%v", server=broker.address)
+    assert read.stdout == "of 1\n"
+
+
 def test_tags_are_filtered(broker: BrokerProcess) -> None:
     for tag in ("Aa", "BB", "C"):  # the first two have the same hash
         reput("produce", "tagged", f"body {tag}", "-t", tag, server=broker.address)
@@ -341,6 +349,8 @@ def test_broker_status_and_health(broker: BrokerProcess) -> None:
         (["produce", "ok", "--json"], 2, "not a message"),
         (["consume", "ok", "-o", "yesterday"], 2, "yesterday"),
         (["consume", "ok", "-f", "%z"], 2, "%z"),
+        (["consume", "ok", "--queue", "64"], 2, "topic ok has the queues 0 to 3"),
+        (["consume", "ok", "--queue", "0", "-g", "g"], 2, "--queue and --group exclude each other"),
         (["produce", "ok", "x", "--ack", "replicated"], 1, "replica"),
         (["produce"], 2, "TOPIC"),
         (["frobnicate"], 2, "frobnicate"),
