@@ -96,7 +96,7 @@ $(VENV_READY): requirements-pip.lock
 		{ echo "error: $(PYTHON) is not Python 3.11 or later; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -n "$(BUNDLED_PIP)" || \
 		{ echo "error: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "installing the broker, the client and the command line into $(VENV)" >&2
+	@echo "$(if $(wildcard $(VENV)),replacing $(VENV): ,)installing the broker, the client and the command line into $(VENV)" >&2
 	@$(PYTHON) -m venv --clear --without-pip $(VENV)
 	@$(BIN)/python $(BUNDLED_PIP) --disable-pip-version-check --quiet install --no-compile --no-deps --require-hashes -r $<
 	@touch $@
