@@ -33,16 +33,21 @@ function button(row, values, fixed, outcome, after) {
   return h("button", { type: "button", class: row.typed ? "danger" : "", "data-action": row.name, onclick: run }, row.title);
 }
 
-// The buttons of a page about `name`, "" for a list. `values` returns what a form begins with; `after` follows a change.
+// The buttons of a page about `name`, "" for a list, and `offered`, which resolves to the names of their actions. `values`
+// returns what a form begins with; `after` follows a change.
 export function actionBar(page, place, name, values = () => ({}), after = undefined) {
   const buttons = h("span", { class: "actions" });
   const outcome = h("div");
   const own = (row) => (name && row.about ? { [row.about]: name } : {});
-  ask(place, [name], page.signal).then(async (offered) => {
-    const rows = await rowsOf(offered[name] ?? []);
+  const offered = ask(place, [name], page.signal).then(async (found) => {
+    const rows = await rowsOf(found[name] ?? []);
     put(buttons, rows.map((row) => button(row, values, own(row), outcome, after)));
-  }).catch((error) => { if (error.name !== "AbortError") put(buttons); });
-  return { buttons, outcome };
+    return rows.map((row) => row.name);
+  }).catch((error) => {
+    if (error.name !== "AbortError") put(buttons);
+    return [];
+  });
+  return { buttons, outcome, offered };
 }
 
 // The buttons of rows. `know` asks for what is offered about names; `cell` returns the buttons of one row then.

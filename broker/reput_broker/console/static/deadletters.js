@@ -18,7 +18,7 @@ export function deadLetters(page) {
     key: (row) => row.group,
     sort: "left",
     descending: true,
-    empty: empty("No dead letters. A message becomes one when its group has failed in every attempt.", "reput dlq list"),
+    empty: null,
     columns: [
       { name: "group", label: "Group", value: (row) => row.group, cell: (row) => link(path("dead-letters", row.group), row.group) },
       { name: "left", label: "Not replayed", isNumber: true, value: (row) => row.left ?? -1, cell: (row) => known(row.left) },
@@ -30,6 +30,7 @@ export function deadLetters(page) {
   put(page.main, h("h1", null, "Dead letters"), h("div", { class: "tools" }, search), table.element);
   const refresh = page.poll(async () => {
     const found = await get("dead-letters", { search: search.value }, page.signal);
+    table.setEmpty(search.value ? empty("No group with such a name has dead letters.") : empty("No dead letters. A message becomes one when its group has failed in every attempt.", "reput dlq list"));
     table.update(found.groups, found.total ? counted(found.total, "group") + " with dead letters" : "");
   });
   page.onInput(search, refresh);
@@ -45,20 +46,22 @@ function reasonCell(row) {
 function ofGroup(page) {
   const name = page.parts[1];
   page.title("Dead letters of " + name);
-  const chosen = new Set();
   const from = page.query.get("from") ?? "";
   let found = null;
   let now = 0;
   const tiles = h("div", { class: "tiles" });
-  const doing = actionBar(page, "dead-letters", name, () => ({ offsets: [...chosen].sort((a, b) => a - b).join(",") }), () => done());
+  const doing = actionBar(page, "dead-letters", name, () => ({ offsets: [...table.chosen.keys()].sort((a, b) => a - b).join(",") }), () => {
+    table.clearChosen();
+    refresh();
+  });
   const table = new Table({
     label: "Dead letters of " + name,
     key: (row) => row.offset,
     sort: "stored",
     descending: true,
     empty: empty("No dead letters of " + name + " are kept.", "reput dlq list"),
+    select: { label: (row) => "Select dead letter " + row.offset, onchange: () => null },
     columns: [
-      { name: "choose", label: "", cell: (row) => h("input", { type: "checkbox", "aria-label": "Select dead letter " + row.offset, onchange: (event) => choose(row, event.currentTarget.checked) }) },
       { name: "stored", label: "Dead since", value: (row) => row.offset, cell: (row) => [row.id ? link(path("messages", row.id), h("span", { title: time(row.stored_ms) }, ago(row.stored_ms, now))) : "unknown", h("div", { class: "hint when" }, "offset " + count(row.offset) + ", " + size(row.size_bytes))] },
       { name: "origin", label: "Came from", value: (row) => row.origin_topic ?? "", cell: (row) => [row.origin_topic ? link(path("topics", row.origin_topic), row.origin_topic) : "unknown", h("div", { class: "hint" }, row.keys.join(" "))] },
       { name: "reason", label: "Reason", value: (row) => row.reason, cell: reasonCell },
@@ -68,27 +71,19 @@ function ofGroup(page) {
     ],
   });
   put(page.main, page.trail(["dead-letters", "Dead letters"], name), tiles,
-    h("div", { class: "tools" }, doing.buttons, link(path("groups", name), "The group"), command("reput dlq peek " + quoted(name))), doing.outcome, section("Dead letters", h("div", { class: "letters" }, table.element)));
+    h("div", { class: "tools" }, doing.buttons, link(path("groups", name), "Group " + name), command("reput dlq peek " + quoted(name))), doing.outcome, section("Dead letters", h("div", { class: "letters" }, table.element)));
 
-  function choose(row, isChosen) {
-    if (isChosen) chosen.add(row.offset);
-    else chosen.delete(row.offset);
-  }
+  table.offerChoice(false);
+  doing.offered.then((names) => table.offerChoice(names.includes("replay-dead-letters")));
 
   async function load() {
     found = await get("letters", { group: name, from }, page.signal);
     now = found.at_ms;
-    put(tiles, tile("Not replayed", known(found.left), found.replayed === null ? "the broker cannot determine that now" : count(found.replayed) + " replayed", found.left ? "warn" : ""), tile("Kept", count(found.messages), "offsets " + count(found.start) + " to " + count(Math.max(found.start, found.end - 1))));
+    put(tiles, tile("Not replayed", known(found.left), found.replayed === null ? "the broker cannot determine that now" : count(found.replayed) + " replayed", found.left ? "warn" : ""), tile("Kept", count(found.messages), found.messages === 0 ? "" : "offsets " + count(found.start) + " to " + count(Math.max(found.start, found.end - 1))));
     const here = path("dead-letters", name);
     const last = found.from + found.letters.length;
     table.update(found.letters, found.messages ? ["Offsets " + count(found.from) + " to " + count(last - 1) + ". ", found.from > found.start ? link(here + query({ from: Math.max(found.start, found.from - 50) }), "Older") : "", " ",
       last < found.end ? link(here + query({ from: last }), "Newer") : ""] : "");
-  }
-
-  function done() {
-    document.querySelectorAll("main input[type=checkbox]").forEach((box) => { box.checked = false; });
-    chosen.clear();
-    refresh();
   }
 
   const refresh = page.poll(load, 15000);

@@ -32,9 +32,20 @@ export class Table {
     this.#show();
   }
 
+  // What stands there while there is no row.
+  setEmpty(nothing) {
+    if (!this.empty.firstElementChild?.isEqualNode(nothing)) put(this.empty, nothing);
+  }
+
+  // Shows the boxes or hides them, as where there is nothing to do with chosen rows.
+  offerChoice(isOffered) {
+    this.element.classList.toggle("unchoosable", !isOffered);
+  }
+
   #head(column) {
-    const head = h("th", { scope: "col", role: "columnheader", class: column.isNumber ? "num" : "", title: column.title });
-    if (this.select && column.name === "choose") return put(head, this.all = h("input", { type: "checkbox", "aria-label": "Select all that are shown", onchange: () => this.#chooseAll() }));
+    const isChoice = this.select && column.name === "choose";
+    const head = h("th", { scope: "col", role: "columnheader", class: isChoice ? "choose" : column.isNumber ? "num" : "", title: column.title });
+    if (isChoice) return put(head, this.all = h("input", { type: "checkbox", "aria-label": "Select all that are shown", onchange: () => this.#chooseAll() }));
     if (!column.value) return put(head, column.label);
     return put(head, h("button", { type: "button", onclick: () => this.#sortBy(column) }, column.label));
   }
@@ -137,7 +148,7 @@ export class Table {
 
   // On a phone the first cell is the headline of its row, and cells without a value are left out.
   #cell(row, column, isHead) {
-    const cell = h("td", { role: "cell", class: column.isNumber ? "num" : column.isWide ? "wide" : "", "data-label": column.label }, column.cell(row));
+    const cell = h("td", { role: "cell", class: this.select && column.name === "choose" ? "choose" : column.isNumber ? "num" : column.isWide ? "wide" : "", "data-label": column.label }, column.cell(row));
     if (isHead) cell.classList.add("head");
     if (cell.textContent === NONE) cell.classList.add("none");
     return cell;
