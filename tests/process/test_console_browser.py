@@ -29,7 +29,7 @@ STORE = {
 }
 # What each page shows once its data are there.
 PAGES = {
-    "": "billing is empty for",
+    "": "billing has had no member for",
     "topics": "payments",
     "topics/orders": "billing",
     "groups": "billing",
@@ -156,7 +156,7 @@ def test_a_part_of_the_plots_is_chosen_and_times_are_local_or_utc(browser: Brows
     page.click(".ranges button", "Zoom out")
     page.until(f"{shown}.includes('steps of 10 min')")
     page.click(".ranges button", "5 min")
-    page.until(f"{shown}.includes('steps of 1.0 s')")
+    page.until(f"{shown}.includes('steps of 1 s')")
 
     # The page of the cluster has the same range and its own plots.
     page.run("void (location.hash = '#/cluster')")
@@ -237,11 +237,17 @@ def test_a_hostile_message_is_text(browser: Browser, url: str) -> None:
 
 def test_a_login_permits_a_replay(browser: Browser, url: str) -> None:
     with opened(browser, f"{url}#/dead-letters/billing") as page:
+        page.until("document.querySelectorAll('main tbody tr').length === 4")
+        boxes = (
+            "[...document.querySelectorAll('main [type=checkbox]')].filter((box) => box.offsetParent).length"
+        )
+        assert page.run(boxes) == 0, "without a login there is nothing to select them for"
         page.click("#login-button", "Log in")
         page.until("document.activeElement.id === 'secret'")
         page.write(TOKEN)
         page.press("Enter")
         page.until("document.querySelectorAll('main tbody tr').length === 4")
+        page.until(f"{boxes} === 5")
         page.run("document.querySelectorAll('main tbody input')[3].click()")
         page.click("[data-action=replay-dead-letters]")
         page.until("document.querySelector('#field-offsets').value === '0'")
@@ -249,6 +255,7 @@ def test_a_login_permits_a_replay(browser: Browser, url: str) -> None:
         page.shows("1 dead letter is sent: 1 to orders")
         page.click("#perform")
         page.shows("1 dead letter was sent: 1 to orders")
+        page.until("!document.querySelector('main tbody input:checked')")
         page.until("document.querySelectorAll('main tbody tr')[3].textContent.includes(' to orders')")
         page.run("document.querySelectorAll('main tbody input')[3].click()")
         page.click("[data-action=replay-dead-letters]")
@@ -260,20 +267,32 @@ def test_a_login_permits_a_replay(browser: Browser, url: str) -> None:
         page.until("document.getElementById('login-button').textContent === 'Log in'")
 
 
+def test_a_page_of_what_does_not_exist_says_how_to_make_it(browser: Browser, url: str) -> None:
+    page = browser.page()
+    page.open(f"{url}#/topics/none")
+    page.shows("topic 'none' does not exist")
+    page.shows("reput topic create none")
+    assert "reput topic describe" not in page.run("document.getElementById('page').innerText")
+    page.run("void (location.hash = '#/groups/none')")
+    page.shows("group 'none' does not exist")
+    page.shows("reput consume orders -g none")
+
+
 def test_it_says_when_the_broker_is_gone(browser: Browser, tmp_path: Path) -> None:
     config = BrokerConfig(data_dir=tmp_path / "data", port=0, http_port=0, store=STORE)
     page = browser.page()
     with BackgroundBroker(config) as broker:
         page.open(f"http://{broker.http_address}/console/#/topics")
-        page.shows("No topic matches.")
+        page.shows("No topics yet.")
         page.shows("running")
     page.shows("no response")
-    page.shows("The broker does not respond since")
+    page.shows("The broker has not responded since")
     page.until("document.getElementById('state').classList.contains('bad')")
     # What never came is not said to be empty, and the rest looks old.
     page.run("void (location.hash = '#/groups')")
     page.until("document.querySelector('main .page.failed')")
-    assert "No group matches" not in page.run("document.body.innerText")
+    page.shows("It shows its figures once the broker responds.")
+    assert "No consumer groups" not in page.run("document.body.innerText")
     assert page.run("getComputedStyle(document.querySelector('.listing')).opacity") == "0.55"
 
 
@@ -282,15 +301,15 @@ def test_a_broker_that_hangs_looks_away_at_once(browser: Browser, tmp_path: Path
     with BrokerProcess(tmp_path / "data") as broker:
         page.open(f"http://127.0.0.1:{broker.http_port}/console/#/groups")
         page.shows("running")
-        page.shows("No group matches.")
+        page.shows("No consumer groups yet.")
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             # Four seconds pass.
             page.run("void (Date.now = ((now) => () => now() + 4000)(Date.now))")
             page.until("document.getElementById('state').classList.contains('bad')")
-            page.shows("The broker does not respond since")
+            page.shows("The broker has not responded since")
         finally:
             os.kill(broker.pid, signal.SIGCONT)
         page.shows("running")
         page.until("!document.getElementById('away').firstChild")
-        page.shows("No group matches.")
+        page.shows("No consumer groups yet.")

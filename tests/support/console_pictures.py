@@ -1,7 +1,8 @@
 """`make console-pictures`: open each page of the console in Chromium, and write its picture to docs/console/.
 
 `make console-pictures ARGS=build/console` writes another set there, for looking at the whole console: each page, 1440
-and 390 wide, light and dark, of a busy broker, of an empty one, and of one that is away, as far down as the page goes.
+and 390 wide, light and dark, of a busy broker, of an empty one, and of one that is away, as far down as the page goes;
+and the login and the forms of a broker with users.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from reput_broker.background import BackgroundBroker
 from reput_broker.config.model import BrokerConfig
 from reput_client.blocking import Message, Producer
 from support.browser import CHROMIUM, Browser, Page, PageFailed
+from support.console_actions import ADMINISTRATOR, CASES, SECRET, World, log_in, world
 from support.console_scene import busy, fill
 
 _TARGET = Path(__file__).parents[2] / "docs" / "console"
@@ -44,12 +46,16 @@ _STORE = {"commit_log_file_size": "16MiB", "index_slots": 1000, "index_entries":
 # Pages that the small set leaves out.
 _MORE = {
     "all-dead-letters": "dead-letters",
+    "transactions": "transactions",
     "messages-start": "messages",
     "messages-pattern": "messages?topic=*",
     "messages-key": "messages?mode=key&topic=orders&key=o-7",
     "messages-id": "messages?mode=id",
     "nowhere": "nowhere",
 }
+# Forms whose dry runs are shown.
+_FORMS = ("create-topic", "delete-topic", "reset-group", "send-message", "set-intake", "create-user", "allow")
+_WITH_USERS = {"users": "users", "transactions": "transactions", "dead-letters": "dead-letters/billing"}
 _WIDTHS = (1440, 390)
 _DRAWN_S = 0.8
 _HEIGHT_MAX = 3000
@@ -109,7 +115,40 @@ def take_all_pictures(target: Path) -> list[str]:
         time.sleep(_DRAWN_S)
         for page, look in zip(pages, product(_WIDTHS, (False, True)), strict=True):
             problems += _take_look(page, target / "away", *look)
+        with (
+            tempfile.TemporaryDirectory(prefix="reput-pictures-") as directory,
+            world(Path(directory) / "data") as scene,
+        ):
+            for look in product(_WIDTHS, (False, True)):
+                problems += _take_forms(browser, scene, target / "users", *look)
     return problems
+
+
+def _take_forms(browser: Browser, scene: World, target: Path, width: int, dark: bool) -> list[str]:
+    """Write pictures of the login, of pages of an administrator, and of what forms say before they change something."""
+    folder = _folder(target, width, dark)
+    page = browser.page(width, 900 if width > 600 else 844, dark=dark)
+    page.open(f"http://{scene.http_address}/console/#/topics")
+    page.until("document.getElementById('submit') && !document.getElementById('submit').disabled")
+    page.picture(folder / "login.png")
+    log_in(page, ADMINISTRATOR, SECRET)
+    page.shows("orders")
+    for name, place in _WITH_USERS.items():
+        page.run(f"void (location.hash = '#/{place}')")
+        time.sleep(_DRAWN_S)
+        page.picture(folder / f"{name}.png", height_max=_HEIGHT_MAX)
+    for name in _FORMS:
+        case, values = CASES[name], CASES[name].values_in(scene)
+        page.run(f"void (location.hash = '#/{case.page}')")
+        page.click_in_row(f"[data-action={name}]", case.row)
+        for field, value in values.items():
+            page.fill(f"#field-{field}", value, is_box=isinstance(value, bool))
+        page.click("dialog .primary", "Show what changes")
+        page.shows(case.preview)
+        page.picture(folder / f"form-{name}.png")
+        page.press("Escape")
+        page.until("!document.querySelector('dialog')")
+    return page.problems
 
 
 def _take_scene(browser: Browser, broker: BackgroundBroker, target: Path) -> list[str]:
@@ -132,8 +171,7 @@ def _opened(browser: Browser, broker: BackgroundBroker, width: int, dark: bool) 
 
 def _take_look(page: Page, target: Path, width: int, dark: bool) -> list[str]:
     """Write a picture of every page."""
-    folder = target / f"{width}-{'dark' if dark else 'light'}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(target, width, dark)
     places = {name: place for name, (place, _) in _PICTURES.items()} | _MORE
     problems = []
     for name, place in places.items():
@@ -154,6 +192,12 @@ def _take_look(page: Page, target: Path, width: int, dark: bool) -> list[str]:
     except PageFailed as error:
         problems.append(str(error))
     return problems
+
+
+def _folder(target: Path, width: int, dark: bool) -> Path:
+    folder = target / f"{width}-{'dark' if dark else 'light'}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @contextmanager

@@ -209,9 +209,7 @@ class Action(NamedTuple):
 
 _TOPIC: Final = Field("topic", "Topic", is_needed=True)
 _GROUP: Final = Field("group", "Group", is_needed=True)
-_TYPE: Final = Field(
-    "type", "Type", FieldKind.CHOICE, choices=MESSAGE_TYPES, hint="Type of its messages; empty: unchanged"
-)
+_TYPE: Final = Field("type", "Type", FieldKind.CHOICE, choices=MESSAGE_TYPES, hint="Type of its messages")
 _ADMIN_TOPIC: Final = Needed(Right.ADMIN, Kind.TOPIC, "topic")
 _ADMIN_GROUP: Final = Needed(Right.ADMIN, Kind.GROUP, "group")
 _ADMIN_CLUSTER: Final = Needed(Right.ADMIN, Kind.CLUSTER)

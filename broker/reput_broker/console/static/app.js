@@ -89,21 +89,27 @@ function makePage() {
       doubt();
       return h("div");
     },
-    // Loads now, and again and again while the page is visible; returns what loads at once. `every` is in milliseconds, or returns them.
-    poll(load, every = REFRESH_MS) {
+    // Loads now, and again and again while the page is visible; returns what loads at once. `every` is in milliseconds, or
+    // returns them. `missing` stands on the page while what it is about does not exist.
+    poll(load, every = REFRESH_MS, missing = null) {
       let timer;
       let run = 0;
+      let hasLoaded = false;
       const refresh = async () => {
         const mine = ++run;
         clearTimeout(timer);
         try {
           await load();
+          hasLoaded = true;
           put(trouble);
-          page.main.classList.remove("failed");
+          page.main.classList.remove("failed", "missing");
         } catch (error) {
           if (error.name === "AbortError" || leaving.signal.aborted) return;
           if (!error.remedy && !error.status) console.error(error);
-          const said = page.failed(error);
+          const said = h("div", null, page.failed(error));
+          if (error.status === 0 && !hasLoaded) put(said, h("p", { class: "hint" }, "This page was opened since then. It shows its figures once the broker responds."));
+          page.main.classList.toggle("missing", error.status === 404);
+          if (error.status === 404) said.append(missing ?? "");
           if (!trouble.firstElementChild?.isEqualNode(said)) put(trouble, said);
           if (error.status === 401) return void logIn();
         }
@@ -136,7 +142,7 @@ function show(isFirst) {
   }
   document.querySelector("#pages [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   if (found) found[3](page);
-  else put(page.main, failure({ message: "There is no such page.", remedy: "Choose one of the list." }));
+  else put(page.main, failure({ message: "There is no such page.", remedy: "Choose one of the pages in the menu." }));
   if (!isFirst) {
     scrollTo(0, 0);
     main.focus({ preventScroll: true });
@@ -175,9 +181,9 @@ function showAway(isAway) {
     if (notice.firstChild) put(notice);
     return;
   }
-  const since = live.heardAt === null ? "." : " since " + clock(live.heardAt) + ".";
+  const since = String(live.heardAt);
   if (notice.firstChild?.dataset.since === since) return;
-  const said = failure({ message: "The broker does not respond" + since, remedy: live.heardAt === null ? null : "What is shown here is from then." });
+  const said = failure({ message: live.heardAt === null ? "The broker does not respond." : "The broker has not responded since " + clock(live.heardAt) + ".", remedy: live.heardAt === null ? null : "What is shown in grey is from before." });
   said.dataset.since = since;
   said.append(h("span", null, "Check that it runs: ", command("reput health")));
   put(notice, said);

@@ -19,7 +19,7 @@ export function delayed(page) {
     label: "Delayed messages",
     key: (row) => row.offset_message_id,
     sort: "due",
-    empty: empty("No delayed message waits.", "reput produce orders 'remember me' --delay 5m", "reput delay list"),
+    empty: null,
     columns: [
       { name: "due", label: "Due", value: (row) => row.deliver_timestamp, cell: (row) => h("span", { title: time(row.deliver_timestamp) }, row.deliver_timestamp < now - 1000 ? badge("warn", "late " + span(now - row.deliver_timestamp)) : ago(row.deliver_timestamp, now)) },
       { name: "at", label: "At", value: (row) => row.deliver_timestamp, cell: (row) => h("span", { class: "when" }, time(row.deliver_timestamp)) },
@@ -44,6 +44,7 @@ export function delayed(page) {
   async function show(found, rows) {
     await actions.know(rows.map((row) => row.topic));
     table.limit = Math.max(table.limit, rows.length);
+    table.setEmpty(topic.value || key.value ? empty("No delayed message of this topic, with this key, waits.", "reput delay list") : empty("No delayed message waits.", "reput produce orders 'remember me' --delay 5m"));
     table.update(rows, (rows.length ? counted(rows.length, "message") + " of " + count(found.total) + " that wait" : "") + (found.late_s > 1 ? "; the most overdue is " + span(found.late_s * 1000) + " late" : ""));
     put(more, found.cursor ? h("button", { type: "button", onclick: () => next(found.cursor) }, "Show more") : null);
   }

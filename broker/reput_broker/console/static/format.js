@@ -37,7 +37,7 @@ export function size(bytes) {
 }
 
 export function percent(share) {
-  return share === null || share === undefined ? NONE : (share * 100).toFixed(share < 0.1 ? 1 : 0) + " %";
+  return share === null || share === undefined ? NONE : (share * 100).toFixed(share > 0 && share < 0.1 ? 1 : 0) + " %";
 }
 
 // A span in milliseconds: 850 µs, 3.2 ms, 3.2 s, 3 min 12 s, 2 h 5 min, 4 d 3 h.
@@ -46,9 +46,9 @@ export function span(ms) {
   if (ms < 0) return "-" + span(-ms);
   if (ms === 0) return "0 s";
   if (ms < 1) return (ms * 1000).toFixed(0) + " µs";
-  if (ms < 1000) return (ms < 10 ? ms.toFixed(1) : ms.toFixed(0)) + " ms";
+  if (ms < 1000) return Number(ms.toFixed(ms < 10 ? 1 : 0)) + " ms";
   const s = ms / 1000;
-  if (s < 60) return (s < 10 ? s.toFixed(1) : s.toFixed(0)) + " s";
+  if (s < 60) return Number(s.toFixed(s < 10 ? 1 : 0)) + " s";
   const [d, hours, min, rest] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60, Math.floor(s) % 60];
   if (d) return d + " d" + (hours ? " " + hours + " h" : "");
   if (hours) return hours + " h" + (min ? " " + min + " min" : "");

@@ -6,12 +6,13 @@ import { failure, h, put } from "./dom.js";
 
 const NUMBERS = { number: "numeric" };
 
-function control(field, value, isFixed) {
+// `unset` is what an optional field means that has no choice.
+function control(field, value, isFixed, unset) {
   const common = { name: field.name, id: "field-" + field.name, autocomplete: "off", spellcheck: "false" };
   if (field.kind === "flag") return h("input", { ...common, type: "checkbox" });
   if (field.kind === "choice") {
     const options = field.is_needed ? field.choices : ["", ...field.choices];
-    const select = h("select", common, options.map((one) => h("option", { value: one }, one || "as it is")));
+    const select = h("select", common, options.map((one) => h("option", { value: one }, one || unset)));
     select.value = value;
     return select;
   }
@@ -32,8 +33,8 @@ function tableOf(preview) {
     h("tbody", null, preview.rows.map((cells) => h("tr", null, cells.map((cell) => h("td", { class: typeof cell === "number" ? "num" : "" }, cell ?? "–")))))));
 }
 
-function shown(preview) {
-  const kind = preview.obstacle || !preview.is_change ? "warn" : "ok";
+function shown(preview, isTyped) {
+  const kind = preview.obstacle ? "bad" : isTyped || !preview.is_change ? "warn" : "ok";
   return [h("div", { class: "notice " + kind, role: "status" }, h("strong", null, preview.text), preview.loses ? h("strong", null, preview.loses) : null,
     preview.notes.map((note) => h("span", null, note)), preview.obstacle && preview.obstacle !== preview.text ? h("strong", null, preview.obstacle) : null,
     preview.obstacle && preview.remedy ? h("span", null, preview.remedy) : null), tableOf(preview)];
@@ -44,7 +45,8 @@ export function openForm(action, values, fixed) {
   return new Promise((resolve) => {
     let result = null;
     let isShown = false;
-    const inputs = action.fields.map((field) => [field, control(field, String(values[field.name] ?? field.default), fixed.includes(field.name))]);
+    const unset = action.name.startsWith("create-") ? "the default" : "as it is";
+    const inputs = action.fields.map((field) => [field, control(field, String(values[field.name] ?? field.default), fixed.includes(field.name), unset)]);
     const preview = h("div", { class: "preview" });
     const trouble = h("div");
     const typed = h("input", { id: "typed", name: "typed", autocomplete: "off", spellcheck: "false" });
@@ -69,7 +71,7 @@ export function openForm(action, values, fixed) {
     }
     function show(found) {
       const question = action.typed ? h("label", null, h("span", null, "Type ", h("strong", null, wanted()), " to confirm"), typed) : null;
-      put(preview, shown(found), found.is_change && found.obstacle && found.can_force ? h("label", { class: "check" }, force, "Do it nevertheless") : null,
+      put(preview, shown(found, action.typed), found.is_change && found.obstacle && found.can_force ? h("label", { class: "check" }, force, "Do it nevertheless") : null,
         found.is_change && (!found.obstacle || found.can_force) ? question : null);
       isShown = found.is_change && (!found.obstacle || found.can_force);
       check.hidden = isShown;

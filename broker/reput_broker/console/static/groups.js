@@ -17,6 +17,9 @@ const REMEDIES = {
   behind: "Check which of its queues are behind, and which members have them.",
 };
 
+// A state in a sentence: without the time since when, and with it.
+const SAID = { empty: ["has no member", "has had no member"], conflicting: ["has conflicting subscriptions", "has had conflicting subscriptions"] };
+
 function state(health) {
   return badge(KINDS[health.state] ?? "warn", health.state, health.reason || null);
 }
@@ -27,8 +30,9 @@ export function isFault(health) {
 
 // What is wrong with a group, as a title and a remedy: for the first page, and for the group's own.
 export function problem(group, health, now) {
-  const since = health.since_millis < 0 ? "" : " for " + span(Math.max(0, now - health.since_millis));
-  return { kind: KINDS[health.state] ?? "warn", title: [group, " is " + health.state + since], text: health.reason + ". " + (REMEDIES[health.state] ?? "") };
+  const [is, was] = SAID[health.state] ?? ["is " + health.state, "has been " + health.state];
+  const said = health.since_millis < 0 ? is : was + " for " + span(Math.max(0, now - health.since_millis));
+  return { kind: KINDS[health.state] ?? "warn", title: [group, " " + said], text: health.reason + ". " + (REMEDIES[health.state] ?? "") };
 }
 
 export function groupTable(nothing) {
@@ -60,13 +64,14 @@ export function groups(page) {
   page.title("Groups");
   const search = h("input", { type: "search", id: "search", placeholder: "Part of a name", value: page.query.get("search") ?? "", "aria-label": "Search groups" });
   const system = h("input", { type: "checkbox", id: "system" });
-  const table = groupTable(empty("No group matches. A group exists once a consumer joins it:", "reput consume orders -g billing"));
+  const table = groupTable(null);
   const actions = actionBar(page, "groups", "", undefined, () => refresh());
   put(page.main, h("h1", null, "Consumer groups"), h("div", { class: "tools" }, search, h("label", { class: "check" }, system, "System groups"), actions.buttons), actions.outcome, table.element);
   const refresh = page.poll(async () => {
     const found = await get("groups", { search: search.value, system: system.checked ? "1" : "" }, page.signal);
+    table.setEmpty(search.value ? empty("No group matches.", "reput group list") : empty("No consumer groups yet. A group exists once a consumer joins it:", "reput consume orders -g billing"));
     table.update(found.groups, found.total > found.groups.length ? "The " + count(found.groups.length) + " with the most lag of " + count(found.total) + "; search for others." :
-      counted(found.total, "group") + ", " + counted(found.lag, "message") + " not committed");
+      found.total ? counted(found.total, "group") + ", " + counted(found.lag, "message") + " not committed" : "");
   });
   page.onInput(search, refresh);
   system.addEventListener("change", refresh);
@@ -143,5 +148,5 @@ export function group(page) {
       ...found.subscriptions.map((one) => ["Subscribed to " + one.topic, one.expression === "*" ? "all messages" : one.type + ": " + one.expression]),
       found.exists ? null : ["Settings", "none: the group has offsets or members only"],
     ]));
-  });
+  }, undefined, empty("It may have been deleted. A group exists once a consumer joins it:", "reput consume orders -g " + quoted(name)));
 }

@@ -195,7 +195,7 @@ async function browse(page, results, name) {
 
   function show(found) {
     shown = found;
-    if (!found.topics.length) put(table.empty, empty("No topic matches " + name + ".", "reput topic list"));
+    if (!found.topics.length) table.setEmpty(empty("No topic matches " + name + ".", "reput topic list"));
     table.limit = Math.max(table.limit, rows.length);
     table.update(rows, note(found));
     older.disabled = isFollowing || !found.has_older;
@@ -312,7 +312,7 @@ async function message(page) {
   const step = (key, text, by) => h("button", { type: "button", "data-key": key, title: text + " in its queue (" + key + ")", onclick: () => neighbour(by) }, key === "p" ? "← " + text : text + " →");
   put(page.main, page.trail(["messages", "Messages"], found.unique_id ?? found.id),
     h("div", { class: "tools" }, step("p", "Previous", -1), step("n", "Next", 1),
-      link("messages" + query({ topic: found.topic, start: "time", at: fieldTime(found.stored_ms) }), "What was stored then"), command("reput message history " + found.id)), trouble,
+      link("messages" + query({ topic: found.topic, start: "time", at: fieldTime(found.stored_ms) }), "Messages stored around then"), command("reput message history " + found.id)), trouble,
     section("Body", bodyOf(found)),
     h("div", { class: "columns" }, section("What became of it", way),
       section("Message", facts([
@@ -354,12 +354,17 @@ const STEPS = {
   not_consumed: ["warn", "waits"], broadcast: ["quiet", "broadcast"], retry: ["warn", "retry"], dead_letter: ["bad", "dead letter"], replay: ["ok", "replay"], trace: ["quiet", "trace"],
 };
 
+// The text of a step without the words of its badge.
+function unsaid(text, label) {
+  return text.startsWith(label) ? text.slice(label.length).replace(/^[:,]? /, "") || text : text;
+}
+
 // What happened to a message, in the order of time.
 function wayOf(history, found) {
   const steps = history.steps.map((step) => h("li", { class: step.kind },
     h("div", { class: "when" }, step.at_ms === null ? "" : time(step.at_ms), step.is_client_time ? h("span", { class: "hint" }, " client's clock") : null),
-    h("div", null, badge(...STEPS[step.kind]), " ", step.group ? [link(path("groups", step.group), step.group), " "] : null,
-      step.offset_message_id && step.offset_message_id !== found.id ? link(path("messages", step.offset_message_id), step.text) : step.text,
+    h("div", null, badge(...STEPS[step.kind]), " ", step.group ? [link(path("groups", step.group), step.group), ": "] : null,
+      step.offset_message_id && step.offset_message_id !== found.id ? link(path("messages", step.offset_message_id), unsaid(step.text, STEPS[step.kind][1])) : step.text === STEPS[step.kind][1] ? null : unsaid(step.text, STEPS[step.kind][1]),
       step.client ? h("span", { class: "hint" }, " " + step.client) : null)));
   return [
     history.origin === found.id ? null : h("p", null, "This is a copy of ", link(path("messages", history.origin), "the message that was sent"), "."),

@@ -25,7 +25,7 @@ export function overview(page) {
   let letters = null;
   let schedules = null;
 
-  page.onLeave(watch(() => {
+  const showTiles = () => {
     const of = (name) => newest(live.recent, name);
     const now = live.facts;
     if (!now) return;
@@ -37,7 +37,10 @@ export function overview(page) {
       tile("Delayed", count(now.delayed), "messages wait"),
       tile("Connections", count(of("connections")), "of clients"),
       tile("Disk", percent(now.disk_used_ratio), size(now.disk_free_bytes) + " free", now.disk_used_ratio > 0.85 ? "warn" : ""),
-      tile("Broker", percent(of("cpu_ratio")), now.memory_bytes === null ? "of a core" : "of a core, " + size(now.memory_bytes)));
+      tile("CPU, of a core", percent(of("cpu_ratio")), now.memory_bytes === null ? "" : size(now.memory_bytes) + " memory"));
+  };
+  page.onLeave(watch(() => {
+    showTiles();
     attend();
   }));
 
@@ -71,6 +74,7 @@ export function overview(page) {
   page.poll(async () => {
     [groups, letters, schedules] = await Promise.all([get("groups", {}, page.signal), get("dead-letters", {}, page.signal), get("schedules", {}, page.signal)]);
     table.update(groups.groups.slice(0, 8), groups.total > 8 ? [link("groups", "All " + count(groups.total) + " groups")] : "");
+    showTiles();
     attend();
   });
 }

@@ -16,7 +16,7 @@ const RANGE_MIN_S = 10;
 const RANGE_MAX_S = 14 * 86400;
 const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 const TOPS_S = [60, 120, 600, 1200, 3600, 7200, 14400, 43200, 86400, 172800];
-const EVENTS = { started: "started", stopped: "stopped", became_master: "master", became_slave: "slave" };
+const EVENTS = { started: "started", stopped: "stopped", became_master: "became master", became_slave: "became slave" };
 
 function s(tag, attributes, text) {
   const element = document.createElementNS(NS, tag);
@@ -194,7 +194,7 @@ export class Plot {
     const parts = [];
     for (const share of [0, 0.5, 1]) {
       parts.push(s("line", { class: "grid", x1: LEFT, x2: this.width - RIGHT, y1: y(top * share), y2: y(top * share) }));
-      parts.push(s("text", { class: "axis", x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, this.format(top * share)));
+      parts.push(s("text", { class: "axis", x: LEFT - 6, y: y(top * share) + 4, "text-anchor": "end" }, this.format(top * share).replace(/\.0+(?!\d)/, "")));
     }
     if (figures.rows) {
       const [from, to] = bounds(figures);
@@ -212,7 +212,7 @@ export class Plot {
         parts.push(line);
       }
     }
-    series.forEach((one, i) => {
+    const lines = series.map((one, i) => {
       const column = columns[i];
       let d = "";
       let isDown = false;
@@ -228,8 +228,11 @@ export class Plot {
         if (!isDown && (column[row + 1] ?? null) === null) d += "h1";
         isDown = true;
       }
-      parts.push(s("path", { class: "line line" + i % 8, d: d || "M0 0" }));
+      return s("path", { class: "line line" + i % 8, d: d || "M0 0" });
     });
+    // The first line is above the others. The second of two is broad, so that it shows where both are the same.
+    if (lines.length === 2) lines[1].classList.add("broad");
+    parts.push(...lines.reverse());
     if (this.drag) {
       const [from, to] = [this.drag.from, this.drag.to].map((x) => Math.max(LEFT, Math.min(this.width - RIGHT, x))).sort((a, b) => a - b);
       parts.push(s("rect", { class: "chosen", x: from, width: to - from, y: TOP, height: HEIGHT - TOP - BOTTOM }));
@@ -276,5 +279,5 @@ export function rangeTools() {
 // The events of a range as a list; the markers in the plots say no more.
 export function eventList(events) {
   const shown = events.slice(-20).reverse();
-  return shown.length ? h("ul", { class: "plain events" }, shown.map((event) => h("li", null, h("span", { class: "when" }, time(event.at_ms).slice(0, 19)), " ", eventText(event)))) : null;
+  return shown.length ? h("ul", { class: "events" }, shown.map((event) => h("li", { class: event.what }, h("span", { class: "when" }, time(event.at_ms).slice(0, 19)), " ", eventText(event)))) : null;
 }

@@ -24,7 +24,7 @@ export function clients(page) {
     label: "Clients",
     key: (row) => row.address + row.listener,
     sort: "role",
-    empty: empty("No client matches. A client appears here with its first connection:", "reput consume orders -g billing"),
+    empty: null,
     columns: [
       { name: "address", label: "Address", value: (row) => row.address, cell: (row) => row.address },
       { name: "role", label: "Role", value: (row) => row.role, cell: (row) => row.role },
@@ -43,6 +43,7 @@ export function clients(page) {
     await actions.know([""]);
     const total = Object.values(found.roles).reduce((sum, number) => sum + number, 0);
     put(tiles, tile("Connections", count(total), "open now"), ["producer", "consumer", "admin", "broker", "unknown"].filter((role) => found.roles[role]).map((role) => tile(role === "unknown" ? "Not known yet" : role + "s", count(found.roles[role]), "connections")));
+    table.setEmpty(search.value ? empty("No client matches.") : empty("No client is connected.", "reput consume orders -g billing"));
     table.update(found.clients, found.total > found.clients.length ? count(found.clients.length) + " of " + count(found.total) + "; search for others." : "");
   });
   page.onInput(search, refresh);
@@ -65,7 +66,7 @@ export function store(page) {
     columns: [
       { name: "key", label: "Option", value: (row) => row.key, cell: (row) => h("code", null, row.key) },
       { name: "value", label: "Value", value: (row) => row.text, cell: (row) => [h("code", null, row.text), " ", row.text === row.default ? null : badge("quiet", "set", "From " + row.source)] },
-      { name: "live", label: "Changes", value: (row) => (row.live ? 0 : 1), cell: (row) => h("span", { class: "when" }, row.live ? "while it runs" : "at a restart") },
+      { name: "live", label: "Takes effect", value: (row) => (row.live ? 0 : 1), cell: (row) => h("span", { class: "when" }, row.live ? "while it runs" : "at a restart") },
       { name: "description", label: "What it is", cell: (row) => h("span", { class: "hint" }, row.description) },
     ],
   });
@@ -86,13 +87,13 @@ export function store(page) {
       tile("Oldest message", disk.oldest_ms < 0 ? "–" : span(found.at_ms - disk.oldest_ms), "kept for " + option("store.file_reserved_time")),
       tile("Not on disk yet", size(store.flush_behind_bytes), "flush = " + status.flush), tile("Not in queues yet", size(store.dispatch_behind_bytes), "of the log"));
     put(parts, disk.looked_up_at ? facts(Object.entries(disk.size_bytes).map(([part, bytes]) => [PARTS[part] ?? part, [bar(total ? bytes / total : 0, "busy"), size(bytes)]])) : empty("Not measured yet."),
-      h("p", { class: "hint" }, "Measured " + ago(1000 * disk.looked_up_at, found.at_ms) + ". The log's current file has its whole size from the start."));
+      h("p", { class: "hint" }, "Measured " + ago(1000 * disk.looked_up_at, found.at_ms) + ". The log's newest file counts with its full size, also while it is being filled."));
     put(about, store.read_only_reason ? h("div", { class: "notice bad" }, h("strong", null, "The store accepts no messages: " + store.read_only_reason)) : null, facts([
       ["Room", badge(kind, text)],
       ["Directory", h("code", null, status.data_dir)],
-      ["Log", count(store.start_offset) + " to " + count(store.end_offset)],
+      ["Log offsets", count(store.start_offset) + " to " + count(store.end_offset)],
       ["On disk up to", count(store.flushed_offset)],
-      ["Deleted at", "hour " + option("store.delete_when") + ", or when the disk is fuller than " + option("store.disk_max_used_ratio")],
+      ["Deleted at", option("store.delete_when").split(";").map((hour) => hour.trim() + ":00").join(", ") + ", or when the disk is more than " + percent(Number(option("store.disk_max_used_ratio"))) + " full"],
       ["Deleted so far", Object.entries(store.deleted_files).map(([what, number]) => what + ": " + counted(number, "file")).join(", ") || "nothing since the start"],
       ["Last start", "recovered in " + span(store.recovery_s * 1000) + (store.recovery_truncated_bytes ? ", " + size(store.recovery_truncated_bytes) + " of unfinished writes truncated" : "")],
     ]), command("reput store verify " + status.data_dir));
@@ -105,7 +106,7 @@ export function store(page) {
 const CLUSTER_PLOTS = [
   ["Messages in, per second", "messages_in_per_s", { format: rate, least: 5 }],
   ["Messages out, per second", "messages_out_per_s", { format: rate, least: 5 }],
-  ["Time of a send, p99", "put_p99_s", { format: (value) => (value === null ? "–" : span(value * 1000)), least: 0.001 }],
+  ["Time of a send, p99", "put_p99_s", { format: (value) => (value === null ? "–" : span(value * 1000)), base: 60, least: 0.001 }],
   ["Lag of all groups", "lag", { format: count, least: 10 }],
   ["Disk used", "disk_used_ratio", { format: percent, least: 0.1 }],
   ["CPU", "cpu_ratio", { format: percent, least: 0.1 }],
@@ -163,6 +164,7 @@ function brokers(page) {
 
   function draw() {
     if (!found) return;
+    figures.hidden = false;
     const { total } = found;
     const kept = found.brokers.filter((row) => row.figures?.is_kept);
     const all = found.brokers.flatMap((row) => (row.figures?.events ?? []).map((one) => ({ ...one, broker: labelOf(row) }))).sort((a, b) => a.at_ms - b.at_ms);
@@ -172,9 +174,14 @@ function brokers(page) {
       const columns = isByBroker ? Object.fromEntries(kept.map((row) => [row.address, aligned(row.figures, total, key)])) : { all: total.columns[key] ?? [] };
       plot.setSeries(isByBroker ? kept.map((row) => ({ key: row.address, label: labelOf(row) })) : [{ key: "all", label: "all" }]);
       plot.update({ ...total, columns, events: all });
+      // Without a slave there is nothing to be behind.
+      plot.element.hidden = key === "replica_lag_bytes" && !Object.values(columns).some((column) => column.some((value) => value !== null));
     });
     put(events, eventList(all));
   }
+
+  const figures = section("Figures of all brokers", tools.element, h("div", { class: "plots" }, plots.map((plot) => plot.element)), events);
+  figures.hidden = true; // an empty plot says that nothing was measured
 
   const choice = [["Added up", false], ["By broker", true]].map(([text, value]) => {
     const button = h("button", { type: "button", class: "small", "aria-pressed": String(isByBroker === value), onclick: () => {
@@ -194,8 +201,9 @@ function brokers(page) {
     names = new Map();
     for (const row of found.brokers) names.set(row.broker, (names.get(row.broker) ?? 0) + 1);
     const gone = found.brokers.filter((row) => row.away_ms !== null);
+    const silent = found.brokers.filter((row) => !row.figures);
     const now = (key) => newest(found.total, key);
-    put(tiles, tile("Brokers", count(found.brokers.length - gone.length) + " of " + count(found.brokers.length), gone.length ? "respond" : "all respond", gone.length ? "bad" : ""),
+    put(tiles, tile("Brokers", count(found.brokers.length - silent.length) + " of " + count(found.brokers.length), silent.length ? "with figures" : "all respond", gone.length ? "bad" : silent.length ? "warn" : ""),
       tile("Messages in", perSecond(now("messages_in_per_s")), "all brokers"), tile("Messages out", perSecond(now("messages_out_per_s")), "all brokers"),
       tile("Send, p99", now("put_p99_s") === null ? "–" : span(now("put_p99_s") * 1000), "of all sends"),
       tile("Lag", count(now("lag")), "all groups"), tile("Disk", percent(now("disk_used_ratio")), "the fullest"));
@@ -204,7 +212,7 @@ function brokers(page) {
     draw();
   }, () => refreshAfter(2000));
   onRange(page, refresh);
-  return [tiles, away, section("Brokers", table.element), section("Figures of all brokers", tools.element, h("div", { class: "plots" }, plots.map((plot) => plot.element)), events)];
+  return [tiles, away, section("Brokers", table.element), figures];
 }
 
 export function cluster(page) {
@@ -241,8 +249,8 @@ export function cluster(page) {
     slaves.update(status.slaves ?? []);
     put(about, facts([
       ["Address", status.address],
-      ["For slaves", status.ha ?? "off"],
-      isMaster ? ["On enough machines up to", count(status.replicated_offset)] : ["Copies from", status.master ?? "no master is known"],
+      ["Port for slaves", status.ha ?? "off"],
+      isMaster ? ["Replicated up to", count(status.replicated_offset)] : ["Copies from", status.master ?? "no master is known"],
       isMaster ? null : ["State", status.replication],
       election ? ["In-sync set", election.in_sync.join(", ") || "empty"] : null,
       election ? ["Master", election.master ?? "none"] : null,

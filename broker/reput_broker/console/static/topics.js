@@ -8,6 +8,8 @@ import { ago, count, counted, perSecond, rate, size, span, time } from "./format
 import { Table } from "./table.js";
 
 const PERMISSIONS = { 2: "write only", 4: "read only", 6: "read and write" };
+// By this a broker tells a topic from an earlier one of its name; it says nothing to people.
+const GENERATION = "reput.generation";
 const KINDS = { retry: "quiet", dlq: "warn", system: "quiet" };
 
 export function kindBadge(kind) {
@@ -48,7 +50,7 @@ export function topics(page) {
     label: "Topics",
     key: (row) => row.topic,
     sort: "topic",
-    empty: empty("No topic matches. Topics are created on first use, or by hand:", "reput topic create orders --queues 4", "reput produce orders 'hello'"),
+    empty: null,
     columns: [
       { name: "topic", label: "Topic", value: (row) => row.topic.toLowerCase(), cell: (row) => [link(path("topics", row.topic), row.topic), " ", kindBadge(row.kind)] },
       { name: "rate", label: "In, per second", isNumber: true, value: (row) => rates.of(row.topic), cell: (row) => rate(rates.of(row.topic)) },
@@ -64,7 +66,8 @@ export function topics(page) {
   const refresh = page.poll(async () => {
     const found = await get("topics", { search: search.value, system: system.checked ? "1" : "" }, page.signal);
     rates.take(found.at_ms, found.topics.map((row) => [row.topic, row.end_offsets]));
-    table.update(found.topics, found.total > found.topics.length ? "The first " + count(found.topics.length) + " of " + count(found.total) + " topics by name; search for others." : counted(found.total, "topic"));
+    table.setEmpty(search.value ? empty("No topic matches.", "reput topic list") : empty("No topics yet. Topics are created on first use, or by hand:", "reput produce orders 'hello'", "reput topic create orders --queues 4"));
+    table.update(found.topics, found.total > found.topics.length ? "The first " + count(found.topics.length) + " of " + count(found.total) + " topics by name; search for others." : found.total ? counted(found.total, "topic") : "");
   });
   page.onInput(search, refresh);
   system.addEventListener("change", refresh);
@@ -98,8 +101,8 @@ export function topic(page) {
     empty: empty("This topic has no queues."),
     columns: [
       { name: "queue", label: "Queue", isNumber: true, value: (row) => row.queue, cell: (row) => link("messages" + query({ topic: name, queue: row.queue }), row.queue) },
-      { name: "start", label: "First", isNumber: true, value: (row) => row.start, cell: (row) => count(row.start) },
-      { name: "end", label: "Next", isNumber: true, value: (row) => row.end, cell: (row) => count(row.end) },
+      { name: "start", label: "First offset", isNumber: true, value: (row) => row.start, cell: (row) => count(row.start) },
+      { name: "end", label: "Next offset", isNumber: true, value: (row) => row.end, cell: (row) => count(row.end) },
       { name: "messages", label: "Messages kept", isNumber: true, value: (row) => row.messages, cell: (row) => count(row.messages) },
       { name: "rate", label: "In, per second", isNumber: true, value: (row) => rates.of(row.queue), cell: (row) => rate(rates.of(row.queue)) },
       { name: "last", label: "Last message", isNumber: true, value: (row) => row.last_ms, cell: (row) => h("span", { title: time(row.last_ms) }, ago(row.last_ms, now)) },
@@ -107,9 +110,9 @@ export function topic(page) {
   });
   let settings = {};
   const doing = actionBar(page, "topic", name, () => settings, (row) => (row.name === "delete-topic" ? page.go("topics") : refresh()));
-  put(page.main, page.trail(["topics", "Topics"], name), tiles, h("div", { class: "tools" }, doing.buttons), doing.outcome, topicFigures(page, name),
+  put(page.main, page.trail(["topics", "Topics"], name), tiles,
     h("div", { class: "tools" }, link("messages" + query({ topic: name }), h("span", { class: "button" }, "Browse messages")), link("messages" + query({ topic: name, mode: "key" }), h("span", { class: "button" }, "Find by key")),
-      command("reput topic describe " + quoted(name))),
+      doing.buttons, command("reput topic describe " + quoted(name))), doing.outcome, topicFigures(page, name),
     section("Groups", groups.element), section("Queues", queues.element), section("Settings", about));
   const refresh = page.poll(async () => {
     const found = await get("topic", { topic: name, from: first || "" }, page.signal);
@@ -130,8 +133,8 @@ export function topic(page) {
       ["Permission", PERMISSIONS[found.perm] ?? String(found.perm)],
       ["Queues", found.write_queue_nums + " to write, " + found.read_queue_nums + " to read"],
       found.order ? ["Order", "yes"] : null,
-      ...Object.entries(found.messages_in).map(([kind, number]) => ["Since the start, " + kind, counted(number, "message")]),
-      ...Object.entries(found.attributes),
+      Object.keys(found.messages_in).length ? ["Stored since the start", Object.entries(found.messages_in).map(([kind, number]) => counted(number, kind + " message")).join(", ")] : null,
+      ...Object.entries(found.attributes).filter(([attribute]) => attribute !== GENERATION),
     ]));
-  });
+  }, undefined, empty("It may have been deleted. Topics are created on first use, or by hand:", "reput topic create " + quoted(name)));
 }

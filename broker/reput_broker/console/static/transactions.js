@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { rowActions } from "./actions.js";
 import { empty, failure, h, link, path, put } from "./dom.js";
-import { ago, count, counted, size, time } from "./format.js";
+import { count, counted, size, span, time } from "./format.js";
 import { Table } from "./table.js";
 
 export function transactions(page) {
@@ -18,9 +18,10 @@ export function transactions(page) {
     label: "Open transactions",
     key: (row) => row.queue_offset,
     sort: "stored",
-    empty: empty("No transaction is open.", "reput transaction list"),
+    descending: true,
+    empty: null,
     columns: [
-      { name: "stored", label: "Open for", value: (row) => row.store_timestamp, cell: (row) => h("span", { title: time(row.store_timestamp) }, ago(row.store_timestamp, now)) },
+      { name: "stored", label: "Open for", value: (row) => -row.store_timestamp, cell: (row) => h("span", { title: time(row.store_timestamp) }, span(Math.max(0, now - row.store_timestamp))) },
       { name: "topic", label: "Topic", value: (row) => row.topic, cell: (row) => link(path("topics", row.topic), row.topic) },
       { name: "group", label: "Producer group", value: (row) => row.producer_group, cell: (row) => row.producer_group || "–" },
       { name: "keys", label: "Keys", value: (row) => row.keys.join(" "), cell: (row) => h("span", { class: "short" }, row.keys.join(" ") || "–") },
@@ -35,6 +36,7 @@ export function transactions(page) {
   async function show(found, rows) {
     await actions.know(rows.map((row) => row.topic));
     table.limit = Math.max(table.limit, rows.length);
+    table.setEmpty(topic.value || key.value ? empty("No open transaction of this topic, with this key or id.", "reput transaction list") : empty("No transaction is open. A producer opens one with a half message, and commits it or rolls it back."));
     table.update(rows, rows.length ? counted(rows.length, "transaction") + " of " + count(found.total) + " that are open" : "");
     put(more, found.cursor === null ? null : h("button", { type: "button", onclick: () => next(found.cursor) }, "Show more"));
   }

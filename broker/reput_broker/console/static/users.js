@@ -7,6 +7,7 @@ import { counted } from "./format.js";
 import { Table } from "./table.js";
 
 function rulesOf(row) {
+  if (row.is_admin) return "everything, as an administrator";
   return row.rules.length ? h("ul", { class: "plain" }, row.rules.map((rule) => h("li", null, h("code", null, rule)))) : "–";
 }
 
