@@ -1,4 +1,4 @@
-"""`make bench KIND=topics`: time and memory of many topics: creation, one by one and in parallel, list and deletion.
+"""`make bench KIND=topics`: time and memory of many topics: created one by one and in parallel, listed, found, deleted.
 
     python benchmarks/topics.py --topics 20000 --with-messages 2000
 
@@ -11,8 +11,10 @@ their four queues before they are deleted.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,8 +68,15 @@ async def _measure(server: RunningBroker, names: Sequence[str], one_by_one: int)
         with _measured(server, f"list {len(names)} with their figures", 1):
             found = len(await admin.topic_summaries())
         assert found >= len(names)
+        with _measured(server, f"search one of {len(names)} on the console's page", 1):
+            await trio.to_thread.run_sync(_search, server, names[-1])
         with _measured(server, "one topic's figures", 1):
             await admin.topic_stats(names[-1])
+
+
+def _search(server: RunningBroker, name: str) -> None:
+    with urllib.request.urlopen(f"{server.http}/console/api/topics?search={name}", timeout=60.0) as answer:
+        assert json.load(answer)["total"] == 1
 
 
 async def _measure_messages_and_deletion(server: RunningBroker, names: Sequence[str], filled: int) -> None:
