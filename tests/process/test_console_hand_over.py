@@ -27,14 +27,16 @@ pytestmark = [
 @asynccontextmanager
 async def two_brokers(path: Path) -> AsyncIterator[ElectedGroup]:
     """Run two brokers of a group in sync, each with the users; member 0 is the master."""
-    group = ElectedGroup(path)
+    group = ElectedGroup(path, lease_s=20.0)
     access = {"enabled": True, "admin_secret": SECRET}
     async with AsyncExitStack() as brokers:
         for number in range(2):
             users = UserFile(path / str(number) / "access" / "users.json")
             for user in (MAY, SEES):
                 users.change(partial(Users.with_user, user=user))
-            await brokers.enter_async_context(group.member(number, http_port=0, access=access))
+            await brokers.enter_async_context(
+                group.member(number, in_sync_timeout_s=20.0, http_port=0, access=access)
+            )
         await group.in_sync(0, 1)
         yield group
 

@@ -26,12 +26,14 @@ class ElectedGroup:
     """Up to three brokers of one group. `brokers` has those that run, by number.
 
     Args:
+        lease_s: how long a master that does not renew its lease stays the master. A test in which none is lost takes a
+            longer one, which a slow machine does not lose either.
         ha: options of `ha`.
     """
 
-    def __init__(self, path: Path, **ha: Any) -> None:
-        self.path, self.ha = path, ha
-        self.state = EngineState(LEASE_S)
+    def __init__(self, path: Path, *, lease_s: float = LEASE_S, **ha: Any) -> None:
+        self.path, self.ha, self.lease_s = path, ha, lease_s
+        self.state = EngineState(lease_s)
         self.ports = {number: (free_port(), free_port()) for number in range(3)}
         self.brokers: dict[int, Broker] = {}
         self.engines = {number: FakeEngine(self.state) for number in range(3)}
@@ -60,7 +62,7 @@ class ElectedGroup:
             Leader(number, f"127.0.0.1:{port}", f"127.0.0.1:{ha_port}"),
             Role.ASYNC_MASTER,
             MemberFile(data_dir / "config" / "election.json", cluster="c", broker_name="b", member=number),
-            Terms(LEASE_S, first_master=0, in_sync_timeout_s=in_sync_timeout_s, gap_max=1 << 30),
+            Terms(self.lease_s, first_master=0, in_sync_timeout_s=in_sync_timeout_s, gap_max=1 << 30),
             lambda: epochs.last,
         )
         async with Broker(config, tenures=elector) as broker:
