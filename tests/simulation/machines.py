@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from histories import terms
 from reput_broker import Broker, BrokerConfig
@@ -36,6 +36,8 @@ class Machine:
         is_up: whether there is a server that has not been killed.
     """
 
+    kind_of_disk: ClassVar[type[Disk]] = Disk
+
     def __init__(self, world: World, name: str, address: str) -> None:
         self.name = name
         self.address = address
@@ -43,7 +45,7 @@ class Machine:
         self.process: Process | None = None
         self._world = world
         self._down_s = 0.0
-        self.disk = Disk(world.directory / name, world.chance(f"disk {name}"))
+        self.disk = self.kind_of_disk(world.directory / name, world.chance(f"disk {name}"))
 
     def start(self) -> None:
         """Start its server, on what the last one has left; nothing if there is one."""

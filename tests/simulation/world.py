@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import structlog
@@ -150,6 +150,8 @@ class World:
         has_pool: whether the brokers append through a pool of buffers.
     """
 
+    broker_machine: ClassVar[type[BrokerMachine]] = BrokerMachine
+
     def __init__(
         self,
         platform: Platform,
@@ -192,7 +194,7 @@ class World:
             NameServerMachine(self, f"n{number}", f"127.0.7.{number}")
             for number in range(1, name_servers + 1)
         ]
-        self.brokers = [BrokerMachine(self, number) for number in range(1, group.size + 1)]
+        self.brokers = [self.broker_machine(self, number) for number in range(1, group.size + 1)]
 
     def _connect_to_engine(self) -> SimulatedEngine:
         process = current_process()

@@ -115,3 +115,17 @@ def judge(marks: Marks, kills: Iterable[Kill]) -> Verdict:
 
 def _explains(kill: Kill, run: Run) -> bool:
     return (not kill.pids or run.pid in kill.pids) and kill.at - _ACK_S <= run.at <= kill.until
+
+
+def counted(verdict: Verdict, kills: Iterable[Kill]) -> str:
+    """Say what a run has counted."""
+    late = verdict.late_s
+    by_kind = ", ".join(
+        f"{number} of a {what}" for what, number in sorted(Counter(kill.what for kill in kills).items())
+    )
+    repeated = ", ".join(f"{number} by a {what}" for what, number in sorted(verdict.repeated.items()))
+    return (
+        f"{verdict.sent} tasks sent, {len(late)} have run; kills: {by_kind or 'none'}; {len(verdict.lost)} lost, "
+        f"{len(verdict.early)} early, run again: {repeated or 'none'} explained, {len(verdict.unexplained)} not; "
+        f"late by {late[len(late) // 2]:.2f} s (median), {late[len(late) * 99 // 100]:.1f} s (99 %), {late[-1]:.1f} s"
+    )

@@ -13,14 +13,13 @@ import secrets
 import signal
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
 from support.planted_bugs import NONE, add_bug_option, chosen_bugs
-from task_faults.judge import Kill, Verdict
+from task_faults.judge import counted
 from task_faults.planted import BUGS
 from task_faults.scene import BROKERS, KILLS, run
 
@@ -60,24 +59,10 @@ def main() -> int:
             rng,
             kills_s=arguments.minutes * 60.0,
         )
-    print(f"{arguments.broker}: {_counted(verdict, killed)}")
+    print(f"{arguments.broker}: {counted(verdict, killed)}")
     for line in verdict.wrong:
         print(f"  {line}")
     return int(bool(verdict.wrong) and arguments.broker == "reput")
-
-
-def _counted(verdict: Verdict, kills: list[Kill]) -> str:
-    """Say what a run has counted."""
-    late = verdict.late_s
-    by_kind = ", ".join(
-        f"{number} of a {what}" for what, number in sorted(Counter(kill.what for kill in kills).items())
-    )
-    repeated = ", ".join(f"{number} by a {what}" for what, number in sorted(verdict.repeated.items()))
-    return (
-        f"{verdict.sent} tasks sent, {len(late)} have run; kills: {by_kind or 'none'}; {len(verdict.lost)} lost, "
-        f"{len(verdict.early)} early, run again: {repeated or 'none'} explained, {len(verdict.unexplained)} not; "
-        f"late by {late[len(late) // 2]:.2f} s (median), {late[len(late) * 99 // 100]:.1f} s (99 %), {late[-1]:.1f} s"
-    )
 
 
 def _run_planted(names: list[str], rng: random.Random) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,25 @@ def test_every_task_runs_through_kills(tmp_path: Path) -> None:
     verdict, kills = run(tmp_path, "reput", 600, 5.0, KILLS, random.Random(1), kills_s=6.0, invisible_s=8.0)
     assert not verdict.wrong, (verdict, kills)
     assert verdict.sent == len(verdict.late_s) == 600
+
+
+def _simulate(*options: str) -> str:
+    """Simulate with seed 1; return what it has printed."""
+    command = [sys.executable, str(Path(__file__).with_name("simulated.py")), "--seed", "1", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.process
+def test_messages_of_virtual_minutes_through_kills() -> None:
+    said = _simulate("--messages", "5000")
+    assert "5000 tasks sent, 5000 have run" in said
+
+
+@pytest.mark.process
+def test_planted_bugs_are_caught_in_virtual_time() -> None:
+    assert "3 of 3 planted bugs caught" in _simulate("--bug", "only")
 
 
 def test_what_the_judge_says() -> None:
