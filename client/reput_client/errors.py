@@ -389,7 +389,7 @@ class NotAStore(ReputError):
 
 
 class BucketUnavailable(ReputError):
-    """A bucket, or another file system that is not this machine's, does not answer, or fails again and again."""
+    """A bucket, or another file system that is not this machine's, does not respond, or fails again and again."""
 
     retryable = True
 
@@ -399,10 +399,10 @@ class BucketUnavailable(ReputError):
 
 
 class BucketRefused(ReputError):
-    """A bucket does not exist, or refuses these credentials."""
+    """A bucket does not exist, or its object store rejects the credentials."""
 
     def __init__(self, url: str, reason: str, remedy: str) -> None:
-        super().__init__(f"{url} is refused: {reason}; {remedy}")
+        super().__init__(f"{url}: the object store rejected a request: {reason}; {remedy}")
         self.url = url
 
 

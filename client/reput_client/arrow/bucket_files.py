@@ -63,7 +63,7 @@ class BucketFiles:
 
     Raises:
         NotAStore: pyarrow knows no such file system.
-        BucketUnavailable, BucketRefused: the file system does not answer, or refuses. All methods raise them.
+        BucketUnavailable, BucketRefused: the file system does not respond, or rejects requests. All methods raise them.
     """
 
     layout: Final = None

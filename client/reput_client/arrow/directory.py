@@ -40,7 +40,7 @@ class StoreDirectory:
 
     Raises:
         NotAStore: the directory does not exist, cannot be read, or has no log.
-        BucketUnavailable, BucketRefused: the file system of the URL does not answer, or refuses. All methods that
+        BucketUnavailable, BucketRefused: the file system of the URL is away, or rejects a request. All methods that
             read raise them.
     """
 

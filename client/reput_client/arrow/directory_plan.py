@@ -1,8 +1,8 @@
 """Which parts of a directory's log a reading covers, and whether to read it sequentially.
 
 For most messages the log is read sequentially; for few queues or tags the queues' units, which hold the tag hashes, are
-followed. Both yield the same messages. In a bucket the log is always read sequentially, for there a part of it is
-requested for each queue, and reading what is between two records takes less time than another request.
+followed. Both yield the same messages. In a bucket the log is always read sequentially: following units would request
+parts of it once for each queue, and a request takes longer than reading the bytes between two records.
 """
 
 from __future__ import annotations

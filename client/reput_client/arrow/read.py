@@ -102,9 +102,9 @@ def read_arrow(
             below 1, or the values of `decode` have no column type.
         TopicNotFound: there is no such topic.
         NotAStore: the directory is not a store.
-        BucketUnavailable, BucketRefused: the file system of a URL does not answer, or refuses; also by the reader.
+        BucketUnavailable, BucketRefused: the file system of a URL is away, or rejects a request; also by the reader.
         DataLost: an offset is not in its queue.
-        ConnectFailed, RequestTimeout, BrokerError: a broker does not answer, or refuses.
+        ConnectFailed, RequestTimeout, BrokerError: a broker is away, or rejects a request.
     """
     typed = typed_columns(columns, decode, value_type, on_bad_value, batch_rows)
     schema = arrow_schema(columns) if typed is None else typed.schema

@@ -108,7 +108,7 @@ def open_store(path: str, filesystem: FileSystem | None = None) -> StoreFiles:
 
     Raises:
         NotAStore: it is a URL of no file system that pyarrow knows.
-        BucketUnavailable, BucketRefused: the file system of the URL does not answer, or refuses.
+        BucketUnavailable, BucketRefused: the file system of the URL is away, or rejects a request.
     """
     if filesystem is None and not is_remote(path):
         return LocalFiles(directory_of(path))

@@ -57,7 +57,7 @@ class BucketArchive(Archive):
 
     Raises:
         NotAnArchive: the URL or a setting is not valid.
-        BucketUnavailable, BucketRefused: the object store does not answer, or refuses. All methods raise them.
+        BucketUnavailable, BucketRefused: the object store is away, or rejects a request. All methods raise them.
     """
 
     is_locked = False
@@ -84,7 +84,7 @@ class BucketArchive(Archive):
             raise FileExistsError(name)
 
     def _created(self, name: str, data: bytes) -> bool:
-        """Create an object of the metadata; return False if it exists, perhaps by a request without an answer."""
+        """Create an object of the metadata; return False if it exists, perhaps by a request whose response was lost."""
         try:
             self._asked(self._store.put, _metadata(name), data, mode="create", use_multipart=False)
         except FileExistsError:

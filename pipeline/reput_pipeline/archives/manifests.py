@@ -75,7 +75,7 @@ class ArchiveBatch:
 
 
 class NewFile(Protocol):
-    """A data file that nobody sees before it is published."""
+    """A data file that has no name in the archive before it is published."""
 
     @property
     def content(self) -> IO[bytes]:
