@@ -30,7 +30,7 @@ _BYTES_MAX = 100_000
 _TRAFFIC_S = 30.0
 # name: page, text that it shows once its data are there
 _PICTURES = {
-    "overview": ("", "Needs attention"),
+    "overview": ("", "has had no member"),
     "topics": ("topics", "payments"),
     "topic": ("topics/orders", "billing"),
     "groups": ("groups", "billing"),
