@@ -33,6 +33,17 @@ def test_the_files_are_what_the_code_makes(texts: dict[str, str]) -> None:
         assert written[name] == text, f"docs/reference/{name} is not up to date; `make format` writes it"
 
 
+def test_rows_have_as_many_cells_as_their_table(texts: dict[str, str]) -> None:
+    """Where the pages are read in the repository, a | ends a cell even in code."""
+    for name, text in texts.items():
+        for table in re.findall(r"(?m)(?:^\|.*\n)+", text):
+            rows = table.splitlines()
+            assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {rows[1].count("|")}, (
+                name,
+                rows[0],
+            )
+
+
 def test_options(texts: dict[str, str]) -> None:
     sections = dict(re.findall(r"(?ms)^### <a [^>]*></a>(\S+)\n\n(.*?)(?=\n#|\Z)", texts["configuration.md"]))
     rows = describe(BrokerConfig())

@@ -39,7 +39,7 @@ def _shared() -> Iterator[str]:
         for option in every_shared_option():
             record = option.own_help_record(context)
             if option.subject == subject and record is not None:
-                yield f"| `{record[0]}` | {cell(record[1])} |\n"
+                yield _row(*record)
 
 
 def _exit_codes() -> Iterator[str]:
@@ -89,8 +89,12 @@ def _table(options: Sequence[click.Parameter], context: click.Context) -> Iterat
     for option in options:
         record = option.get_help_record(context)
         if record is not None:
-            flags, text = record
-            yield f"| `{flags}` | {cell(text)} |\n"
+            yield _row(*record)
+
+
+def _row(flags: str, text: str) -> str:
+    """Return a row of a table of options; a | ends a cell even in code."""
+    return "| `{}` | {} |\n".format(flags.replace("|", "\\|"), cell(text))
 
 
 def _prose(text: str) -> str:
