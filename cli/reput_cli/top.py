@@ -278,9 +278,11 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
 
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
+    keys = select.poll()
+    keys.register(descriptor, select.POLLIN)
 
     def key(timeout_s: float) -> str | None:
-        ready, _, _ = select.select([descriptor], [], [], timeout_s)
+        ready = keys.poll(timeout_s * 1000)
         # Not by sys.stdin, which reads ahead. No character: the terminal was closed.
         return (os.read(descriptor, 1).decode("ascii", "replace") or "q") if ready else None
 

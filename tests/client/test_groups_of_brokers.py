@@ -152,7 +152,10 @@ async def test_a_former_master_that_refuses_pulls_is_left(
         old.is_slave = True  # which the route does not say yet
         old.drop_connections()
         pulls = old.count(PULL)
-        assert await consumer.receive(1.5) is None
+        for _ in range(20):
+            assert await consumer.receive(0.5) is None
+            if old.count(PULL) > pulls + 2:
+                break
         assert old.count(PULL) > pulls + 2
         refused = [text for text in caplog.messages if text.startswith("consumer of t/0: NOT_MASTER")]
         assert len(refused) == 1, "the same refusal is not logged again"
@@ -248,7 +251,9 @@ async def test_a_group_whose_offset_only_the_master_knows_misses_nothing(
             await consumer.commit()
         master.restart()
         assert await receive(consumer, 2) == [b"a1", b"a2"]
-    assert [offset for *at, offset in master.commits if at == ["g", "t", 0]] == [3]
+    commits = [offset for *at, offset in master.commits if at == ["g", "t", 0]]
+    assert min(commits) > 1, "what the master knew is never taken back"
+    assert commits[-1] == 3
 
 
 @scenario

@@ -83,7 +83,8 @@ def _read_log(directory: Path, reading: StoreReading) -> None:
 
 
 def _read_queues(directory: Path, reading: StoreReading) -> None:
-    for topic_dir in sorted(directory.iterdir()) if directory.exists() else []:
+    # One whose name begins with a dot has the files of deleted topics.
+    for topic_dir in sorted(directory.glob("[!.]*")):
         for queue_dir in sorted(topic_dir.iterdir()):
             units: list[tuple[int, QueueUnit]] = []
             for path in sorted(queue_dir.iterdir()):

@@ -130,7 +130,7 @@ async def look(
     assert "Connection refused" in away["error"]
     began_at = time.monotonic()
     gone = await trio.to_thread.run_sync(partial(console.refused, "topics", member=addresses[0]))
-    assert (gone.status, "is away" in gone.members["error"]) == (503, True)
+    assert (gone.status, "is unavailable" in gone.members["error"]) == (503, True)
     assert time.monotonic() - began_at < 1.0
     new = await group.in_sync(1, 2)
     page = await shown(

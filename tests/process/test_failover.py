@@ -25,6 +25,7 @@ from support.cluster_of_three import ClusterOfThree
 from support.etcd_process import MISSING
 from support.pops import acknowledge, pop
 from support.raw_client import RawClient, in_letters
+from support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.process,
@@ -214,6 +215,7 @@ def test_a_pop_consumer_settles_at_the_new_master_what_it_has_from_the_old_one(g
             popped = consumer.receive(invisible_s=60.0)
             assert [message.body for message in popped] == bodies
             producer.send(Message("settled", b"behind"))  # the copies have all that is before it
+            wait_until(lambda: all(_has_group(cluster, number, "workers") for number in range(3)), 30.0)
             cluster.brokers[old].kill()
             consumer.ack(popped[:4])
             popped[4].extend(60.0)
@@ -230,6 +232,11 @@ def test_a_pop_consumer_settles_at_the_new_master_what_it_has_from_the_old_one(g
             assert consumer.receive(wait_s=2.0) == []
     cluster.brokers[old].start()
     cluster.brokers[old].wait_ready()
+
+
+def _has_group(cluster: ClusterOfThree, number: int, group: str) -> bool:
+    table = cluster.brokers[number].data_dir / "config" / "subscriptionGroup.json"
+    return table.exists() and f'"{group}"' in table.read_text()
 
 
 def test_a_stopping_master_hands_over(group: Group) -> None:

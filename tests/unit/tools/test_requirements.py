@@ -127,7 +127,7 @@ def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
     few = [*LOCKS[:3]]
     service, columns, spark = ([*few, lock] for lock in LOCKS[3:6])
     every = [*spark, LOCKS[6]]
-    docs = [*every, LOCKS[7]]
+    tested = [*every, LOCKS[7]]
     found = {target: installed_by(clone, target) for target in targets() - {"help", "dist", "lock", "clean"}}
     assert {target for target in found if found[target] == few} >= NEED_LITTLE
     assert {target for target in found if found[target] == service} == NEED_SERVICE
@@ -135,22 +135,24 @@ def test_a_target_installs_what_it_needs_and_no_more(clone: Path) -> None:
     assert {target for target in found if found[target] == spark} == NEED_SPARK
     assert {target for target in found if found[target] == every} >= {
         "setup",
-        "test",
         "check",
         "soak KIND=crash",
         "soak KIND=faults",
     }
-    assert found["docs"] == docs
-    assert all(lock in (few, service, columns, spark, every, docs) for lock in found.values())
-    assert installed_by(clone, "test DELTA=1") == [*every, DELTA_LOCK]
+    assert found["docs"] == [LOCKS[0], LOCKS[7]]
+    assert found["test"] == tested
+    assert all(
+        lock in (few, service, columns, spark, every, tested, found["docs"]) for lock in found.values()
+    )
+    assert installed_by(clone, "test DELTA=1") == [*every, DELTA_LOCK, LOCKS[7]]
 
 
 def test_installed_packages_are_not_installed_again(clone: Path) -> None:
     for stamp in (".ready-venv", ".ready-packages", ".ready-reput"):
         (clone / ".venv" / stamp).touch()
     assert installed_by(clone, "run") == []
-    assert installed_by(clone, "test") == ["requirements-spark.lock", "requirements.lock"]
-    for stamp in (".ready-spark", ".ready-dev"):
+    assert installed_by(clone, "test") == [*LOCKS[5:]]
+    for stamp in (".ready-spark", ".ready-dev", ".ready-docs"):
         (clone / ".venv" / stamp).touch()
     for target in ("run", "test", "demo KIND=spark"):
         assert installed_by(clone, target) == []
@@ -167,7 +169,7 @@ def test_the_lock_files_agree() -> None:
         assert few
         assert {(name, version) for (name, _), version in few.items()} <= versions
     docs = pins(LOCKS[-1])
-    assert "mkdocs-material" in {name for name, _ in docs}
+    assert "zensical" in {name for name, _ in docs}
     both = docs.keys() & every.keys()
     assert {name: docs[name] for name in both} == {name: every[name] for name in both}
 
