@@ -80,7 +80,7 @@ def acks() -> str:
 
 
 def exchange() -> str:
-    """Who acknowledges what to whom."""
+    """Who acknowledges what, and when."""
     return sequence(
         "The broker acknowledges a send, and a consumer commits what it has handled",
         (("producer",), ("broker",), ("its disk",), ("consumer",)),

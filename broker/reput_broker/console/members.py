@@ -132,9 +132,7 @@ class Members:
                 ErrorCode.NO_PERMISSION, f"{found.broker_name} at {found.address}: {found.not_asked}"
             )
         if found.away_ms is not None:
-            raise BrokerError(
-                ErrorCode.NOT_READY, f"{found.broker_name} at {found.address} is unavailable: {found.error}"
-            )
+            raise _unavailable(found)
         return found
 
     def heard(self, member: Member) -> None:
@@ -159,10 +157,7 @@ class Members:
             yield
         except ConnectFailed as error:
             self.missed(member, error.reason)
-            raise BrokerError(
-                ErrorCode.NOT_READY,
-                f"{member.broker_name} at {member.address} is unavailable: {error.reason}",
-            ) from error
+            raise _unavailable(member) from error
         except RequestTimeout as error:
             self.missed(member, str(error))
             raise
@@ -258,3 +253,9 @@ class Members:
                 address, tls=config.tls, credentials=config.access.credentials()
             )
         return remote
+
+
+def _unavailable(member: Member) -> BrokerError:
+    return BrokerError(
+        ErrorCode.NOT_READY, f"{member.broker_name} at {member.address} is unavailable: {member.error}"
+    )

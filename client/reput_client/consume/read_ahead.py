@@ -89,7 +89,7 @@ class ReadAhead:
     def _make_room(self, size: int, now: float) -> bool:
         """Return whether there is room, if need be without answers that were not taken for a while.
 
-        Those of queues that are read in turn are not dropped: each would be, just before it is taken.
+        Those of queues that are read one after the other are not dropped: each would be, just before it is taken.
         """
         held = size + sum(ahead.held_bytes for ahead in self._pulls.values())
         for queue, ahead in list(self._pulls.items()):
