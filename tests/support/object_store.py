@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import FileSelector, FileType, LocalFileSystem, S3FileSystem, copy_files
 
+from support.waiting import wait_until
+
 BUCKET = "bucket"
 _STARTED = re.compile(r"Running on http://127\.0\.0\.1:(\d+)")
 
@@ -92,21 +94,19 @@ def object_store(directory: Path) -> Iterator[ObjectStore]:
         server = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=file,
             env={**os.environ, "PYTHONWARNINGS": "ignore"},
         )
-        assert server.stderr is not None
-        try:
-            for line in server.stderr:
-                if found := _STARTED.search(line.decode()):
-                    break
-            else:
-                raise AssertionError("the S3 server has not started")
-            # What it writes now must not fill the pipe.
-            drain = subprocess.Popen(["cat"], stdin=server.stderr, stdout=file)
-            yield ObjectStore(int(found[1]))
-        finally:
-            server.kill()
-            server.wait()
-            server.stderr.close()
-    drain.wait()
+    try:
+        yield ObjectStore(_port_in(log, server))
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _port_in(log: Path, server: subprocess.Popen[bytes]) -> int:
+    """Return the port that a server notes in its log once it has started."""
+    wait_until(lambda: server.poll() is not None or _STARTED.search(log.read_text()) is not None, 60.0)
+    found = _STARTED.search(log.read_text())
+    assert found is not None, log.read_text()
+    return int(found[1])
