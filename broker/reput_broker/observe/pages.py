@@ -188,6 +188,8 @@ def status_of(sources: MetricsSources) -> dict[str, Any]:
             "free_bytes": disk.free_bytes,
             "used_ratio": round(disk.used_ratio, 4),
             "log_used_ratio": round(max(disk.used_ratio, disk.log_used_ratio), 4),
+            "log_free_bytes": disk.free_bytes if disk.log_free_bytes is None else disk.log_free_bytes,
+            "log_file_bytes": sources.config.store.commit_log_file_size,
             "level": str(disk.level),
             "looked_up_at": disk.looked_up_at_s,
             "size_bytes": dict(disk.size_bytes),

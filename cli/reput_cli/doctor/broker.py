@@ -213,6 +213,13 @@ def check_disk(status: Mapping[str, Any]) -> Finding:
             "the disk is used beyond store.disk_warning_ratio",
             f"{where}; free space, and the broker continues without a restart",
         )
+    if disk.get("log_free_bytes", disk["free_bytes"]) < disk.get("log_file_bytes", 0):
+        return fault(
+            "disk",
+            f"{used}: no room for another log file of {size_text(disk['log_file_bytes'])}",
+            "when the files that are there are full, new messages are rejected",
+            f"{where}; free space, shorten store.file_reserved_time, or set a smaller store.commit_log_file_size",
+        )
     if disk["level"] == "clean" or disk["log_used_ratio"] > _NEARLY:
         return warning(
             "disk",

@@ -141,6 +141,18 @@ def test_disk_nearly_full_and_full(
     assert of_broker.check_disk({"disk": nearly}).state is State.WARNING
 
 
+def test_another_log_file_does_not_fit(new_reput_broker: Callable[..., BackgroundBroker]) -> None:
+    broker = new_reput_broker(store={"commit_log_file_size": "1MiB", "clean_interval": "100ms"})
+    with Admin(broker.address) as admin:
+        wait_until(lambda: admin.describe_broker()["disk"])
+        disk = admin.describe_broker()["disk"]
+    assert disk["log_file_bytes"] == 1 << 20
+    assert of_broker.check_disk({"disk": disk}).state is not State.FAULT
+    found = of_broker.check_disk({"disk": disk | {"log_free_bytes": (1 << 20) - 1, "log_used_ratio": 0.1}})
+    assert found.state is State.FAULT
+    assert "no room for another log file of 1.0 MiB" in found.found
+
+
 def test_store_open_in_another_process(reput_broker: BackgroundBroker) -> None:
     fault = only(examine("store", str(reput_broker.data_dir)))
     assert fault["check"] == "lock"
