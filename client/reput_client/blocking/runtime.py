@@ -269,7 +269,6 @@ class BlockingRuntime(Runtime, CallerRuns):
         if self._on_fork is not None:
             self._on_fork()
 
-    # Read six times for each send, so there is no call in between.
     now = staticmethod(time.monotonic)
 
     @override

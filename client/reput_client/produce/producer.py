@@ -164,7 +164,7 @@ class Producer(Client):
         )
         self._session.creates_topics = options.create_topics
         self._selector = RoundRobin()
-        self._faults = FaultIsolation(self._session.runtime.now)
+        self._faults = FaultIsolation(lambda: self._session.runtime.now())
         self._ids = new_generator() if options.unique_ids else None
         self._send_terms: dict[tuple[Ack | None, float | None], Terms] = {}
         self._post_terms = {

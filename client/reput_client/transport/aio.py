@@ -190,7 +190,8 @@ class AnyioRuntime(Runtime):
     """Waits that suspend the calling task; cancelling it ends them and leaves nothing open."""
 
     def __init__(self) -> None:
-        self._clock: Callable[[], float] | None = None
+        self.now: Callable[[], float] = self._first_now
+        self._has_loop = False
         self._new_event: Callable[[], Event] = AsyncioEvent
         self._new_sleeper: Callable[[], Any] = _new_future
         self._wake_all: Callable[[Iterable[Any]], None] = _wake_futures
@@ -199,36 +200,35 @@ class AnyioRuntime(Runtime):
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}
         """Under asyncio: spawned tasks, to which the loop keeps only weak references, and their `on_end`."""
 
-    def now(self) -> float:
-        """Return the running loop's time, so that a test's virtual clock governs deadlines too."""
-        if self._clock is None:
-            self._clock = self._adopt_loop()
-        return self._clock()
+    def _first_now(self) -> float:
+        self._adopt_loop()
+        return self.now()
 
-    def _adopt_loop(self) -> Callable[[], float]:
-        """Use the running loop from now on, and return its clock. Finding it each time would cost more."""
+    def _adopt_loop(self) -> None:
+        """Use the running loop from now on, and its clock: a test's virtual one governs deadlines too."""
+        self._has_loop = True
         if _running_in_trio():
             from reput_client.transport import in_trio
 
             self._new_event, self._new_sleeper = in_trio.TrioEvent, in_trio.TrioSleeper
             self._wake_all = in_trio.wake
-            clock: Callable[[], float] = sys.modules["trio"].lowlevel.current_clock().current_time
-            return clock
+            self.now = sys.modules["trio"].lowlevel.current_clock().current_time
+            return
         self._watch = _watch()
         clock = asyncio.get_running_loop().time
         is_usual = getattr(clock, "__func__", None) is asyncio.BaseEventLoop.time
-        return time.monotonic if is_usual else clock  # which is the same, but for a call
+        self.now = time.monotonic if is_usual else clock  # which is the same, but for a call
 
     @override
     def event(self) -> Event:
-        if self._clock is None:
-            self._clock = self._adopt_loop()
+        if not self._has_loop:
+            self._adopt_loop()
         return self._new_event()
 
     @override
     def sleeper(self) -> Any:
-        if self._clock is None:
-            self._clock = self._adopt_loop()
+        if not self._has_loop:
+            self._adopt_loop()
         return self._new_sleeper()
 
     @override
@@ -251,8 +251,8 @@ class AnyioRuntime(Runtime):
     async def wait_readable(
         self, sockets: tuple[socket.socket, ...], timeout_s: float, read: Callable[[], object]
     ) -> None:
-        if self._clock is None:
-            self._clock = self._adopt_loop()
+        if not self._has_loop:
+            self._adopt_loop()
         if self._watch is not None and not self._watch.is_of_running_loop:
             self._watch = _watch()
         if self._watch is not None:

@@ -40,8 +40,8 @@ class Sleeper(Protocol):
 class Runtime(Protocol):
     """Time, waiting and threads for one client. Timeouts are in seconds; `math.inf` means none."""
 
-    def now(self) -> float:
-        """Return seconds on a monotonic clock."""
+    now: Callable[[], float]
+    """Returns seconds on a monotonic clock. Read it for each call: a runtime may replace it at the first one."""
 
     def event(self) -> Event:
         """Return a new event."""
