@@ -254,14 +254,13 @@ def test_many_topics_do_not_lose_the_size_of_a_record() -> None:
     """The cached size of a topic's record may be dropped between the route and the block of a message."""
     accumulator = Accumulator(RouteTable(), None, known_apart=False, block_bytes=1000, held_max=10_000)
     message = Message("first", b"x")
-    text = accumulator.text_of(message)
-    size = accumulator.size_of(message, text)
+    text, size = accumulator.measure(message)
     for number in range(1100):
-        accumulator.size_of(Message(f"t{number}", b"x"), b"")
+        accumulator.measure(Message(f"t{number}", b"x"))
     queue = MessageQueue("first", "b", 0)
     waits: Any = None
     terms = Terms(AckLevel.FLUSHED, 1.0, is_bulk=True)
-    block = accumulator.begin(queue, terms, print, 0.0, waits, choice=None, is_current=True)
+    block = accumulator.begin(queue, terms, print, waits, None, None)
     accumulator.put(block, message, text, size)
     assert accumulator.take(message, terms, None) is not None
     assert accumulator.held == 2 * size

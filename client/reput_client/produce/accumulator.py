@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from reput_client.produce.block import Terms
 from reput_client.produce.gathered_block import GatheredBlock
 from reput_client.produce.puts import too_large
-from reput_client.produce.queue_selector import AnyBroker, QueueChoice, is_free, named_queue
+from reput_client.produce.queue_selector import AnyBroker, FreeChoice, QueueChoice, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
 from reput_client.transport.routing import RouteTable
 from reput_protocol.properties import EXPIRES_AFTER, EXPIRES_AT, SHARDING_KEY, check_properties_size
+from reput_protocol.record.delays import Delay
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.message_id import UniqueIdGenerator
@@ -64,8 +65,8 @@ class Accumulator:
         """Callers that wait for room."""
         self.open: dict[MessageQueue, GatheredBlock] = {}
         """In the order of opening."""
-        self.current: dict[str | tuple[str, int], GatheredBlock] = {}
-        """The open block of messages without a chosen broker, by topic, or by topic and number of the queue."""
+        self.current: dict[tuple[str, FreeChoice], GatheredBlock] = {}
+        """The open block of messages for which any broker will do, by topic and choice."""
         self.last_serial = 0
         """Of the last block opened."""
         self._fixed: dict[str, int] = {}
@@ -78,22 +79,18 @@ class Accumulator:
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if choice is None:
-            block = self.current.get(message.topic)
-        elif isinstance(choice, AnyBroker):
+        block: GatheredBlock | None = None
+        if isinstance(choice, FreeChoice):
             block = self.current.get((message.topic, choice))
         else:
             route = self._routes.get(message.topic)
-            block = None if route is None else self.open.get(named_queue(route, choice))
+            if route is not None and not route.template:  # else the topic may exist by now
+                block = self.open.get(named_queue(route, choice))
         if block is None:
             return None
         if message.delay is not None and is_alone(message):
             return None
-        text = self.text_of(message)
-        body = message.body
-        if type(body) is not bytes:
-            body = bytes(body)  # the caller may change it
-        size = block.fixed + len(body) + len(text)
+        text, size = self.measure(message)
         if (
             (block.terms is not terms and block.terms != terms)
             or block.size + size > self._block_bytes
@@ -104,41 +101,35 @@ class Accumulator:
             return None
         if choice is not None:
             block.pin(choice)
-        self.held += size
-        return block, block.put(message, body, text, size)
+        return block, self.put(block, message, text, size)
 
-    def size_of(self, message: Message, text: bytes) -> int:
-        """Return the size of a message's record, or raise `InvalidMessage`."""
-        fixed = self._fixed.get(message.topic) or self._fixed_of(message.topic)
-        size = fixed + len(message.body) + len(text)
-        if size > BLOCK_BYTES_MAX:
-            raise too_large(size)
-        return size
-
-    def _fixed_of(self, topic: str) -> int:
-        if len(self._fixed) >= _TEXTS_MAX:
-            self._fixed.clear()
-        fixed = self._fixed[topic] = record_bytes(self._id_bytes, topic, 0)
-        return fixed
-
-    def text_of(self, message: Message) -> bytes:
-        """Return a message's encoded properties, with a unique id only if it has its own.
+    def measure(self, message: Message) -> tuple[bytes, int]:
+        """Return a message's encoded properties, with a unique id only if it has its own, and its record's size.
 
         Raises `InvalidMessage`.
         """
         is_plain = not (
             message.keys or message.properties or message.unique_id is not None or message.delay is not None
         )
-        known = self._texts.get(message.tag) if is_plain else None
-        if known is not None:
-            return known
-        text = encode_properties_text(message, None)
-        check_properties_size(len(text) + self._id_bytes)
-        if is_plain and len(text) <= _TEXT_BYTES_MAX:
-            if len(self._texts) >= _TEXTS_MAX:
-                self._texts.clear()
-            self._texts[message.tag] = text
-        return text
+        text = self._texts.get(message.tag) if is_plain else None
+        if text is None:
+            text = encode_properties_text(message, None)
+            check_properties_size(len(text) + self._id_bytes)
+            if is_plain and len(text) <= _TEXT_BYTES_MAX:
+                if len(self._texts) >= _TEXTS_MAX:
+                    self._texts.clear()
+                self._texts[message.tag] = text
+        fixed = self._fixed.get(message.topic) or self._fixed_of(message.topic)
+        size = fixed + len(message.body) + len(text)
+        if size > BLOCK_BYTES_MAX:
+            raise too_large(size)
+        return text, size
+
+    def _fixed_of(self, topic: str) -> int:
+        if len(self._fixed) >= _TEXTS_MAX:
+            self._fixed.clear()
+        fixed = self._fixed[topic] = record_bytes(self._id_bytes, topic, 0)
+        return fixed
 
     def has_room(self, size: int) -> bool:
         """Whether a record of `size` bytes fits into `held_max`."""
@@ -150,13 +141,12 @@ class Accumulator:
         return bool(self.wanting) and self.held == sum(block.size for block in self.open.values())
 
     def fits(self, block: GatheredBlock, message: Message, size: int, terms: Terms) -> bool:
-        """Whether a message may go into an open block."""
+        """Whether a message that need not be alone may go into an open block."""
         return (
             block.terms == terms
             and block.size + size <= self._block_bytes
             and len(block.bodies) < BLOCK_MESSAGES
             and not (self._known_apart and self._is_apart(block, message))
-            and not is_alone(message)
         )
 
     def _is_apart(self, block: GatheredBlock, message: Message) -> bool:
@@ -168,40 +158,49 @@ class Accumulator:
         queue: MessageQueue,
         terms: Terms,
         on_done: Callable[[GatheredBlock], None],
-        due_at: float,
         waits: Gathering,
-        *,
         choice: QueueChoice,
-        is_current: bool,
+        delay: Delay | None,
     ) -> GatheredBlock:
         """Open a block for a queue that has none.
 
         Args:
-            choice: of its first message.
-            is_current: whether others with this choice, for which any broker will do, may join it.
+            choice: of its first message; if that is free, others with the same one may join it.
+            delay: why the message is alone; None: others may join it.
         """
         self.last_serial += 1
-        fixed = self._fixed.get(queue.topic) or self._fixed_of(queue.topic)
         block = GatheredBlock(
-            self.last_serial, queue, terms, fixed, on_done, due_at, waits, is_free=is_free(choice)
+            queue,
+            terms,
+            on_done,
+            isinstance(choice, FreeChoice),
+            choice if isinstance(choice, AnyBroker) else None,
+            delay=delay,
+            serial=self.last_serial,
+            waits=waits,
+            fixed=self._fixed.get(queue.topic) or self._fixed_of(queue.topic),
         )
-        if isinstance(choice, AnyBroker):
-            block.number = choice
         self.open[queue] = block
-        if is_current:
-            self.current[_key(block)] = block
+        if block.is_free and delay is None:
+            self.current[queue.topic, block.number] = block
         return block
 
     def put(self, block: GatheredBlock, message: Message, text: bytes, size: int) -> int:
         """Put a message that fits into an open block, and return its number there."""
-        block.delay = message.delay if is_alone(message) else None
+        place = len(block.bodies)
+        if message.unique_id is not None:
+            block.own_ids[place] = message.unique_id
+        block.bodies.append(bytes(message.body))  # the caller may change one that is not `bytes`
+        block.texts.append(text)
+        block.flags.append(message.flag)
+        block.size += size
         self.held += size
-        return block.put(message, bytes(message.body), text, size)
+        return place + len(block.withdrawn)
 
     def close(self, block: GatheredBlock) -> None:
         """Stop adding messages to a block."""
         del self.open[block.queue]
-        key = _key(block)
+        key = (block.queue.topic, block.number)
         if self.current.get(key) is block:
             del self.current[key]
 
@@ -217,8 +216,3 @@ def is_alone(message: Message) -> bool:
     expires, or its ordering key excludes its priority."""
     delay = message.delay
     return delay is not None and not (delay.is_priority and _NOT_IN_BLOCKS.isdisjoint(message.properties))
-
-
-def _key(block: GatheredBlock) -> str | tuple[str, int]:
-    topic = block.queue.topic
-    return topic if block.number is None else (topic, block.number)

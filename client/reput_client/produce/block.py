@@ -10,24 +10,22 @@ from collections.abc import Callable, Sequence, Set
 from copy import copy
 from typing import Any, NamedTuple
 
-from typing_extensions import override
+from msgspec import Struct
 
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_client.produce.puts import (
     MaybeStored,
     Putter,
-    check_ack,
     outcome_unknown,
-    positions_in_answer,
-    result_of,
+    receipts_of,
 )
 from reput_client.produce.queue_selector import AnyBroker
-from reput_client.produce.receipts import BlockReceipts, SendReceipt
+from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.runtime import Sleeper
 from reput_protocol.buffers import Buffer
-from reput_protocol.codes import AckLevel
+from reput_protocol.codes import AckLevel, Dedup
 from reput_protocol.errors import ReputError
 from reput_protocol.properties import UNIQ_KEY, encode_properties
 from reput_protocol.record.delays import Delay
@@ -35,7 +33,7 @@ from reput_protocol.record.layout import I32, QUEUE_ID_AT
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import encode_block
-from reput_protocol.wire.channel import Call, Waiter
+from reput_protocol.wire.channel import Call
 
 
 class Terms(NamedTuple):
@@ -44,7 +42,7 @@ class Terms(NamedTuple):
     Attributes:
         ack: the level to be acknowledged.
         timeout_s: seconds for all attempts; of a bulk block, for which the broker may be silent.
-        retries: how often it is sent again where that helps; None: until its time is over.
+        retries: how often it is sent again where that helps; None: until its time is over. 0: never.
         is_bulk: it is one of many blocks, of which no caller waits for this one: of `post`, of `send_many`, or staged.
             Time in which the broker answers other blocks does not count, receipts are made when they are asked for, and
             the time to its answer is not how slow the broker is.
@@ -62,126 +60,66 @@ class Terms(NamedTuple):
     is_oneway: bool = False
     is_personal: bool = False
 
-    @property
-    def repeats(self) -> bool:
-        """Whether it may be sent again."""
-        return self.retries is None or self.retries > 0
 
+class OutgoingBlock(Struct, eq=False):
+    """Messages for one queue, sent on the same terms."""
 
-class OutgoingBlock(Waiter):
-    """Messages for one queue, sent on the same terms. It is the waiter of its own call."""
-
-    __slots__ = (
-        "attempt",
-        "bodies",
-        "call",
-        "connection",
-        "count",
-        "data",
-        "delay",
-        "done",
-        "error",
-        "flags",
-        "is_free",
-        "is_serial",
-        "not_before",
-        "number",
-        "on_arrival",
-        "on_done",
-        "own_ids",
-        "parts",
-        "positions",
-        "queue",
-        "recall_handle",
-        "receipts",
-        "refused_by",
-        "repeated_until",
-        "sent_at",
-        "since",
-        "single_text",
-        "sleepers",
-        "spared",
-        "sys_flag",
-        "terms",
-        "texts",
-        "unique_ids",
-        "unknown",
-        "whole",
-        "withdrawn",
-    )
-
-    on_arrival: Callable[[], None]
-    """Called when its call has finished."""
-
-    def __init__(
-        self,
-        queue: MessageQueue,
-        terms: Terms,
-        on_done: Callable[[Any], None] | None = None,
-        *,
-        is_free: bool = False,
-    ) -> None:
-        self.queue = queue
-        self.is_free = is_free
-        """Whether it may go to another queue, because the application has not chosen this one."""
-        self.number: AnyBroker | None = None
-        """Of its queue, if it may go to another broker, but only to the queue of this number."""
-        self.refused_by: set[str] = set()
-        """Names of brokers that have not taken it."""
-        self.terms = terms
-        self.on_done = on_done
-        """Called once, with the block, when it is done."""
-        self.sleepers: list[Sleeper] = []
-        """Of callers to be woken when it is done."""
-        self.bodies: list[Buffer] = []
-        self.texts: list[bytes] = []
-        """Encoded properties, with unique ids only if messages have their own: of each message, or one for all."""
-        self.flags: list[int] = []
-        """Of each message, or one for all."""
-        self.own_ids: dict[int, str] = {}
-        self.delay: Delay | None = None
-        """The delay or priority of its only message; None: its messages have none."""
-        self.sys_flag: int | None = None
-        """Bits of `MessageSysFlag` of its only message; None: those of blocks."""
-        self.single_text: bytes | None = None
-        """Once sealed: the encoded properties of its only message, if that is sent as a 310."""
-        self.count = 0
-        self.data: Buffer = b""
-        """Its records, in a `bytearray` of its own; a message that is sent as a 310: its body."""
-        self.positions: Sequence[int] = ()
-        self.unique_ids: Sequence[str | None] = ()
-        self.is_serial = False
-        """Whether it may be sent again, so that it must be its queue's only block in flight."""
-        self.attempt = 0
-        self.since = 0.0
-        """Start of its time; of a bulk block, of its time to leave."""
-        self.repeated_until = 0.0
-        """Until when it is sent again; set by its first failure."""
-        self.sent_at = 0.0
-        """Start of its time to be answered."""
-        self.spared = False
-        self.not_before = 0.0
-        self.withdrawn: Set[int] = frozenset()
-        """Messages that were removed before it was sealed, by number."""
-        self.call: Call | None = None
-        self.connection: BrokerConnection | None = None
-        self.unknown: MaybeStored | None = None
-        """Set once it may be stored although no answer says that it is, as asked."""
-        self.parts: Sequence[OutgoingBlock] = ()
-        """Its messages as blocks of their own, if they are sent again one by one."""
-        self.whole: OutgoingBlock | None = None
-        """The divided block that it is a part of."""
-        self.done = False
-        self.recall_handle = ""
-        """What its only message can be recalled by, once it is stored, if that has a delay."""
-        self.receipts: Sequence[SendReceipt] | None = None
-        self.error: ReputError | None = None
-        """The first error, if any message failed."""
-
-    @override
-    def notify(self) -> None:
-        """Report the answer, which the next step handles."""
-        self.on_arrival()
+    queue: MessageQueue
+    terms: Terms
+    on_done: Callable[[Any], None] | None = None
+    """Called once, with the block, when it is done."""
+    is_free: bool = False
+    """Whether it may go to another queue, because the application has not chosen this one."""
+    number: AnyBroker | None = None
+    """Of its queue, if it may go to another broker, but only to the queue of this number."""
+    refused_by: set[str] = set()
+    """Names of brokers that have not taken it."""
+    sleepers: list[Sleeper] = []
+    """Of callers to be woken when it is done."""
+    bodies: list[Buffer] = []
+    texts: list[bytes] = []
+    """Encoded properties, with unique ids only if messages have their own: of each message, or one for all."""
+    flags: list[int] = []
+    """Of each message, or one for all."""
+    own_ids: dict[int, str] = {}
+    delay: Delay | None = None
+    """The delay or priority of its only message; None: its messages have none."""
+    sys_flag: int | None = None
+    """Bits of `MessageSysFlag` of its only message; None: those of blocks."""
+    single_text: bytes | None = None
+    """Once sealed: the encoded properties of its only message, if that is sent as a 310."""
+    count: int = 0
+    data: Buffer = b""
+    """Its records, in a `bytearray` of its own; a message that is sent as a 310: its body."""
+    positions: Sequence[int] = ()
+    unique_ids: Sequence[str | None] = ()
+    is_serial: bool = False
+    """Whether it may be sent again, so that it must be its queue's only block in flight."""
+    attempt: int = 0
+    since: float = 0.0
+    """Start of its time; of a bulk block, of its time to leave."""
+    repeated_until: float = 0.0
+    """Until when it is sent again; set by its first failure."""
+    sent_at: float = 0.0
+    """Start of its time to be answered."""
+    spared: bool = False
+    not_before: float = 0.0
+    withdrawn: Set[int] = frozenset()
+    """Messages that were removed before it was sealed, by number."""
+    call: Call | None = None
+    connection: BrokerConnection | None = None
+    unknown: MaybeStored | None = None
+    """Set once it may be stored although no answer says that it is, as asked."""
+    parts: Sequence[OutgoingBlock] = ()
+    """Its messages as blocks of their own, if they are sent again one by one."""
+    whole: OutgoingBlock | None = None
+    """The divided block that it is a part of."""
+    done: bool = False
+    recall_handle: str = ""
+    """What its only message can be recalled by, once it is stored, if that has a delay."""
+    receipts: Sequence[SendReceipt] | None = None
+    error: ReputError | None = None
+    """The first error, if any message failed."""
 
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:
         """Encode the block."""
@@ -189,7 +127,7 @@ class OutgoingBlock(Waiter):
         terms = self.terms
         # Delayed messages have no order among them; those with a priority or a time to live have.
         is_ordered = self.delay is None or self.delay.keeps_order
-        self.is_serial = (terms.repeats and is_ordered) or (terms.is_divisible and count > 1)
+        self.is_serial = (terms.retries != 0 and is_ordered) or (terms.is_divisible and count > 1)
         fresh = None if ids is None else ids.next_run(count)
         self.unique_ids = (None,) * count if fresh is None else fresh
         if self.own_ids:
@@ -221,9 +159,12 @@ class OutgoingBlock(Waiter):
 
     def template(self, putter: Putter) -> RequestTemplate:
         """Return the header of its frame."""
-        may_be_stored = self.unknown is not None or (putter.knows_ids and bool(self.own_ids))
-        terms = self.terms
-        dedup = None if terms.is_personal else putter.dedup(may_be_stored, repeats=terms.repeats)
+        terms, dedup = self.terms, None
+        if putter.deduplicate and not terms.is_personal:
+            if self.unknown is not None or (putter.knows_ids and self.own_ids):
+                dedup = Dedup.CHECK  # it may be stored already
+            elif terms.retries != 0:
+                dedup = Dedup.MARK
         if self.single_text is not None:
             return putter.single_template(
                 self.queue,
@@ -265,15 +206,11 @@ class OutgoingBlock(Waiter):
         return parts
 
     def answered(self, call: Call) -> None:
-        """Take the answer of a stored block; raises like `result_of` and `check_ack`."""
-        result = result_of(call)
-        positions = positions_in_answer(call) or self.positions
-        receipts: Sequence[SendReceipt] = BlockReceipts(self.queue.topic, result, positions, self.unique_ids)
-        if not self.terms.is_bulk:
-            receipts = list(receipts)  # a caller waits for each, and together they are cheaper
-        self.recall_handle = str(call.answer.ext.get("recallHandle", ""))
-        check_ack(call, self.terms.ack, receipts)
-        self.finish(receipts, None)
+        """Take the answer of a stored block; raises like `receipts_of`."""
+        answer = call.answer
+        self.recall_handle = str(answer.ext.get("recallHandle", ""))
+        topic, ack = self.queue.topic, self.terms.ack
+        self.finish(receipts_of(answer, topic, self.positions, self.unique_ids, ack), None)
 
     def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
         """Finish with receipts or an error, which has receipts itself if the ack level was not reached."""

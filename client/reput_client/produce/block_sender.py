@@ -25,7 +25,7 @@ from reput_client.produce.gathered_block import GatheredBlock
 from reput_client.produce.link import Link
 from reput_client.produce.presence import Presence
 from reput_client.produce.puts import Putter, outcome_unknown
-from reput_client.produce.queue_selector import QueueChoice, RoundRobin, is_free
+from reput_client.produce.queue_selector import FreeChoice, QueueChoice, RoundRobin
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.routing import Route
 from reput_client.transport.runtime import CallerRuns, Event, Sleeper
@@ -67,10 +67,10 @@ class BlockSender:
         """The runtime of the synchronous API, which has no tasks, so that callers do all work; else None."""
         self._links: dict[str, Link] = {}
         """By broker name."""
-        self._has_news = False
-        """Whether links have news not handled by a step."""
-        self._driver: Waiter | None = None
-        """What the driver waits with; None without a driver."""
+        self._news = Waiter()
+        """What the driver waits with. It is ready while links may have news that no step has handled."""
+        self.is_driven = False
+        """Whether a caller does the steps."""
         self._sleeps_until = -math.inf
         """When the driver does the next step even if nothing happens."""
         self._asleep: dict[OutgoingBlock, None] = {}
@@ -96,13 +96,8 @@ class BlockSender:
 
     def wake(self) -> None:
         """Make the driver do a step, or look at its condition again; it does so itself while it does not sleep."""
-        if self._driver is not None and self._sleeps_until > -math.inf:
-            self._session.pump.wake(self._driver)
-
-    def _heard(self) -> None:
-        """Note that a block's call has finished, or that a connection attempt has ended."""
-        self._has_news = True
-        self.wake()
+        if self.is_driven and self._sleeps_until > -math.inf:
+            self._session.pump.wake(self._news)
 
     def link(self, broker_name: str) -> Link:
         """Return the link to a broker."""
@@ -113,7 +108,7 @@ class BlockSender:
                 self._putter,
                 self._faults,
                 broker_name,
-                self._heard,
+                self._news,
                 self._new_backoff(),
                 self._presence,
             )
@@ -124,7 +119,7 @@ class BlockSender:
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if len(route.brokers) == 1 or not is_free(choice):
+        if len(route.brokers) == 1 or not isinstance(choice, FreeChoice):
             return self._selector.choose(route, choice)
         held_up = {name for name in route.brokers if self._is_held_up(name)}
         queue = self._selector.choose(route, choice, left_out=held_up)
@@ -143,11 +138,6 @@ class BlockSender:
     def is_connecting(self) -> bool:
         """Whether any link is connecting."""
         return any(link.connecting for link in self._links.values())
-
-    @property
-    def is_driven(self) -> bool:
-        """Whether a caller does the steps."""
-        return self._driver is not None
 
     def is_busy(self, queue: MessageQueue) -> bool:
         """Whether a block waits with advantage, because messages that come meanwhile share it."""
@@ -178,14 +168,16 @@ class BlockSender:
             block.finish(None, ReputError(f"the block cannot be encoded: {error!r}"))
             self._finished([block])
             return
-        link.add(block, self._session.runtime.now() if now is None else now)
+        if block.terms.is_bulk or not block.since:
+            block.since = self._session.runtime.now() if now is None else now
+        link.add(block)
 
     def step(self) -> bool:
         """Do everything that is due and possible now; return whether everything sent is written."""
         now_of, accumulator, links = self._session.runtime.now, self._accumulator, self._links.values()
         while True:
             now = now_of()
-            if self._has_news:
+            if self._news.ready:
                 self._take_news(now)
             if accumulator.open:
                 is_stuck = accumulator.wanting and accumulator.is_stuck
@@ -200,7 +192,7 @@ class BlockSender:
                     self._expire(now)
                 if (link.waiting or (link.flying and link.has_unwritten)) and not link.send(now):
                     written = False
-            if not self._has_news:
+            if not self._news.ready:
                 break
         self._stepped_at = now
         return written
@@ -227,7 +219,7 @@ class BlockSender:
         self.require_step(due_at)
 
     def _take_news(self, now: float) -> None:
-        self._has_news = False
+        self._news.ready = False
         self.due_at = now  # outdated
         for link in list(self._links.values()):
             done = link.answered(now)
@@ -268,7 +260,7 @@ class BlockSender:
         queue = self._selector.choose(route, block.number, left_out=set(route.brokers) - names)
         self._faults.chosen(queue.broker_name)
         block.move(queue)
-        self.link(block.queue.broker_name).take_over(block)
+        self.link(block.queue.broker_name).add(block)
         return True
 
     def _expire(self, now: float) -> None:
@@ -276,9 +268,9 @@ class BlockSender:
         if now < min(link.next_expiry() for link in links):
             return
         self._session.poll(to_the_end=True)  # their answers may have arrived
-        spares = self._driver is None and now - self._stepped_at > _AWAY_S
+        spares = not self.is_driven and now - self._stepped_at > _AWAY_S
         self._take_news(now)
-        self._has_news = True  # given-up blocks make room for others
+        self._news.ready = True  # given-up blocks make room for others
         for link in links:
             self._finished(link.expire(now, spares=spares))
 
@@ -293,7 +285,6 @@ class BlockSender:
                 event.set()
 
     def _tell_end(self, block: OutgoingBlock) -> None:
-        self._session.routes.forget_template(block.queue.topic)
         if block.on_done is not None:
             block.on_done(block)
         if block.sleepers:
@@ -330,7 +321,8 @@ class BlockSender:
 
     def forget(self, ids: UniqueIdGenerator | None) -> None:
         """In a forked child: drop what the parent sends, and use other ids."""
-        self._driver = self._heir = None
+        self.is_driven, self._heir = False, None
+        self._news = Waiter()
         self._asleep.clear()
         self._conditions.clear()
         self._links.clear()
@@ -361,7 +353,7 @@ class BlockSender:
             while not goal.done:
                 if runtime.now() >= deadline:
                     return False
-                if self._driver is None:
+                if not self.is_driven:
                     await self._drive(goal, deadline)
                 else:
                     event = runtime.event()
@@ -379,7 +371,7 @@ class BlockSender:
     async def wait_for(self, block: OutgoingBlock) -> None:
         """Return when a block is done; like `until`."""
         while not block.done:
-            if self._driver is None:
+            if not self.is_driven:
                 try:
                     await self._drive(block, math.inf)
                 finally:
@@ -411,7 +403,7 @@ class BlockSender:
 
     async def _drive(self, goal: OutgoingBlock | _Goal, deadline: float) -> None:
         session = self._session
-        waiter = self._driver = Waiter()
+        self.is_driven = True
         try:
             if self._have_woken:
                 await session.runtime.pause()  # those whose messages are done send the next ones
@@ -424,19 +416,18 @@ class BlockSender:
                 if connecting is not None:
                     break
                 self.look_ahead()
-                waiter.ready = False
                 self._sleeps_until = min(deadline, self.due_at)
-                await session.pump.wait(waiter, self._sleeps_until)
+                await session.pump.wait(self._news, self._sleeps_until)
                 self._sleeps_until = -math.inf
         finally:
-            self._driver = None
+            self.is_driven = False
             self._sleeps_until = -math.inf
         self._hand_over()  # another caller drives meanwhile
         await connecting.connect()
 
     def _hand_over(self) -> None:
         """Wake a caller that will drive, unless one was woken already."""
-        if self._driver is not None or self._heir is not None:
+        if self.is_driven or self._heir is not None:
             return
         if self._conditions:
             self._heir = event = next(iter(self._conditions))
@@ -461,7 +452,7 @@ class BlockSender:
     async def deliver(self, block: OutgoingBlock) -> None:
         """Send a block, and return when it is stored, or the system has taken a oneway one; or raise its error."""
         self.add(block)
-        if self._driver is not None:
+        if self.is_driven:
             self.go_on()
         try:
             await self.wait_for(block)

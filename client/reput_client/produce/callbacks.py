@@ -43,9 +43,8 @@ class Callbacks:
         return bool(self._to_call) and self._calling is None
 
     def add(self, block: GatheredBlock) -> None:
-        """Schedule the callbacks of a done block."""
-        if block.callbacks:
-            self._to_call.append(block)
+        """Schedule the callbacks of a done block that has some."""
+        self._to_call.append(block)
 
     async def call(self) -> None:
         """Call the callbacks of done blocks; does nothing while any thread is calling one."""

@@ -3,92 +3,54 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from reput_client.produce.block import OutgoingBlock, Terms
+from msgspec import field
+
+from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import AnyBroker, QueueChoice
-from reput_client.produce.receipts import SendReceipt
-from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ReputError
-from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 
 if TYPE_CHECKING:
     from reput_client.produce.gathering import Gathering
 
 
-class GatheredBlock(OutgoingBlock):
+class GatheredBlock(OutgoingBlock, kw_only=True):
     """A block to which messages are added one by one until it is sealed."""
 
-    __slots__ = (
-        "asked",
-        "callbacks",
-        "due_at",
-        "ends_of_spans",
-        "fixed",
-        "grows_until",
-        "left",
-        "serial",
-        "size",
-        "waits",
-    )
-
-    def __init__(
-        self,
-        serial: int,
-        queue: MessageQueue,
-        terms: Terms,
-        fixed: int,
-        on_done: Callable[[Any], None],
-        due_at: float,
-        waits: Gathering,
-        *,
-        is_free: bool,
-    ) -> None:
-        super().__init__(queue, terms, on_done, is_free=is_free)
-        self.serial = serial
-        """Blocks are sealed in any order, those of one queue by their serials."""
-        self.due_at = due_at
-        """When it leaves if its broker can take it at once."""
-        self.grows_until = due_at
-        """Until when it takes more messages instead while its broker has unanswered blocks."""
-        self.left = 0
-        """How many of its messages were sent by callers that were cancelled since it was sealed."""
-        self.waits = waits
-        self.fixed = fixed
-        """Bytes of a record without body and properties, but with the unique id."""
-        self.size = 0
-        """Bytes of the records."""
-        self.callbacks: deque[tuple[Posted, OnDone]] = deque()
-        """With their arguments."""
-        self.asked: set[int] = set()
-        """Messages whose outcome was reported or is waited for."""
-        self.ends_of_spans: list[Callable[[], None]] = []
-        """Called when the block is done."""
-
-    def put(self, message: Message, body: Buffer, text: bytes, size: int) -> int:
-        """Add a message with its encoded properties, a record of `size` bytes; return its number."""
-        place = len(self.bodies)
-        if message.unique_id is not None:
-            self.own_ids[place] = message.unique_id
-        self.bodies.append(body)
-        self.texts.append(text)
-        self.flags.append(message.flag)
-        self.size += size
-        return place + len(self.withdrawn)
+    serial: int
+    """Blocks are sealed in any order, those of one queue by their serials."""
+    waits: Gathering
+    fixed: int = 0
+    """Bytes of a record without body and properties, but with the unique id."""
+    due_at: float = 0.0
+    """When it leaves if its broker can take it at once."""
+    grows_until: float = 0.0
+    """Until when it takes more messages instead while its broker has unanswered blocks."""
+    left: int = 0
+    """How many of its messages were sent by callers that were cancelled since it was sealed."""
+    size: int = 0
+    """Bytes of the records."""
+    callbacks: deque[tuple[Posted, OnDone]] = field(default_factory=deque)
+    """With their arguments."""
+    asked: set[int] = field(default_factory=set)
+    """Messages whose outcome was reported or is waited for."""
+    ends_of_spans: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the block is done."""
 
     def pin(self, choice: QueueChoice) -> None:
         """Keep the block at its queue, unless any broker's queue of its number will do for a message that joins it."""
         if not isinstance(choice, AnyBroker) or choice != self.number:
             self.is_free = False
 
-    def call_back(self, posted: Posted, on_done: OnDone) -> None:
+    def call_back(self, number: int, on_done: OnDone) -> None:
         """Have `on_done` called with one of its messages when it is done, which reports the outcome."""
-        self.callbacks.append((posted, on_done))
-        self.asked.add(posted.number)
+        self.callbacks.append((Posted(self, number), on_done))
+        self.asked.add(number)
 
     def withdraw(self, number: int) -> None:
         """Remove a message before the block is sealed."""
@@ -115,12 +77,6 @@ class GatheredBlock(OutgoingBlock):
         """Whether all its messages were removed."""
         return not self.bodies
 
-    def finish(self, receipts: Sequence[SendReceipt] | None, error: ReputError | None) -> None:
-        """As in `OutgoingBlock`."""
-        super().finish(receipts, error)
-        for end in self.ends_of_spans:
-            end()
-
     @property
     def is_decided(self) -> bool:
         """Whether it is done, or its outcome is unknown because the client was interrupted."""
@@ -134,24 +90,8 @@ class GatheredBlock(OutgoingBlock):
         return outcome_unknown(self.queue, [self.unique_id_of(number)], reason)
 
 
-class EncodedBlock(GatheredBlock):
+class EncodedBlock(GatheredBlock, kw_only=True):
     """A posted block that the caller has encoded, with one outcome: the receipt of its first message, or an error."""
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        serial: int,
-        queue: MessageQueue,
-        terms: Terms,
-        on_done: Callable[[Any], None],
-        waits: Gathering,
-        count: int,
-        data: Buffer,
-    ) -> None:
-        super().__init__(serial, queue, terms, 0, on_done, 0.0, waits, is_free=False)
-        self.count, self.data, self.size = count, data, len(data)
-        self.positions, self.unique_ids = (0,), (None,)
 
     @property
     def outcomes(self) -> int:
@@ -160,4 +100,4 @@ class EncodedBlock(GatheredBlock):
 
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:  # noqa: ARG002
         """Keep the bytes as they are."""
-        self.is_serial = self.terms.repeats
+        self.is_serial = self.terms.retries != 0

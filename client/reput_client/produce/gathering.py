@@ -13,19 +13,20 @@ from functools import partial
 from typing import Final
 
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
-from reput_client.produce.accumulator import Accumulator, is_alone
+from reput_client.produce.accumulator import Accumulator, InBlock, is_alone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
 from reput_client.produce.gathered_block import EncodedBlock, GatheredBlock
 from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.puts import outcome_unknown
-from reput_client.produce.queue_selector import AnyBroker, QueueChoice, is_free
+from reput_client.produce.queue_selector import FreeChoice, QueueChoice
 from reput_client.produce.receipts import SendReceipt
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import ReputError
+from reput_protocol.record.delays import Delay
 from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.record.message_id import UniqueIdGenerator
 
@@ -84,10 +85,10 @@ class Gathering:
         taken = self._accumulator.take(message, terms, choice)
         if taken is None:
             return None
-        posted = Posted(*taken)
+        block, number = taken
         if on_done is not None:
-            taken[0].call_back(posted, on_done)
-        return posted
+            block.call_back(number, on_done)
+        return Posted(block, number)
 
     async def post(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
@@ -96,9 +97,9 @@ class Gathering:
         self._check_open()
         await self._do_due()
         await self._session.runtime.pause()
-        _, posted = await self._take(message, terms, choice, on_done)
+        block, number = await self._take(message, terms, choice, on_done)
         self._ensure_task()
-        return posted
+        return Posted(block, number)
 
     async def post_block(self, queue: MessageQueue, count: int, data: Buffer, terms: Terms) -> Posted:
         """Do what is due, and send an encoded block of `count` messages as soon as there is room."""
@@ -111,7 +112,18 @@ class Gathering:
         if before is not None:
             sender.seal(before)
         accumulator.last_serial += 1
-        block = EncodedBlock(accumulator.last_serial, queue, terms, self._on_done, self, count, data)
+        block = EncodedBlock(
+            queue,
+            terms,
+            self._on_done,
+            serial=accumulator.last_serial,
+            waits=self,
+            count=count,
+            data=data,
+            size=len(data),
+            positions=(0,),
+            unique_ids=(None,),
+        )
         accumulator.held += block.size
         self._unfinished[block.serial] = block
         _unfinished.add(self)
@@ -126,11 +138,7 @@ class Gathering:
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
         taken = self._accumulator.take(message, terms, choice)
-        if taken is None:
-            block, posted = await self._take(message, terms, choice)
-            number = posted.number
-        else:
-            block, number = taken
+        block, number = taken or await self._take(message, terms, choice)
         try:
             await self._sender.wait_for(block)
         except ClientClosed as closed:  # from an interrupt
@@ -157,12 +165,11 @@ class Gathering:
 
     async def _take(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None = None
-    ) -> tuple[GatheredBlock, Posted]:
+    ) -> InBlock:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
         self._check_open()
-        text = accumulator.text_of(message)
-        size = accumulator.size_of(message, text)
+        text, size = accumulator.measure(message)
         now = session.runtime.now()
         deadline = now + terms.timeout_s
         while True:
@@ -177,51 +184,42 @@ class Gathering:
         sender, left = self._sender, False
         alone = is_alone(message)
         block: GatheredBlock | None = None
-        if not alone and isinstance(choice, AnyBroker):
+        if isinstance(choice, FreeChoice) and not alone:
             block = accumulator.current.get((message.topic, choice))
-        elif not alone and choice is None:
-            block = accumulator.current.get(message.topic)
         if block is not None and not accumulator.fits(block, message, size, terms):
             sender.seal(block)
             block, left = None, True
         if block is None:
             queue = sender.choose(route, choice)
             block = accumulator.open.get(queue)
-            if block is not None and not accumulator.fits(block, message, size, terms):
+            if block is not None and (alone or not accumulator.fits(block, message, size, terms)):
                 sender.seal(block)
                 block, left = None, True
             if block is None:
-                block = self._begin(queue, terms, choice, alone=alone)
+                block = self._begin(queue, terms, choice, message.delay if alone else None)
         if choice is not None:
             block.pin(choice)
-        posted = Posted(block, accumulator.put(block, message, text, size))
+        number = accumulator.put(block, message, text, size)
         if on_done is not None:
-            block.call_back(posted, on_done)
+            block.call_back(number, on_done)
         if alone:
             sender.seal(block)
             left = True
         if left:
             sender.go_on()
-        return block, posted
+        return block, number
 
-    def _begin(self, queue: MessageQueue, terms: Terms, choice: QueueChoice, *, alone: bool) -> GatheredBlock:
+    def _begin(
+        self, queue: MessageQueue, terms: Terms, choice: QueueChoice, delay: Delay | None
+    ) -> GatheredBlock:
         sender, now = self._sender, self._session.runtime.now()
         if terms.is_bulk:  # posted
             due_at, grows_until = now + (self._linger_s or POST_LINGER_S), now + terms.timeout_s
         else:
             due_at = now + self._linger_s
             grows_until = due_at + _GROWS_S
-        block = self._accumulator.begin(
-            queue,
-            terms,
-            self._on_done,
-            due_at,
-            self,
-            choice=choice,
-            is_current=is_free(choice) and not alone,
-        )
-        block.grows_until = grows_until
-        block.since = now
+        block = self._accumulator.begin(queue, terms, self._on_done, self, choice, delay)
+        block.since, block.due_at, block.grows_until = now, due_at, grows_until
         self._unfinished[block.serial] = block
         if terms.is_bulk:
             _unfinished.add(self)
@@ -276,7 +274,10 @@ class Gathering:
             raise PostsFailed(failed, count)
 
     def _on_done(self, block: GatheredBlock) -> None:
-        self._callbacks.add(block)
+        for end in block.ends_of_spans:
+            end()
+        if block.callbacks:
+            self._callbacks.add(block)
         if block.error is not None and block.is_posted:  # else its callers wait for it
             self._failed.append(block)
             if len(self._failed) > _FAILED_BLOCKS_MAX:

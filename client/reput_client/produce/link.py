@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -33,6 +32,7 @@ from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
 from reput_protocol.errors import BrokerError, MessageRefused, NotMaster, ReputError
 from reput_protocol.record.message import MessageQueue
+from reput_protocol.wire.channel import Waiter
 
 log = logging.getLogger("reput_client")
 
@@ -74,16 +74,16 @@ class Link:
         putter: Putter,
         faults: FaultIsolation,
         broker_name: str,
-        on_news: Callable[[], None],
+        news: Waiter,
         backoff: Backoff,
         presence: Presence,
     ) -> None:
-        """`on_news` is called when a block's call has finished, and after a connection attempt."""
+        """`news` is notified when a block's call has finished, and woken after a connection attempt."""
         self._session = session
         self._putter = putter
         self._faults = faults
         self._broker_name = broker_name
-        self._on_news = on_news
+        self._news = news
         self._backoff = backoff
         self._presence = presence
         self.waiting: deque[OutgoingBlock] = deque()
@@ -101,14 +101,8 @@ class Link:
         self.expires_at = math.inf
         """`expire` has nothing to do before; `next_expiry` updates it."""
 
-    def add(self, block: OutgoingBlock, now: float) -> None:
-        """Add a sealed block."""
-        if block.terms.is_bulk or not block.since:
-            block.since = now
-        self.take_over(block)
-
-    def take_over(self, block: OutgoingBlock) -> None:
-        """Add a sealed block whose time runs already, such as one that another broker has not taken."""
+    def add(self, block: OutgoingBlock) -> None:
+        """Add a sealed block whose time runs already: a new one, or one that another broker has not taken."""
         self.waiting.append(block)
         self.expires_at = min(self.expires_at, block.since + block.terms.timeout_s)
 
@@ -155,19 +149,15 @@ class Link:
         return connection.flush_now()
 
     def _start(self, connection: BrokerConnection, now: float) -> None:
-        if not self.flying and len(self.waiting) == 1 and self.waiting[0].not_before <= now:
-            block = self.waiting[0]
-            if connection.is_of(block.queue.broker_name) and not block.terms.is_personal:
-                # Usual with one message in flight.
-                self._start_block(connection, self.waiting.popleft(), now)
-                return
+        if not connection.is_of(self._broker_name):
+            self._failure = BrokerNotFound(self._broker_name, self.waiting[0].queue.topic)
+            return
         held_up: set[MessageQueue] = set()
         flying_bytes = place = 0
         last = _LOOK_AHEAD
-        is_ordered = not connection.is_rocketmq  # else blocks of a queue are sent one after the other
         for block in self.flying:
             flying_bytes += len(block.data)
-            if block.is_serial or not is_ordered:
+            if block.is_serial or connection.is_rocketmq:  # which may handle a client's requests in any order
                 held_up.add(block.queue)
         while place < last and place < len(self.waiting):
             if len(self.flying) >= _IN_FLIGHT or flying_bytes >= _IN_FLIGHT_BYTES:
@@ -177,27 +167,20 @@ class Link:
                 place += 1
                 last += 1  # it holds up no other
                 continue
-            if not connection.is_of(block.queue.broker_name):
-                self._failure = BrokerNotFound(block.queue.broker_name, block.queue.topic)
-                held_up.add(block.queue)
             if block.queue in held_up or block.not_before > now:
                 held_up.add(block.queue)
                 place += 1
                 continue
-            if block.is_serial or not is_ordered:
+            if block.is_serial or connection.is_rocketmq:
                 held_up.add(block.queue)
             del self.waiting[place]
-            self._start_block(connection, block, now)
+            template = block.template(self._putter)
+            block.sent_at = now
+            block.connection = connection
+            self.flying.append(block)
+            start = connection.start_oneway if block.terms.is_oneway else connection.start_template
+            block.call = start(template, self._news, block.data)
             flying_bytes += len(block.data)
-
-    def _start_block(self, connection: BrokerConnection, block: OutgoingBlock, now: float) -> None:
-        template = block.template(self._putter)
-        block.sent_at = now
-        block.connection = connection
-        block.on_arrival = self._on_news
-        self.flying.append(block)
-        start = connection.start_oneway if block.terms.is_oneway else connection.start_template
-        block.call = start(template, block, block.data)
 
     def answered(self, now: float) -> list[OutgoingBlock]:
         """Handle the answers received; return the blocks that are done."""
@@ -400,7 +383,7 @@ class Link:
         """Return when a block in flight is given up, or sent again."""
         terms = block.terms
         until = (block.sent_at if terms.is_bulk else block.since) + terms.timeout_s
-        if terms.repeats and (self._putter.deduplicate or terms.retries is not None):
+        if terms.retries != 0 and (self._putter.deduplicate or terms.retries is not None):
             until = min(until, block.sent_at + min(_ANSWER_S, terms.timeout_s / 2))
         return until
 
@@ -499,7 +482,7 @@ class Link:
     def attempt_ended(self) -> None:
         """Report that a connection attempt has ended."""
         self.connecting = False
-        self._on_news()
+        self._session.pump.wake(self._news)
 
 
 def _not_left(block: OutgoingBlock) -> RequestTimeout:

@@ -38,7 +38,7 @@ from reput_client.produce.many import SendOfMany
 from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, check_single
-from reput_client.produce.queue_selector import QueueChoice, RoundRobin, choice_for, choice_of, ordered
+from reput_client.produce.queue_selector import QueueChoice, RoundRobin, choice_of, ordered
 from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
@@ -280,7 +280,7 @@ class Producer(Client):
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._send_terms.get((ack, timeout_s)) or self._terms_of_sends(ack, timeout_s)
-        choice = choice_for(message, queue_id, ordering_key)
+        choice = choice_of(queue_id, ordering_key, message.delay)
         if self._tracing is not None:
             with self._tracing.sending(message) as sending:
                 receipt = await self._gathering.send(sending.injected(message), terms, choice)
@@ -579,7 +579,7 @@ class Producer(Client):
         if ordering_key is not None:
             message = ordered(message, ordering_key)
         terms = self._post_terms[self._ack if ack is None else _LEVELS.get(ack) or AckLevel(ack)]
-        gathering, choice = self._gathering, choice_for(message, queue_id, ordering_key)
+        gathering, choice = self._gathering, choice_of(queue_id, ordering_key, message.delay)
         if self._tracing is not None:
             with self._tracing.sending(message) as sending:
                 message = sending.injected(message)

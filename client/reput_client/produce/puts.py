@@ -7,7 +7,7 @@ sent alone as RocketMQ's 310.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from reput_client.errors import (
@@ -17,7 +17,7 @@ from reput_client.errors import (
     NotABroker,
     SendOutcomeUnknown,
 )
-from reput_client.produce.receipts import SendReceipt
+from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode
@@ -44,8 +44,7 @@ from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.message_id import decode_offset_message_id
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-from reput_protocol.wire.channel import Call
-from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
 
 _TEMPLATES_MAX: Final = 4096
 _STORED: Final = frozenset(
@@ -119,19 +118,6 @@ class Putter:
             template = RequestTemplate(RequestCode.PUT_MESSAGE, ext, flag=flag)
             self._templates[key] = template
         return template
-
-    def dedup(self, may_be_stored: bool, *, repeats: bool) -> Dedup | None:
-        """Return whether the broker checks for the put or only remembers it.
-
-        Args:
-            may_be_stored: it was sent before, or the application chose the ids of its messages.
-            repeats: it may be sent again.
-        """
-        if not self.deduplicate:
-            return None
-        if may_be_stored:
-            return Dedup.CHECK
-        return Dedup.MARK if repeats else None
 
     def single_template(
         self,
@@ -234,35 +220,51 @@ def unknown_after(
     raise unknown from error
 
 
-def result_of(call: Call) -> PutMessageResult:
-    """Return where an answered put or 310 was stored, whatever the ack level reached.
+def receipts_of(
+    answer: Header,
+    topic: str,
+    positions: Sequence[int],
+    unique_ids: Sequence[str | None],
+    asked: AckLevel,
+) -> Sequence[SendReceipt]:
+    """Return the receipts of an answered put, 310 or, from RocketMQ's brokers, 320.
+
+    Args:
+        positions: where each record starts in the block, unless the answer says so.
+        unique_ids: of each message.
+        asked: the ack level.
 
     Raises:
+        AckNotReached: it was stored, but not at the asked ack level.
         BrokerError: it was refused.
         HeaderFieldError: the answer lacks what a receipt needs.
     """
-    header = call.answer
-    if header.code not in _STORED:
-        raise error_from_response(header.code, header.remark, header.ext)
-    if "msgId" not in header.ext:
-        return PutMessageResult.from_ext(header.ext)
-    sent = SendMessageResult.from_ext(header.ext)
+    ext = answer.ext
+    if answer.code not in _STORED:
+        raise error_from_response(answer.code, answer.remark, ext)
+    if "msgId" in ext:
+        result, positions = _sent(ext, positions)
+    else:
+        result = PutMessageResult.from_ext(ext)
+    receipts = BlockReceipts(topic, result, positions, unique_ids)
+    if answer.code != _SUCCESS:
+        raise AckNotReached(asked, receipts, answer.code, answer.remark)
+    return receipts
+
+
+def _sent(ext: Mapping[str, Value], positions: Sequence[int]) -> tuple[PutMessageResult, Sequence[int]]:
+    """Return where a 310 or 320 was stored, and where each record starts there: a 320 has all offset ids."""
+    sent = SendMessageResult.from_ext(ext)
     if sent.ack is None or sent.store_timestamp is None:
         raise HeaderFieldError("ack" if sent.ack is None else "storeTimestamp", "is missing")
     try:
-        host, physical_offset = decode_offset_message_id(sent.msg_id.partition(",")[0])
+        (host, first), *others = map(decode_offset_message_id, sent.msg_id.split(","))
     except InvalidMessage:
         raise HeaderFieldError("msgId", "is not an offset message id") from None
-    return PutMessageResult(
-        sent.queue_id, sent.queue_offset, physical_offset, sent.store_timestamp, str(host), sent.ack
-    )
-
-
-def check_ack(call: Call, asked: AckLevel, receipts: Sequence[SendReceipt]) -> None:
-    """Raise `AckNotReached` if a put was stored but not at the asked ack level."""
-    header = call.answer
-    if header.code != _SUCCESS:
-        raise AckNotReached(asked, receipts, header.code, header.remark)
+    if others:
+        positions = [0, *(offset - first for _, offset in others)]
+    stored = (sent.queue_id, sent.queue_offset, first, sent.store_timestamp, str(host), sent.ack)
+    return PutMessageResult(*stored), positions
 
 
 def check_single(topic: str, body_size: int, text_size: int) -> None:
@@ -277,12 +279,3 @@ def too_large(size: int) -> InvalidMessage:
     return InvalidMessage(
         f"a message of {size} bytes in all, but at most {BLOCK_BYTES_MAX} fit into a block; make the body smaller"
     )
-
-
-def positions_in_answer(call: Call) -> Sequence[int]:
-    """Return where each record starts in a stored batch, from an answer with all offset ids (320); else nothing."""
-    ids = str(call.answer.ext["msgId"]).split(",") if "msgId" in call.answer.ext else ()
-    if len(ids) < 2:
-        return ()
-    offsets = [decode_offset_message_id(each)[1] for each in ids]
-    return [offset - offsets[0] for offset in offsets]

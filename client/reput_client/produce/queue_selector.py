@@ -12,6 +12,7 @@ from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.properties import SHARDING_KEY
 from reput_protocol.property_rules import check_property
+from reput_protocol.record.delays import Delay
 from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.message import Message, MessageQueue
 
@@ -25,26 +26,20 @@ class AnyBroker(int):
     """
 
 
-QueueChoice: TypeAlias = int | str | MessageQueue | None
-"""The number of a queue, an ordering key, or the queue itself; None: the next one, or another if that is refused."""
+FreeChoice: TypeAlias = AnyBroker | None
+"""A queue of any broker will do; None: the next one, or another if that is refused."""
+QueueChoice: TypeAlias = int | str | MessageQueue | FreeChoice
+"""The number of a queue, an ordering key, or the queue itself; or a free choice."""
 
 
-def choice_of(queue_id: int | None, ordering_key: str | None) -> QueueChoice:
-    """Return what the arguments of a send choose: the number comes before the key."""
-    return ordering_key if queue_id is None else queue_id
+def choice_of(queue_id: int | None, ordering_key: str | None, delay: Delay | None = None) -> QueueChoice:
+    """Return what the arguments of a send choose: the number comes before the key.
 
-
-def choice_for(message: Message, queue_id: int | None, ordering_key: str | None) -> QueueChoice:
-    """Return the queue of a message: a priority comes before the number, as in the broker, and a key before it."""
-    delay = message.delay
+    `delay`: of the message. A priority comes before the number, as in the broker, and a key before the priority.
+    """
     if delay is not None and delay.is_priority and ordering_key is None:
         return AnyBroker(delay.value)
-    return choice_of(queue_id, ordering_key)
-
-
-def is_free(choice: QueueChoice) -> bool:
-    """Whether a queue of any broker will do."""
-    return choice is None or isinstance(choice, AnyBroker)
+    return ordering_key if queue_id is None else queue_id
 
 
 def queue_by_key(route: Route, ordering_key: str) -> MessageQueue:
@@ -102,13 +97,8 @@ class RoundRobin:
 
         Raises `InvalidMessage` or `NoQueue`.
         """
-        if isinstance(choice, AnyBroker):
-            return _numbered(route, choice, self._next_queue(route, left_out).broker_name)
-        if choice is not None:
+        if not isinstance(choice, FreeChoice):
             return named_queue(route, choice)
-        return self._next_queue(route, left_out)
-
-    def _next_queue(self, route: Route, left_out: Container[str]) -> MessageQueue:
         queues = route.writable
         if not queues:
             raise NoQueue(route.topic, "writable queue")
@@ -120,7 +110,8 @@ class RoundRobin:
                 number += skipped
                 break
         self._next[route.topic] = number + 1
-        return queues[number % len(queues)]
+        queue = queues[number % len(queues)]
+        return queue if choice is None else _numbered(route, choice, queue.broker_name)
 
 
 def _numbered(route: Route, number: int, broker_name: str) -> MessageQueue:

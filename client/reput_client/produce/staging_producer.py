@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from tempfile import TemporaryFile
-from typing import IO, Any, Final, NamedTuple, Self
+from typing import IO, Final, NamedTuple, Self
 
 from reput_client.errors import BrokerNotFound, RequestTimeout, SendOutcomeUnknown
 from reput_client.produce.block import OutgoingBlock, Terms
@@ -130,29 +130,16 @@ class _Kept:
             self._file.close()
 
 
-class _StagedFrame(OutgoingBlock):
+class _StagedFrame(OutgoingBlock, kw_only=True):
     """A frame of a staging.
 
     Args:
         window: the frames of the staging that are not done, in order.
     """
 
-    __slots__ = ("_header", "_window", "size")
-
-    def __init__(
-        self,
-        queue: MessageQueue,
-        terms: Terms,
-        on_done: Callable[[Any], None],
-        header: StageRecordsHeader,
-        data: Buffer,
-        window: dict[_StagedFrame, None],
-    ) -> None:
-        super().__init__(queue, terms, on_done)
-        self.data = data
-        self.size = len(data)
-        self._header = header
-        self._window = window
+    header: StageRecordsHeader
+    size: int
+    window: dict[_StagedFrame, None]
 
     def seal(self, born_timestamp_ms: int, ids: UniqueIdGenerator | None) -> None:  # noqa: ARG002
         """Do nothing: it is encoded."""
@@ -160,7 +147,7 @@ class _StagedFrame(OutgoingBlock):
 
     def template(self, putter: Putter) -> RequestTemplate:  # noqa: ARG002
         """Return the header of its frame."""
-        return RequestTemplate(RequestCode.STAGE_RECORDS, self._header.to_ext(_MSGPACK))
+        return RequestTemplate(RequestCode.STAGE_RECORDS, self.header.to_ext(_MSGPACK))
 
     def answered(self, call: Call) -> None:
         """Finish, even with a refusal after an attempt of unknown outcome; raises what passes soon, and `NotMaster`."""
@@ -173,7 +160,7 @@ class _StagedFrame(OutgoingBlock):
             except BrokerError as refusal:
                 if _passes_soon(refusal):
                     raise
-                if refusal.error is ErrorCode.NOT_FOUND and next(iter(self._window)) is not self:
+                if refusal.error is ErrorCode.NOT_FOUND and next(iter(self.window)) is not self:
                     # A frame before this one has not arrived yet.
                     raise BrokerBusy(ErrorCode.BUSY, str(refusal)) from None
                 error = refusal
@@ -317,7 +304,13 @@ class StagingProducer(Producer):
         await self._until(lambda: not self._window or self._bytes + len(data) <= self._window_bytes)
         header = StageRecordsHeader(*scope, self._position)
         frame = _StagedFrame(
-            self._queue("", 0), self._staging_terms, self._on_answer, header, data, self._window
+            self._queue("", 0),
+            self._staging_terms,
+            self._on_answer,
+            header=header,
+            data=data,
+            size=len(data),
+            window=self._window,
         )
         self._position += len(data)
         self._window[frame] = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 import socket
-import time
 
+from reput_client.transport.session import wall_clock_ms
 from reput_protocol.properties import UNIQ_KEY
 from reput_protocol.record.message_id import UniqueIdGenerator
 
@@ -17,7 +17,7 @@ def new_generator() -> UniqueIdGenerator:
         own_address(),
         os.getpid(),
         random.SystemRandom().getrandbits(32),
-        lambda: time.time_ns() // 1_000_000,
+        wall_clock_ms,
     )
 
 

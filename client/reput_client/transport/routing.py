@@ -154,9 +154,3 @@ class RouteTable:
     def forget(self, topic: str) -> None:
         """Remove the route; the next use fetches it."""
         self._routes.pop(topic, None)
-
-    def forget_template(self, topic: str) -> None:
-        """Remove the route if it is a template's, because a message was sent by it: the topic may exist now."""
-        entry = self._routes.get(topic)
-        if entry is not None and entry[0].template:
-            del self._routes[topic]

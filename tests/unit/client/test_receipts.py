@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from reput_client.errors import AckNotReached
-from reput_client.produce.puts import check_ack, result_of
+from reput_client.produce.puts import receipts_of
 from reput_client.produce.receipts import BlockReceipts, SendReceipt
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands.send import PutMessageResult
@@ -52,9 +52,7 @@ def answered(code: int, result: PutMessageResult | None) -> Call:
 
 
 def receipt_of(call: Call) -> SendReceipt:
-    receipts = BlockReceipts("t", result_of(call), (0,), ("id",))
-    check_ack(call, AckLevel.FLUSHED, receipts)
-    return receipts[0]
+    return receipts_of(call.answer, "t", (0,), ("id",), AckLevel.FLUSHED)[0]
 
 
 def test_the_receipt_of_one_put_says_where_it_is() -> None:
