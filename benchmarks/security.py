@@ -270,7 +270,7 @@ def _check_s(user: User, size: int) -> float:
     client = cast(
         "Client", SimpleNamespace(peer="127.0.0.1:1", principal=None, signatures=None, unauthenticated=0)
     )
-    traffic = counters.request(HeaderType.BINARY, header.code)
+    traffic = counters.requests[HeaderType.BINARY, header.code]
     count = max(10, _CHECKS * (1 << 10) // (size + (1 << 13)))
     with tempfile.TemporaryDirectory(prefix="reput-bench-") as directory:
         file = UserFile(Path(directory) / "users.json")

@@ -86,7 +86,7 @@ class BenchClient(FakeClient):
             version = _versions[HeaderType(self.header_type)]
         opaque = next(self._bench.opaques)
         header = Header(code, opaque, flag, None, dict(ext), LanguageCode.PYTHON, version)
-        counters = self._bench.broker.counters.request(self.header_type, code)
+        counters = self._bench.broker.counters.requests[self.header_type, code]
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
         request.principal = self.principal
         handling = self._bench.parts.server.handling

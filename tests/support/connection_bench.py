@@ -219,11 +219,11 @@ class Bench:
         self._append(puts)
 
     def traffic_of(self, code: int) -> Any:
-        return self.counters.request(HeaderType.JSON, code)
+        return self.counters.requests[HeaderType.JSON, code]
 
     def answers(self, code: int, kind: int = HeaderType.JSON) -> dict[int, int]:
         """Return how many answers a request code got, by response code."""
-        traffic = self.counters.request(kind, code)
+        traffic = self.counters.requests[kind, code]
         return {answer: times.count for answer, times in traffic.answers.items()}
 
 

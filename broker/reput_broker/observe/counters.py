@@ -10,7 +10,7 @@ they are known to exist.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
@@ -222,6 +222,24 @@ class RequestTraffic:
         self.inflight -= count
 
 
+class TrafficByTopic(dict[str, TopicTraffic]):
+    """The counters of topics, made at first use: only for topics that exist."""
+
+    def __missing__(self, topic: str) -> TopicTraffic:
+        traffic = self[topic] = TopicTraffic(topic_kind(topic))
+        return traffic
+
+
+class TrafficByRequest(dict[tuple[int, int], RequestTraffic]):
+    """The counters of requests by header type and code, made at first use; unknown codes share one entry."""
+
+    def __missing__(self, key: tuple[int, int]) -> RequestTraffic:
+        header_type, code = key
+        if code not in _KNOWN_CODES and code != PULL_WAIT_CODE:
+            code = UNKNOWN_CODE
+        return self.setdefault((header_type, code), RequestTraffic())
+
+
 class ListenerTraffic:
     """Connections and frame bytes of one listener (`main` or `name`)."""
 
@@ -280,10 +298,11 @@ class Counters:
     """Everything counted since the broker started. One owner: the event loop."""
 
     def __init__(self) -> None:
-        self.topics: dict[str, TopicTraffic] = {}
+        self.topics = TrafficByTopic()
+        self.groups: defaultdict[tuple[str, str], GroupTraffic] = defaultdict(GroupTraffic)
+        """By topic and group that takes its messages: made at first use, so only for those that exist."""
+        self.requests = TrafficByRequest()
         self.name_servers: dict[str, NameServerTraffic] = {}
-        self.groups: dict[tuple[str, str], GroupTraffic] = {}
-        self.requests: dict[tuple[int, int], RequestTraffic] = {}
         self.listeners: dict[str, ListenerTraffic] = {name: ListenerTraffic() for name in LISTENERS}
         self.rejected: dict[str, int] = dict.fromkeys(REJECT_REASONS, 0)
         self.protocol_errors: dict[tuple[str, str], int] = {
@@ -319,29 +338,6 @@ class Counters:
         self.replies: dict[str, int] = dict.fromkeys(REPLY_RESULTS, 0)
         self.buffered_bytes: dict[str, int] = dict.fromkeys(MEMORY_KINDS, 0)
         """Bytes held for connections now: read and not handled, answered and not sent, held."""
-
-    def topic(self, topic: str) -> TopicTraffic:
-        """Return the counters of a topic that exists, created at first use."""
-        traffic = self.topics.get(topic)
-        if traffic is None:
-            traffic = self.topics[topic] = TopicTraffic(topic_kind(topic))
-        return traffic
-
-    def group(self, topic: str, group: str) -> GroupTraffic:
-        """Return the counters of what `group` takes from `topic`, created at first use."""
-        traffic = self.groups.get((topic, group))
-        if traffic is None:
-            traffic = self.groups[topic, group] = GroupTraffic()
-        return traffic
-
-    def request(self, header_type: int, code: int) -> RequestTraffic:
-        """Return the counters of a request code under a header type; unknown codes share one entry."""
-        traffic = self.requests.get((header_type, code))
-        if traffic is None:
-            if code not in _KNOWN_CODES and code != PULL_WAIT_CODE:
-                code = UNKNOWN_CODE
-            traffic = self.requests.setdefault((header_type, code), RequestTraffic())
-        return traffic
 
     def protocol_error(self, header_type: int | None, reason: str) -> None:
         """Count a connection that broke the framing rules: `reason` is one of PROTOCOL_ERROR_REASONS."""

@@ -426,7 +426,7 @@ class PopProcessor(Processor):
     def _count(self, found: list[_Taken]) -> None:
         for taken in found:
             topic, group = taken.place.topic, taken.place.group
-            self._core.counters.group(topic, group).count_out(taken.result.count, taken.result.size)
+            self._core.counters.groups[topic, group].count_out(taken.result.count, taken.result.size)
 
     # -- holding -------------------------------------------------------------------------------------------
 
@@ -434,7 +434,7 @@ class PopProcessor(Processor):
         wait_s = pop.deadline - trio.current_time()
         if wait_s <= 0 or self._state.polling.is_stopping:
             return self._empty(pop, _TIMEOUT, selection.rest)
-        waiting = self._core.counters.request(pop.request.header_type, PULL_WAIT_CODE)
+        waiting = self._core.counters.requests[pop.request.header_type, PULL_WAIT_CODE]
         held_since = time.monotonic()
 
         async def again() -> Response | None:

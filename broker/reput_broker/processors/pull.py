@@ -259,7 +259,7 @@ class PullProcessor(Processor):
         if self._core.hold.is_stopping:
             # Holding it would delay the stop, and after an answer its client would pull again immediately.
             raise Refusal(ErrorCode.DRAINING, "the broker is stopping; pull again once it is back")
-        waiting = self._core.counters.request(request.header_type, PULL_WAIT_CODE)
+        waiting = self._core.counters.requests[request.header_type, PULL_WAIT_CODE]
         held_since = time.monotonic()
 
         def resume(may_get_messages: bool) -> None:
@@ -306,12 +306,12 @@ class PullProcessor(Processor):
         header.subscription = header.expression_type = None  # frees them; the filter exists
 
     def _count(self, header: PullMessageHeader, count: int, size_b: int) -> None:
-        self._core.counters.group(header.topic, header.consumer_group).count_out(count, size_b)
+        self._core.counters.groups[header.topic, header.consumer_group].count_out(count, size_b)
 
     def _note_latency(self, topic: str, body: bytes) -> None:
         """Count how old the first message of an answer is."""
         stored_ms = store_timestamp_at(body)
-        seconds = self._core.counters.topic(topic).deliver_seconds
+        seconds = self._core.counters.topics[topic].deliver_seconds
         seconds.observe(max(0, self._core.clock_ms() - stored_ms) / 1000)
 
     async def _read_cold(

@@ -188,14 +188,14 @@ class Appender:
             raise self._refusal(PutStatus.SERVICE_NOT_AVAILABLE) from error
         if result.status is not _OK:
             raise self._refusal(result.status)
-        self._counters.topic(topic).count_in(result.count, size)
+        self._counters.topics[topic].count_in(result.count, size)
         self._dispatch()
         return result
 
     def _finish(self, put: Put, result: PutResult) -> Response | None:
         """Count what was stored; return the answer if the ack level is reached, else queue it."""
         request, response = put.request, put.answer(result)
-        traffic = self._counters.topic(put.topic)
+        traffic = self._counters.topics[put.topic]
         if isinstance(result, StoredBefore):
             traffic.duplicates += result.count
         else:

@@ -72,7 +72,7 @@ class ExpiredMessages:
         is_kept = settings is not None and settings.keeps_expired
         if is_kept and self._core.store.options.is_replica:
             return None
-        self._core.counters.group(topic, group).expired += len(expired)
+        self._core.counters.groups[topic, group].expired += len(expired)
         records = [decode_record(data, check_crc=False) for data in expired] if is_kept else []
         return Sifted(b"".join(kept), len(kept), records)
 

@@ -391,7 +391,7 @@ class ScheduleService:
         topic = run.schedule.definition.topic
         self._stats.sent[topic] += 1
         self._stats.late_seconds.observe(max(0, result.store_timestamp_ms - time_ms) / 1000)
-        self._core.counters.topic(topic).count_in(1, result.end_offset - result.physical_offset)
+        self._core.counters.topics[topic].count_in(1, result.end_offset - result.physical_offset)
 
     # What was sent before
 

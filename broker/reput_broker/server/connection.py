@@ -560,7 +560,7 @@ class Connection(Client, Holder):
             if not self._calls.answered(header, body) and self.is_stranger:
                 self.unauthenticated += 1  # it was asked nothing
             return None
-        traffic = self._counters.request(header_type, header.code)
+        traffic = self._counters.requests[header_type, header.code]
         traffic.inflight += 1
         cost = DEFERRED_REQUEST_BYTES + _HEADER_FACTOR * len(header_bytes)
         return Request(self, header_type, header, body, received_at, traffic, cost=cost)

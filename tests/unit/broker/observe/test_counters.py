@@ -21,9 +21,9 @@ def test_a_bucket_counts_values_up_to_and_including_its_bound() -> None:
 
 def test_a_block_counts_its_messages_with_their_mean_size() -> None:
     counters = Counters()
-    counters.topic("orders").count_in(64, 64 * 1100)
-    counters.topic("orders").count_in(1, 100, "delayed")
-    traffic = counters.topic("orders")
+    counters.topics["orders"].count_in(64, 64 * 1100)
+    counters.topics["orders"].count_in(1, 100, "delayed")
+    traffic = counters.topics["orders"]
     assert traffic.messages_in == {"normal": 64, "delayed": 1}
     assert traffic.bytes_in == 64 * 1100 + 100
     assert traffic.sizes["delayed"].buckets[:3] == [1, 0, 0]
@@ -33,18 +33,18 @@ def test_a_block_counts_its_messages_with_their_mean_size() -> None:
 def test_retry_and_dead_letter_topics_tell_their_kind() -> None:
     assert [topic_kind(name) for name in ("%RETRY%g", "%DLQ%g", "t")] == ["retry", "dlq", "normal"]
     counters = Counters()
-    counters.topic("%RETRY%g").count_in(2, 10)
-    assert counters.topic("%RETRY%g").messages_in == {"retry": 2}
+    counters.topics["%RETRY%g"].count_in(2, 10)
+    assert counters.topics["%RETRY%g"].messages_in == {"retry": 2}
 
 
 def test_made_up_request_codes_do_not_make_series() -> None:
     counters = Counters()
     for code in range(1_000_000, 1_000_100):
-        traffic = counters.request(0, code)
+        traffic = counters.requests[0, code]
         traffic.begin()
         traffic.done(3, 0.001)
-    counters.request(0, RequestCode.PULL_MESSAGE).begin()
-    counters.request(0, PULL_WAIT_CODE).begin()
+    counters.requests[0, RequestCode.PULL_MESSAGE].begin()
+    counters.requests[0, PULL_WAIT_CODE].begin()
     assert set(counters.requests) == {(0, UNKNOWN_CODE), (0, 11), (0, PULL_WAIT_CODE)}
     assert {code: times.count for code, times in counters.requests[0, UNKNOWN_CODE].answers.items()} == {
         0: 0,
@@ -54,7 +54,7 @@ def test_made_up_request_codes_do_not_make_series() -> None:
 
 
 def test_a_request_ends_once() -> None:
-    traffic = Counters().request(0x4D, RequestCode.PUT_MESSAGE)
+    traffic = Counters().requests[0x4D, RequestCode.PUT_MESSAGE]
     traffic.begin()
     traffic.begin()
     traffic.done(0, 0.0002)
@@ -76,9 +76,9 @@ def test_connections_are_counted_by_role() -> None:
 
 def test_a_deleted_topic_takes_its_counters_along() -> None:
     counters = Counters()
-    counters.topic("a").count_in(1, 1)
-    counters.group("a", "g").count_out(1, 1)
-    counters.group("b", "g").count_out(1, 1)
+    counters.topics["a"].count_in(1, 1)
+    counters.groups["a", "g"].count_out(1, 1)
+    counters.groups["b", "g"].count_out(1, 1)
     counters.forget_topic("a")
     assert set(counters.topics) == set()
     assert set(counters.groups) == {("b", "g")}

@@ -47,8 +47,8 @@ def page_of(sources: MetricsSources) -> Page:
 
 
 def test_the_page_has_every_metric_of_the_catalogue(sources: MetricsSources) -> None:
-    sources.counters.group("orders", "billing").count_out(1, 1)
-    sources.counters.request(0, RequestCode.PULL_MESSAGE).begin()
+    sources.counters.groups["orders", "billing"].count_out(1, 1)
+    sources.counters.requests[0, RequestCode.PULL_MESSAGE].begin()
     sources.counters.retry.transactions["orders", "commit"] += 1
     sources.tls = ServerTls(TlsConfig())
     sources.tls.end_times_s["cert"] = 1.0
@@ -104,11 +104,11 @@ def test_a_topic_without_traffic_is_there_with_zero(sources: MetricsSources) -> 
 
 def test_counters_are_shown(sources: MetricsSources) -> None:
     counters = sources.counters
-    counters.topic("orders").count_in(64, 64_000)
-    counters.topic("%RETRY%billing").count_in(1, 10)
-    counters.group("orders", "billing").count_out(32, 32_000)
+    counters.topics["orders"].count_in(64, 64_000)
+    counters.topics["%RETRY%billing"].count_in(1, 10)
+    counters.groups["orders", "billing"].count_out(32, 32_000)
     counters.produce_seconds["flushed"].observe(0.002)
-    request = counters.request(0x4D, RequestCode.PUT_MESSAGE)
+    request = counters.requests[0x4D, RequestCode.PUT_MESSAGE]
     request.begin()
     request.begin()
     request.done(ResponseCode.TOPIC_NOT_EXIST, 0.01)
@@ -187,7 +187,7 @@ def test_hostile_names_stay_label_values(sources: MetricsSources, content_type: 
     """Names are checked when they are created; those of tables that another broker wrote are not."""
     names = ['a"} 1\nreput_ready 7\n#', "back\\slash\\", "new\nline", "%s%d{}", "tab\tand é"]
     for name in names:
-        sources.counters.topic(name).count_in(1, 10)
+        sources.counters.topics[name].count_in(1, 10)
     text = rendered(sources, content_type)
     parse = parse_openmetrics if content_type == OPENMETRICS else text_string_to_metric_families
     found = {
@@ -207,7 +207,7 @@ def test_a_thousand_topics_and_groups_keep_to_the_limit(sources: MetricsSources)
     assert sources.offsets is not None
     assert sources.groups is not None
     for number in range(1000):
-        sources.counters.topic(f"t{number}").count_in(1, 1)
+        sources.counters.topics[f"t{number}"].count_in(1, 1)
         sources.groups.settings.find_or_create(f"g{number}")
         sources.offsets.commit(f"g{number}", f"t{number}", 0, 1)
 

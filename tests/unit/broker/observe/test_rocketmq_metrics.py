@@ -56,21 +56,21 @@ def busy(sources: MetricsSources) -> None:
     counters, groups = sources.counters, sources.groups
     assert groups is not None
     assert sources.delays is not None
-    counters.topic("orders").count_in(4, 4 * 2000)
-    counters.topic("orders").count_in(2, 200, "ordered")
-    counters.topic("orders").count_in(1, 600_000, "delayed")
-    counters.topic("%RETRY%billing").count_in(1, 500)
-    counters.group("orders", "billing").count_out(3, 6000)
+    counters.topics["orders"].count_in(4, 4 * 2000)
+    counters.topics["orders"].count_in(2, 200, "ordered")
+    counters.topics["orders"].count_in(1, 600_000, "delayed")
+    counters.topics["%RETRY%billing"].count_in(1, 500)
+    counters.groups["orders", "billing"].count_out(3, 6000)
     counters.retry.dead_letters["billing", "orders"] += 1
     counters.retry.committed("orders", 7.5)
     counters.retry.transactions["orders", "rollback"] += 2
     sources.delays.stats.note_sent_ahead("orders", 120.0)
     sources.delays.stats.delivered["orders"] += 3
-    send = counters.request(0, RequestCode.SEND_MESSAGE_V2)
+    send = counters.requests[0, RequestCode.SEND_MESSAGE_V2]
     for seconds, code in ((0.002, 0), (0.004, 0), (0.5, ResponseCode.SYSTEM_ERROR)):
         send.begin()
         send.done(code, seconds)
-    counters.request(0, RequestCode.UPDATE_AND_CREATE_TOPIC).done(0, 0.05)
+    counters.requests[0, RequestCode.UPDATE_AND_CREATE_TOPIC].done(0, 0.05)
     java = ClientChannel(object(), "a", LanguageCode.JAVA, 479, 0.0)  # type: ignore[arg-type]
     groups.online.register(java, ConsumerData("billing"), 0.0)
     groups.producers.register("shop", java, 0.0)
@@ -133,7 +133,9 @@ def test_groups(sources: MetricsSources) -> None:
 
 def test_requests(sources: MetricsSources) -> None:
     busy(sources)
-    pull, waiting = (sources.counters.request(0, code) for code in (RequestCode.PULL_MESSAGE, PULL_WAIT_CODE))
+    pull, waiting = (
+        sources.counters.requests[0, code] for code in (RequestCode.PULL_MESSAGE, PULL_WAIT_CODE)
+    )
     for traffic in (pull, waiting, pull):  # one is held
         traffic.begin()
     page = page_of(sources)
@@ -178,7 +180,7 @@ def test_the_limit_of_series_holds(sources: MetricsSources) -> None:
     sources.store = fake_store()
     assert sources.offsets is not None
     for number in range(200):
-        sources.counters.topic(f"t{number}").count_in(1, 1)
+        sources.counters.topics[f"t{number}"].count_in(1, 1)
         sources.offsets.commit(f"g{number}", "orders", 0, 1)
     of_names = [labels for _, labels in page_of(sources) if "topic" in dict(labels)]
     assert 100 < len(of_names) <= 200

@@ -372,7 +372,7 @@ class Rounds:
 async def test_messages_count_in_the_last_minute_hour_and_day() -> None:
     clock = Rounds()
     await clock.rounds(3)
-    clock.counters.topic("orders").count_in(20, 2000)
+    clock.counters.topics["orders"].count_in(20, 2000)
     await clock.rounds(1)
     assert clock.sums() == (20, 0, 0)
     await clock.rounds(5)
@@ -389,21 +389,21 @@ async def test_messages_count_in_the_last_minute_hour_and_day() -> None:
 
 async def test_a_topic_that_is_created_again_counts_from_0() -> None:
     clock = Rounds()
-    clock.counters.topic("orders").count_in(20, 2000)
+    clock.counters.topics["orders"].count_in(20, 2000)
     await clock.rounds(1)
     clock.counters.forget_topic("orders")
-    clock.counters.topic("orders").count_in(3, 300)
+    clock.counters.topics["orders"].count_in(3, 300)
     await clock.rounds(1)
     assert clock.sums()[0] == 23
 
 
 async def test_a_deleted_topic_is_forgotten() -> None:
     clock = Rounds()
-    clock.counters.topic("orders").count_in(20, 2000)
+    clock.counters.topics["orders"].count_in(20, 2000)
     await clock.rounds(1)
     clock.counters.forget_topic("orders")
     await clock.rounds(1)
-    clock.counters.topic("orders").count_in(3, 300)
+    clock.counters.topics["orders"].count_in(3, 300)
     await clock.rounds(1)
     assert clock.sums()[0] == 3
 

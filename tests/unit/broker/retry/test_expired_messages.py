@@ -58,7 +58,7 @@ async def dead_letters(bench: BrokerBench) -> list[Record]:
 
 
 def expired(bench: BrokerBench, topic: str = "T") -> int:
-    return bench.broker.counters.group(topic, GROUP).expired
+    return bench.broker.counters.groups[topic, GROUP].expired
 
 
 async def test_a_pull_leaves_out_what_has_expired(tmp_path: Path) -> None:

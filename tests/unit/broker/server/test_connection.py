@@ -239,7 +239,7 @@ async def test_puts_of_a_read_are_appended_together_and_dispatched_after_their_a
         assert [len(puts) for puts in bench.appended] == [5, 2], "what may look at them comes after them"
         assert [opaque & 0xFFFFF for opaque, _ in bench.peer.answered] == [0, 1, 2, 3, 4, 9, 6, 7]
         assert bench.after_puts == [len(bench.peer.got)]
-        traffic = bench.counters.request(HeaderType.MSGPACK, RequestCode.PUT_MESSAGE)
+        traffic = bench.counters.requests[HeaderType.MSGPACK, RequestCode.PUT_MESSAGE]
         assert bench.answers(RequestCode.PUT_MESSAGE, HeaderType.MSGPACK) == {0: 7}
         assert traffic.inflight == 0
 
@@ -286,7 +286,7 @@ async def test_a_peer_that_leaves_while_its_puts_wait_takes_those_with_it_that_w
         bench.connection.close("peer")
         await settled()
         assert bench.appended == []
-        traffic = bench.counters.request(HeaderType.MSGPACK, RequestCode.PUT_MESSAGE)
+        traffic = bench.counters.requests[HeaderType.MSGPACK, RequestCode.PUT_MESSAGE]
         assert bench.answers(RequestCode.PUT_MESSAGE, HeaderType.MSGPACK) == {0: 0}
         assert traffic.inflight == 0
 
@@ -328,7 +328,7 @@ async def test_a_peer_that_leaves_takes_its_open_requests_with_it() -> None:
         bench.connection.close("peer")
         await settled()
         assert bench.traffic_of(LATER).inflight == 0
-        assert bench.counters.request(HeaderType.MSGPACK, RequestCode.PUT_MESSAGE).inflight == 0
+        assert bench.counters.requests[HeaderType.MSGPACK, RequestCode.PUT_MESSAGE].inflight == 0
         assert bench.held[0].is_answered, "nobody answers it any more"
         sent = bytes(bench.peer.got)
         bench.held[0].reply(Response(0))

@@ -410,7 +410,7 @@ async def test_a_waiting_pull_takes_about_what_it_is_counted_as(
         ext = PullMessageHeader("group", "T", 0, 0, 32, flags, 0, 20_000, "*", 0).to_ext(header_type)
         ext["unknown"] = "x" * 500
         header = encode_header(Header(RequestCode.PULL_MESSAGE, 1_000_000, 0, "y" * 500, ext), header_type)
-        traffic = bench.broker.counters.request(header_type, RequestCode.PULL_MESSAGE)
+        traffic = bench.broker.counters.requests[header_type, RequestCode.PULL_MESSAGE]
         handling, hold = bench.parts.server.handling, bench.storage.hold
 
         def pull(client: BenchClient) -> None:
