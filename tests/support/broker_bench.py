@@ -23,7 +23,7 @@ from reput_broker.compose.master import MasterParts
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.core import Surroundings
-from reput_broker.request import Put, Request, Response
+from reput_broker.request import Request, Response
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import LanguageCode, RequestCode, TransactionState
 from reput_protocol.commands.consumers import SendBackHeader
@@ -90,14 +90,7 @@ class BenchClient(FakeClient):
         request = Request(self, self.header_type, header, memoryview(body), time.monotonic(), counters)
         request.principal = self.principal
         handling = self._bench.parts.server.handling
-        result = handling.begin(request)
-        if isinstance(result, Put):
-            waiting = handling.append((result,))
-            if waiting is not None:
-                await waiting
-            result = None
-        elif result is not None and not isinstance(result, Response):
-            result = await handling.resolve(request, result)
+        result = await handling.handle_alone(request)
         handling.after_puts(self)
         if result is not None:
             return None if oneway else result

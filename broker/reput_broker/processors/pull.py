@@ -67,6 +67,7 @@ class PullProcessor(Processor):
     def pull(self, request: Request) -> Response | Awaitable[Response | None] | None:
         """Answer with messages or with the next offset, or hold the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
+        self._core.puts.reput.dispatch_acknowledged(can_wait=bool(header.sys_flag & _SUSPEND))
         kind, expression = self._wanted(header)
         if expression is not None and self._core.filter_check.takes_long(kind, expression):
             return self._pull_prepared(request, header, expression)

@@ -61,7 +61,7 @@ class ReputMessageService:
             if not store.dispatch_idle:
                 self.wake()
 
-    def dispatch_acknowledged(self, can_wait: bool) -> None:
+    def dispatch_acknowledged(self, *, can_wait: bool = False) -> None:
         """Dispatch what was acknowledged, before a request reads it.
 
         With `can_wait`, as for pulls that can be held, only a small backlog is dispatched: frequent pulls would

@@ -159,7 +159,7 @@ class Connection(Client, Holder):
             transport,
             limit=lambda: self._memory.share,
             note_buffered=self._note_written,
-            note_sent=self._count_sent,
+            traffic=traffic,
             start_drain=lambda: nursery.start_soon(self._drain),
         )
         self._calls = ClientCalls(self.outbox, self._send_now)
@@ -259,9 +259,6 @@ class Connection(Client, Holder):
     def held_elsewhere(self, request: Request) -> None:
         if request in self._deferred:
             self._defer(request, 0)
-
-    def _count_sent(self, size: int) -> None:
-        self._traffic.bytes_out += size
 
     @override
     def flush(self) -> None:
@@ -376,21 +373,24 @@ class Connection(Client, Holder):
                 continue  # the peer is told that this was not handled
             self.silent_since = now = trio.current_time()
             self._traffic.bytes_in += len(data)
-            if self._read_noted:
-                progress.received(len(data), now)
-            else:
-                progress.begin(now)
             try:
                 frames = reader.receive_data(data)
+                mid_frame = reader.mid_frame
+                if mid_frame and self._read_noted and not frames:
+                    progress.received(len(data), now)
+                elif mid_frame:
+                    progress.begin(now)
                 if frames:
                     if self._permit.is_held:
                         self._permit.release()
                     self._read_size = self._read_noted + len(data)
-                    progress.pause(now)
+                    if mid_frame:
+                        progress.pause(now)
                     self._is_handling = True
                     await self._handle(frames)
                     self._is_handling = False
-                    progress.begin(trio.current_time() if reader.mid_frame else now)
+                    if mid_frame:
+                        progress.begin(trio.current_time())
                 if reader.failure is not None:
                     raise reader.failure
                 if self._is_stranger or self.unauthenticated:
@@ -399,9 +399,9 @@ class Connection(Client, Holder):
                 await self._refuse_peer(error)
                 return
             data, frames = b"", []  # frees the memory before the next read
-            if self._read_noted or reader.mid_frame:
+            if self._read_noted or mid_frame:
                 self._note_read(reader.allocated_bytes)
-            if self._is_held_back:
+            if self.outbox.unsent_bytes or self._deferred_bytes:
                 await self._wait_for_room()
 
     async def _check_user(self) -> None:
@@ -478,20 +478,17 @@ class Connection(Client, Holder):
             )
 
     @property
-    def _is_held_back(self) -> bool:
-        """Whether so much is held for this peer that its requests are not handled."""
-        return self.outbox.is_crowded or self._owes_too_many_answers
-
-    @property
     def _owes_too_many_answers(self) -> bool:
-        return self._deferred_bytes > 0 and self._deferred_bytes > self._limits.connection_buffer
+        return self._deferred_bytes > self._limits.connection_buffer
 
     async def _wait_for_room(self) -> None:
-        self._permit.release()
+        """Wait while so much is held for the peer that its requests are not handled."""
         if self.outbox.is_crowded:
+            self._permit.release()
             with self._held_back("write_queue"):
                 await self.outbox.drained()
         if self._owes_too_many_answers:
+            self._permit.release()
             with self._held_back("memory"):
                 # Rare; an event would cost every answer.
                 while self._owes_too_many_answers and not self.is_closed:  # noqa: ASYNC110
@@ -510,40 +507,56 @@ class Connection(Client, Holder):
                 if puts and request.header.code not in PUTS:
                     await self._append(puts)
                 result = begin(request)
+                if self.role == "unknown":
+                    self._note_sender(request)
+                if not isinstance(result, Put):
+                    if puts:
+                        await self._append(puts)
+                    if isinstance(result, Awaitable):
+                        result = await self._resolved(request, result)
                 if isinstance(result, Put):
                     puts.append(result)
                     if len(puts) < _ANSWERS_A_WRITE:
                         continue
                     await self._append(puts)
                 else:
-                    await self._append(puts)
-                    await self._end(request, result)
+                    if result is not None:
+                        self.answer(request, result)
+                    if not request.is_answered:
+                        self._note_answered_later(request)
                 if self._close_reason is not None or self.unauthenticated >= UNAUTHENTICATED_MAX:
-                    self.flush()
                     return
-                if frame is not last and (
-                    time.perf_counter() > turn_ends_at or self.outbox.unsent_bytes > _BYTES_A_TURN
-                ):
+                if frame is last:
+                    break
+                if time.perf_counter() > turn_ends_at or self.outbox.unsent_bytes > _BYTES_A_TURN:
                     await self._give_turn()
                     turn_ends_at = time.perf_counter() + _HANDLING_S
-            await self._append(puts)
-            self.flush()
+                elif len(self.outbox.queued) >= _ANSWERS_A_WRITE:
+                    self.flush()
+            if puts:
+                await self._append(puts)
         except ProtocolError:  # the frames before it are valid
-            await self._append(puts)
+            if puts:
+                await self._append(puts)
             raise
         finally:
             for put in puts:  # left over if the connection was closed
                 self._close_late(put.request)
-            self._after_puts()
+            self._send_answers()
 
     async def _give_turn(self) -> None:
         """Within a read: send the answers, let other tasks run, and wait while too much is held."""
-        self.flush()
-        self._after_puts()
+        self._send_answers()
         async with self._next_turn:
             pass
-        if self._is_held_back:
-            await self._wait_for_room()
+        await self._wait_for_room()
+
+    def _send_answers(self) -> None:
+        """Send the answers, then have what was put dispatched; before awaiting."""
+        self.flush()
+        if self._has_put:
+            self._has_put = False
+            self._handling.after_puts(self)
 
     def _request_of(self, frame: Frame, received_at: float) -> Request | None:
         """Return the request in a frame; None if it is an answer, or the connection is closed."""
@@ -566,60 +579,47 @@ class Connection(Client, Holder):
         return Request(self, header_type, header, body, received_at, traffic, cost=cost)
 
     async def _append(self, puts: list[Put]) -> None:
-        if not puts:
-            return
-        self._note_sender(puts[0].request)
+        """Append puts, at least one, and answer those that need not wait for the disk."""
         waiting = self._handling.append(puts)
         self._has_put = True
         if waiting is not None:
             self._note_waiting([put.request for put in puts])
             await waiting
         for put in puts:
-            if not put.request.is_answered or self._close_reason is not None:
+            answer = self._handling.answer_of(put)
+            if answer is not None:
+                self.answer(put.request, answer)
+            if not put.request.is_answered:
                 self._note_answered_later(put.request)
         puts.clear()
-        if self.outbox.queued >= _ANSWERS_A_WRITE:
-            self.flush()
+
+    async def _resolved(self, request: Request, work: Awaitable[Handled]) -> Handled:
+        """Return what the coroutine of a handler ends with."""
+        self._note_waiting([request])
+        result = await self._handling.resolve(request, work)
+        self._has_put = True  # it may have
+        return result
 
     def _note_waiting(self, requests: Sequence[Request]) -> None:
         """Before a wait: send the answers, and count the read as held, since it stays in memory."""
-        self.flush()
-        self._after_puts()
+        self._send_answers()
         self._note_read(self._read_size)
         for request in requests:
             self._defer(request, request.cost)
 
-    def _after_puts(self) -> None:
-        """Call it after the answers have left, and before awaiting."""
-        if self._has_put:
-            self._has_put = False
-            self._handling.after_puts(self)
-
     def _note_sender(self, request: Request) -> None:
-        if self.role == "unknown" and not self.is_stranger:
+        if not self.is_stranger:
             row = REQUESTS.get(request.header.code)
             if row is not None and row.sender in _ROLES:
                 self.note_role(_ROLES[row.sender])
 
-    async def _end(self, request: Request, result: Response | Awaitable[Handled] | None) -> None:
-        self._note_sender(request)
-        if isinstance(result, Awaitable):
-            self._note_waiting([request])
-            result = await self._handling.resolve(request, result)
-            self._has_put = True  # it may have
-        if result is not None:
-            self.answer(request, result)
-            if self.outbox.queued >= _ANSWERS_A_WRITE:
-                self.flush()
-        self._note_answered_later(request)
-
     def _note_answered_later(self, request: Request) -> None:
         if request.is_oneway:
             self.answer(request, Response())
-        elif not request.is_answered:
-            if not request.body:
-                request.body = _NO_BODY  # an empty view would keep the whole read in memory
-            self._defer(request, 0 if request.is_held else request.cost + len(request.body))
+            return
+        if not request.body:
+            request.body = _NO_BODY  # an empty view would keep the whole read in memory
+        self._defer(request, 0 if request.is_held else request.cost + len(request.body))
         if self._close_reason is not None:
             self._close_late(request)
 

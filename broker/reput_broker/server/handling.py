@@ -18,9 +18,9 @@ from reput_broker.config.sections import LimitsConfig
 from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result, handled
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
+from reput_broker.store.results import PutResult
 from reput_broker.tables.offset_journal import JournalWriteFailed
-from reput_protocol.codes import PullSysFlag, RequestCode
-from reput_protocol.commands.header import I32, CommandHeader
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.request import Content
 from reput_protocol.commands.table import REQUESTS, why_not_served
 from reput_protocol.errors import (
@@ -35,6 +35,9 @@ log = structlog.get_logger(__name__)
 
 PUTS: Final = frozenset(code for code, row in REQUESTS.items() if row.content is Content.PUT)
 """Requests that store messages and do not depend on the puts just before them."""
+_NO_DISPATCH_BEFORE: Final = PUTS | {code for code, row in REQUESTS.items() if row.waits}
+"""Requests that need not see what was put before, and those whose handlers ensure that: it depends on whether they
+wait."""
 _MESSAGES = PUTS | {code for code, row in REQUESTS.items() if row.content is Content.MESSAGES}
 """Requests with messages; limits of their own bound their size."""
 _LARGE_BODY: Final = 4096
@@ -54,8 +57,8 @@ class RequestHandling:
         append: appends puts, now or when its result is awaited, and sets the outcome of each (`Appender.append`).
         after_puts: called with the connection once the puts of a read are stored and their answers written; the log is
             then dispatched, unless a sync or a commit does that (`PutPath.dispatch_put_by`).
-        before_read: called before a request that may read what was put, with whether it is a pull that can wait; it
-            dispatches the log (`ReputMessageService.dispatch_acknowledged`).
+        before_read: called before a request that may read what was put; it dispatches the log
+            (`ReputMessageService.dispatch_acknowledged`). The handlers of pulls do so themselves.
 
     Raises:
         ValueError: a request has no row in the table of requests.
@@ -66,7 +69,7 @@ class RequestHandling:
         handlers: Mapping[int, Handler],
         append: Callable[[Sequence[Put]], Awaitable[None] | None] = lambda _: None,
         after_puts: Callable[[object], None] = lambda _: None,
-        before_read: Callable[[bool], None] = lambda _: None,
+        before_read: Callable[[], None] = lambda: None,
         limits: LimitsConfig | None = None,
         access: Access = None,
     ) -> None:
@@ -75,7 +78,7 @@ class RequestHandling:
         self._refusing: dict[str, dict[int, Handler]] = {}
         self._handlers: dict[int, Handler] = {}
         self.serve({RequestCode.SIGNATURE_CHALLENGE: self._challenge, **handlers})
-        self._append = append
+        self.append = append
         self.after_puts = after_puts
         self._before_read = before_read
         self._limits = limits or LimitsConfig()
@@ -123,23 +126,19 @@ class RequestHandling:
             The answer, a put, a coroutine that ends with one of these, or None if the answer is sent later.
         """
         code, access = request.header.code, self._access
-        if access is not None:
-            try:
-                access.authenticate(request)
-            except Exception as error:
-                return self._refused(request, error)
-        handler = self._handlers.get(code)
-        if handler is None:
-            return Response(int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=why_not_served(code))
-        if len(request.body) > _LARGE_BODY and code not in _MESSAGES:
-            if len(request.body) > self._body_limit(code):
-                return self._too_large(request)
-            return self._handle_large(request, handler)
         try:
-            if code not in PUTS:
-                return self._handle(request, handler)
+            if access is not None:
+                access.authenticate(request)
+            handler = self._handlers.get(code)
+            if handler is None:
+                return Response(int(ErrorCode.UNSUPPORTED_REQUEST.response_code), remark=why_not_served(code))
+            if len(request.body) > _LARGE_BODY and code not in _MESSAGES:
+                self._check_size(request)
+                return self._handle_large(request, handler)
             if access is not None:
                 access.authorize(request)
+            if code not in _NO_DISPATCH_BEFORE:
+                self._before_read()
             return handler(request)
         except Exception as error:
             return self._refused(request, error)
@@ -151,31 +150,11 @@ class RequestHandling:
         is_table = code in REQUESTS and REQUESTS[code].content is Content.TABLE
         return self._limits.frame_size if is_table else self._limits.body_size
 
-    def append(self, puts: Sequence[Put]) -> Awaitable[None] | None:
-        """Append puts and answer them in order; return None if that is done, otherwise something to await."""
-        waiting = self._append(puts)
-        if waiting is not None:
-            return self._append_later(puts, waiting)
-        self._answer(puts)
-        return None
-
-    async def _append_later(self, puts: Sequence[Put], waiting: Awaitable[None]) -> None:
-        await waiting
-        self._answer(puts)
-
-    def _answer(self, puts: Sequence[Put]) -> None:
-        for put in puts:
-            request, outcome = put.request, put.outcome
-            if isinstance(outcome, Response):
-                request.client.answer(request, outcome)
-            elif isinstance(outcome, Exception):
-                request.client.answer(request, self._refused(request, outcome))
-
-    def _handle(self, request: Request, handler: Handler) -> Result:
-        if self._access is not None:
-            self._access.authorize(request)
-        self._before_read(REQUESTS[request.header.code].waits and _asks_to_wait(request))
-        return handler(request)
+    def answer_of(self, put: Put) -> Response | None:
+        """Return the answer to a put that was appended or refused; None if it waits for the disk."""
+        outcome = put.outcome
+        assert not isinstance(outcome, PutResult), "`append` has replaced it"
+        return self._refused(put.request, outcome) if isinstance(outcome, Exception) else outcome
 
     async def _handle_large(self, request: Request, handler: Handler) -> Handled:
         """Handle a request with a large body, which the handler parses before it awaits anything."""
@@ -190,27 +169,37 @@ class RequestHandling:
             )
         async with self._large_body_lock:
             await trio.lowlevel.checkpoint()
-        return await handled(self._handle(request, handler))
+        if self._access is not None:
+            self._access.authorize(request)
+        if request.header.code not in _NO_DISPATCH_BEFORE:
+            self._before_read()
+        return await handled(handler(request))
 
-    async def resolve(self, request: Request, work: Awaitable[Handled]) -> Response | None:
-        """Await the coroutine of a processor; return the answer, None if it is sent later."""
+    async def resolve(self, request: Request, work: Awaitable[Handled]) -> Handled:
+        """Await the coroutine of a processor, and return what it ends with. Its errors become answers."""
         try:
-            result = await work
+            return await work
         except Exception as error:
             return self._refused(request, error)
+
+    async def handle_alone(self, request: Request) -> Response | None:
+        """Handle a request to the end, without others next to it; return None if the answer is sent later."""
+        begun = self.begin(request)
+        result = await self.resolve(request, begun) if isinstance(begun, Awaitable) else begun
         if not isinstance(result, Put):
             return result
         waiting = self.append((result,))
         if waiting is not None:
             await waiting
-        return None
+        return self.answer_of(result)
 
-    def _too_large(self, request: Request) -> Response:
-        return Refusal(
-            ErrorCode.TOO_LARGE,
-            f"the body of request {request.header.code} has {len(request.body)} bytes, and at most "
-            f"{self._limits.body_size} are accepted (limits.body_size); send several smaller requests",
-        ).response()
+    def _check_size(self, request: Request) -> None:
+        if len(request.body) > self._body_limit(request.header.code):
+            raise Refusal(
+                ErrorCode.TOO_LARGE,
+                f"the body of request {request.header.code} has {len(request.body)} bytes, and at most "
+                f"{self._limits.body_size} are accepted (limits.body_size); send several smaller requests",
+            )
 
     def _refused(self, request: Request, error: Exception) -> Response:
         if isinstance(error, Refusal):
@@ -255,15 +244,3 @@ def _as_refusal(error: Exception) -> Refusal | None:
     if isinstance(error, StoreError):
         return Refusal(ErrorCode.READ_ONLY, str(error))
     return None
-
-
-class _PullFlags(CommandHeader):
-    sys_flag: I32 = 0
-
-
-def _asks_to_wait(request: Request) -> bool:
-    """Tell whether a pull asks to wait. An invalid header is left to the pull's processor."""
-    try:
-        return bool(_PullFlags.from_ext(request.ext).sys_flag & PullSysFlag.SUSPEND)
-    except HeaderFieldError:
-        return False

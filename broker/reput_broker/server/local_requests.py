@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from reput_broker.access.model import OPERATOR
 from reput_broker.observe.counters import RequestTraffic
-from reput_broker.request import Client, ClientAnswer, ClientGone, Principal, Put, Request, Response
+from reput_broker.request import Client, ClientAnswer, ClientGone, Principal, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode
@@ -86,13 +86,7 @@ class LocalRequests:
             client, client.header_type, header, memoryview(body), time.monotonic(), RequestTraffic()
         )
         request.principal = client.principal
-        begun = self._handling.begin(request)
-        if isinstance(begun, Put):
-            waiting = self._handling.append((begun,))
-            if waiting is not None:
-                await waiting
-            begun = None
-        answer = await self._handling.resolve(request, begun) if isinstance(begun, Awaitable) else begun
+        answer = await self._handling.handle_alone(request)
         self._handling.after_puts(client)
         if answer is None:
             answer = await client.answered()

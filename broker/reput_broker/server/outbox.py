@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from reput_broker.observe.counters import ListenerTraffic
 from reput_broker.server.transport import Transport
 
 LEAST_BYTES_A_S: Final = 1 << 14
@@ -30,7 +31,7 @@ class Outbox:
         limit: bytes from which the outbox is crowded; called each time, since it changes.
         note_buffered: called with the change of the memory of waiting answers, except those that leave with the next
             `flush`. Buffers count as a whole until all of them is sent. May call `close`.
-        note_sent: called with the number of bytes sent.
+        traffic: counts the bytes sent.
         start_drain: starts `drain` as a task.
     """
 
@@ -40,75 +41,62 @@ class Outbox:
         *,
         limit: Callable[[], int],
         note_buffered: Callable[[int], None],
-        note_sent: Callable[[int], None],
+        traffic: ListenerTraffic,
         start_drain: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._limit = limit
         self._note_buffered = note_buffered
-        self._note_sent = note_sent
+        self._traffic = traffic
         self._start_drain = start_drain
-        self._queued: deque[bytes | memoryview] = deque()
-        self._unsent_bytes = 0  # queued, or being sent by `drain`
+        self.queued: deque[bytes | memoryview] = deque()
+        """Buffers that wait for the next `flush`, or for `drain`."""
+        self.unsent_bytes = 0
+        """Bytes that the peer has not read yet: queued, or being sent by `drain`."""
         self._sent_of_first = 0  # sent bytes of a buffer that stays in memory until all of it is sent
         self._noted_bytes = 0
-        self._draining = False
+        self.is_draining = False
+        """Whether the peer has not read everything yet."""
         self._drained = trio.Event()
         self._closed = False
         self.progress_at = 0.0
         """Until when the peer has read waiting answers at the least rate, on trio's clock."""
 
     @property
-    def is_draining(self) -> bool:
-        """Whether the peer has not read everything yet."""
-        return self._draining
-
-    @property
-    def queued(self) -> int:
-        """Buffers that wait for the next `flush`."""
-        return len(self._queued)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes that the peer has not read yet."""
-        return self._unsent_bytes
-
-    @property
     def is_crowded(self) -> bool:
         """Whether more is unsent than the limit."""
-        unsent = self._unsent_bytes
-        return unsent > 0 and unsent > self._limit()
+        return self.unsent_bytes > 0 and self.unsent_bytes > self._limit()
 
     async def drained(self) -> None:
         """Wait until the peer has read everything, or is gone."""
-        while self._draining and not self._closed:
+        while self.is_draining and not self._closed:
             await self._drained.wait()
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes to the queue."""
         if self._closed:
             return
-        self._queued.append(data)
-        self._unsent_bytes += len(data)
-        if self._draining:
+        self.queued.append(data)
+        self.unsent_bytes += len(data)
+        if self.is_draining:
             self._note()
 
     def flush(self) -> None:
         """Send what the socket takes without waiting. Raises OSError if the peer is gone."""
-        if not self._queued or self._draining or self._closed:
+        if not self.queued or self.is_draining or self._closed:
             return
-        buffers: list[bytes | memoryview] = list(self._queued)
+        buffers: list[bytes | memoryview] = list(self.queued)
         if len(buffers) > _BUFFERS_MAX:
             buffers = [b"".join(buffers)]
-        self._queued.clear()
+        self.queued.clear()
         sent = self._transport.try_send(buffers)
-        self._unsent_bytes -= sent
-        self._note_sent(sent)
-        if self._unsent_bytes:
+        self.unsent_bytes -= sent
+        self._traffic.bytes_out += sent
+        if self.unsent_bytes:
             rest = _rest_of(buffers, sent)
             self._sent_of_first = len(buffers[-len(rest)]) - len(rest[0])
-            self._queued.extend(rest)
-            self._draining = True
+            self.queued.extend(rest)
+            self.is_draining = True
             self._drained = trio.Event()
             self.progress_at = trio.current_time()
             self._note()
@@ -117,33 +105,33 @@ class Outbox:
     async def drain(self) -> None:
         """Send until nothing is left; runs as a task. Raises OSError if the peer is gone."""
         try:
-            while self._queued and not self._closed:
+            while self.queued and not self._closed:
                 rest = memoryview(self._next_piece())
                 while len(rest) and not self._closed:
                     sent = await self._transport.send(rest)
                     self.progress_at = min(trio.current_time(), self.progress_at + sent / LEAST_BYTES_A_S)
                     rest = rest[sent:]
-                    self._note_sent(sent)
+                    self._traffic.bytes_out += sent
                     if not self._closed:
-                        self._unsent_bytes -= sent
+                        self.unsent_bytes -= sent
                         self._sent_of_first += sent
                 self._sent_of_first = 0
                 del rest
                 if not self._closed:
                     self._note()
         finally:
-            self._draining = False
+            self.is_draining = False
             self._drained.set()
 
     def _next_piece(self) -> bytes | memoryview:
         """Take the next piece from the queue: a large buffer as it is, small ones joined."""
-        first = self._queued.popleft()
+        first = self.queued.popleft()
         size = len(first)
-        if size >= _JOIN_BYTES or not self._queued:
+        if size >= _JOIN_BYTES or not self.queued:
             return first
         together = [first]
-        while self._queued and size + len(self._queued[0]) <= _JOIN_BYTES:
-            together.append(self._queued.popleft())
+        while self.queued and size + len(self.queued[0]) <= _JOIN_BYTES:
+            together.append(self.queued.popleft())
             size += len(together[-1])
         self._sent_of_first = 0
         return b"".join(together)
@@ -151,13 +139,13 @@ class Outbox:
     def close(self) -> None:
         """Drop the rest; waiting tasks continue."""
         self._closed = True
-        self._queued.clear()
-        self._unsent_bytes = self._sent_of_first = 0
+        self.queued.clear()
+        self.unsent_bytes = self._sent_of_first = 0
         self._note()
         self._drained.set()
 
     def _note(self) -> None:
-        held = self._unsent_bytes + self._sent_of_first + _BUFFER_COST * len(self._queued)
+        held = self.unsent_bytes + self._sent_of_first + _BUFFER_COST * len(self.queued)
         change, self._noted_bytes = held - self._noted_bytes, held
         self._note_buffered(change)
 

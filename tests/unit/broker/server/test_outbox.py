@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from reput_broker.observe.counters import ListenerTraffic
 from reput_broker.server.outbox import Outbox
 from reput_broker.server.transport import Transport
 
@@ -50,20 +51,18 @@ class Box:
     """An outbox with its drain task in a nursery."""
 
     def __init__(self, peer: Peer, nursery: trio.Nursery, limit: int = 10) -> None:
-        self.buffered = self.sent = 0
+        self.buffered = 0
+        self.traffic = ListenerTraffic()
         self.outbox = Outbox(
             peer,
             limit=lambda: limit,
             note_buffered=self._note,
-            note_sent=self._count,
+            traffic=self.traffic,
             start_drain=lambda: nursery.start_soon(self.outbox.drain),
         )
 
     def _note(self, difference: int) -> None:
         self.buffered += difference
-
-    def _count(self, size: int) -> None:
-        self.sent += size
 
 
 @pytest.mark.trio
@@ -90,7 +89,7 @@ async def test_what_the_peer_does_not_read_follows_in_order_and_is_accounted() -
         box.outbox.flush()
         assert peer.taken == b"0123"
         await trio.testing.wait_all_tasks_blocked()
-        assert box.sent == 4
+        assert box.traffic.bytes_out == 4
         assert 10 <= box.buffered < 100, "a buffer is held whole until all of it has left"
         box.outbox.write(b"abcdefghij")
         box.outbox.flush()
@@ -102,7 +101,7 @@ async def test_what_the_peer_does_not_read_follows_in_order_and_is_accounted() -
         assert peer.taken == b"0123456789abcdefghij"
         assert box.buffered == 0
         assert not box.outbox.is_crowded
-        assert box.sent == 20
+        assert box.traffic.bytes_out == 20
 
 
 @pytest.mark.trio
