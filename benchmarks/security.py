@@ -37,11 +37,11 @@ from reput_broker.request import Client, Request
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.rights import Rule, rule_of
-from reput_protocol.signature import (
+from reput_protocol.wire.header import Header, HeaderType
+from reput_protocol.wire.signature import (
     Credentials,
     signed_by,
 )
-from reput_protocol.wire.header import Header, HeaderType
 from tables import NOISY_SPREAD, aligned, figure, spread_of
 
 _USER: Final = Credentials("bench", "a-secret-for-the-benchmark")

@@ -26,12 +26,12 @@ from peers.servers.base import Missing, Server
 from peers.workloads import Durability
 from reput_protocol.codes import PROTOCOL_VERSION, RequestCode, ResponseCode
 from reput_protocol.errors import ProtocolError
-from reput_protocol.signature import (
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.signature import (
     Credentials,
     signed_by,
 )
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
 from tables import NOISY_SPREAD, aligned, spread_of
 
 _PACKAGE = "org.apache.rocketmq.example.benchmark"

@@ -18,9 +18,9 @@ from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of
 from reput_protocol.errors import ProtocolError, ReputError
-from reput_protocol.signature import Credentials, RequestSigner, sign_for_rocketmq
 from reput_protocol.wire.channel import Channel, Peer, Waiter
 from reput_protocol.wire.header import Value
+from reput_protocol.wire.signature import Credentials, RequestSigner, sign_for_rocketmq
 from reput_protocol.wire.tls import tls_failure
 
 log = structlog.get_logger(__name__)

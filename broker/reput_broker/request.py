@@ -25,9 +25,9 @@ from reput_broker.store.results import PutResult
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, AckLevel, LanguageCode, RequestCode
 from reput_protocol.commands.body import Body, LargeBody
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
-from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.signature import SignatureChecker
 
 _MSGPACK: Final = HeaderType.MSGPACK.value
 _PYTHON: Final = LanguageCode.PYTHON.value

@@ -87,7 +87,7 @@ def new_secret(user: str, secret_file: str | None) -> str:
             remedy="--new-secret-file FILE, or --generate FILE",
             code=ExitCode.USAGE,
         )
-    from reput_protocol.signature import check_new_secret
+    from reput_protocol.wire.signature import check_new_secret
 
     try:
         return check_new_secret(secret)

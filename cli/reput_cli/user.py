@@ -17,7 +17,7 @@ from reput_cli.preview import dry_run_option, refuse, show
 from reput_cli.secret import new_secret
 from reput_cli.user_store import UserStore, user_store_options
 from reput_protocol.exit_codes import ExitCode
-from reput_protocol.signature import check_user_name
+from reput_protocol.wire.signature import check_user_name
 
 if TYPE_CHECKING:
     from reput_client.users import UserTable

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from reput_protocol.signature import Credentials
+from reput_protocol.wire.signature import Credentials
 
 __all__ = ["Credentials", "credentials_of", "from_environment"]
 

@@ -23,8 +23,8 @@ from reput_protocol.commands.users import (
 from reput_protocol.errors import BodyMalformed, ReputError
 from reput_protocol.printable import counted
 from reput_protocol.rights import Rule
-from reput_protocol.signature import check_new_secret, check_user_name
 from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.signature import check_new_secret, check_user_name
 
 _USERS = Decoder(list[UserInfo])
 _RULES = Decoder(list[AclInfo])

@@ -24,12 +24,12 @@ from reput_broker.transactions import processor as transaction_processor
 from reput_client.consume import pull, send_back
 from reput_client.produce import accumulator
 from reput_client.produce.producer import ProducerOptions
-from reput_protocol import names, properties, signature
+from reput_protocol import names, properties
 from reput_protocol.commands import dead_letters, group, pop
 from reput_protocol.filter import tags
 from reput_protocol.filter.sql import compiler
 from reput_protocol.record import compression, delays, put_block
-from reput_protocol.wire import header
+from reput_protocol.wire import header, signature
 
 PAGE: Final = ROOT / "docs" / "limits.md"
 UNITS: Final = {

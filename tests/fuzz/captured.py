@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from reput_protocol.signature import Credentials
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType, text_ext
+from reput_protocol.wire.signature import Credentials
 
 DIRECTORY: Final = Path(__file__).parents[1] / "golden" / "frames"
 USER: Final = Credentials("client", "secret-of-the-client")

@@ -27,9 +27,9 @@ from reput_broker.server.strangers import Penalties
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ProtocolError
-from reput_protocol.signature import ACCESS_KEY, REPUT_SIGNATURE, SIGNATURE, RequestSigner
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import Header, HeaderType, value_text
+from reput_protocol.wire.signature import ACCESS_KEY, REPUT_SIGNATURE, SIGNATURE, RequestSigner
 
 _AT_ONCE: Final = 32
 _A_CONNECTION: Final = 64

@@ -14,15 +14,15 @@ from fuzz.captured import Captured, captured_as
 from fuzz.mutations import mutated
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ProtocolError
-from reput_protocol.signature import (
+from reput_protocol.wire.frames import decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value, value_text
+from reput_protocol.wire.signature import (
     REPUT_SIGNATURE,
     SIGNATURE,
     Credentials,
     RequestSigner,
     signed_by,
 )
-from reput_protocol.wire.frames import decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value, value_text
 
 _AGAIN_SHARE: Final = 0.05
 _HEAD: Final = struct.Struct(">II")

@@ -59,7 +59,7 @@ def test_a_signature_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPa
 def test_a_signature_in_reputs_form_that_is_not_checked_is_noticed(
     left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"reput_protocol.signature.{left_out}", lambda *_: True)
+    monkeypatch.setattr(f"reput_protocol.wire.signature.{left_out}", lambda *_: True)
     outcome = KINDS["msgpack-signed-in-reputs-form"].kind(_SEED, 400)
     assert any("access control lets" in violation for violation in outcome.violations)
 

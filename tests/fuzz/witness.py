@@ -13,12 +13,12 @@ import trio.lowlevel
 from fuzz.outcome import Outcome
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.names import is_system_group
-from reput_protocol.signature import (
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.signature import (
     Credentials,
     signed_by,
 )
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
 from support.raw_client import in_letters
 
 _PAUSE_S: Final = 0.02

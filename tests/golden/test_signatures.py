@@ -6,7 +6,10 @@ import pytest
 
 from fuzz.captured import USER, captured
 from reput_client.transport.channel import ClientChannel, RequestTemplate
-from reput_protocol.signature import (
+from reput_protocol.wire.channel import Peer
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_header
+from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.signature import (
     ACCESS_KEY,
     SIGNATURE,
     Credentials,
@@ -15,9 +18,6 @@ from reput_protocol.signature import (
     signed_by,
     signed_content,
 )
-from reput_protocol.wire.channel import Peer
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_header
-from reput_protocol.wire.header import Header, HeaderType, Value
 
 ROCKETMQ2 = Credentials("rocketmq2", "12345678")
 ALICE = Credentials("alice", "s3cret-\u00fc-Key", "token/1")

@@ -13,9 +13,9 @@ from reput_client import Credentials
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.errors import ProtocolError
-from reput_protocol.signature import signed_by
 from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value, value_text
+from reput_protocol.wire.signature import signed_by
 from scan.findings import Finding
 from support.typed_requests import request_of
 

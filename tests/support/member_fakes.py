@@ -12,8 +12,8 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.request import ClientAnswer, Principal, Request, Response
 from reput_protocol.codes import LanguageCode, MessageModel
 from reput_protocol.commands.group import ConsumerData, SubscriptionData
-from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.signature import SignatureChecker
 
 _ports = count(40_000)
 

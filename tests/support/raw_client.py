@@ -13,13 +13,13 @@ from typing import Self
 
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import SignatureChallenge
-from reput_protocol.signature import (
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
+from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.signature import (
     Credentials,
     RequestSigner,
     signed_by,
 )
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_frame
-from reput_protocol.wire.header import Header, HeaderType, Value
 
 TIMEOUT_S = 10.0
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from reput_protocol.signature import Credentials
+from reput_protocol.wire.signature import Credentials
 
 READY_DEADLINE_S = 60.0
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")

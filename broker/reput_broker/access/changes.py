@@ -11,7 +11,7 @@ from dataclasses import replace
 from reput_broker.access.model import User, Users
 from reput_protocol.commands.users import GROUP_MARK
 from reput_protocol.rights import Rule
-from reput_protocol.signature import check_new_secret
+from reput_protocol.wire.signature import check_new_secret
 
 
 def with_new_user(users: Users, user: User) -> Users:

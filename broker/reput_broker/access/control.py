@@ -29,7 +29,8 @@ from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ErrorCode
 from reput_protocol.rights import Right
-from reput_protocol.signature import (
+from reput_protocol.wire.header import Value
+from reput_protocol.wire.signature import (
     ACCESS_KEY,
     CHALLENGE_SIZE,
     REPUT_SIGNATURE,
@@ -41,7 +42,6 @@ from reput_protocol.signature import (
     signature_of,
     signed_content,
 )
-from reput_protocol.wire.header import Value
 
 log = structlog.get_logger(__name__)
 

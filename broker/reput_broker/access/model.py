@@ -20,7 +20,7 @@ from reput_protocol.names import (
     TRACE_TOPIC,
 )
 from reput_protocol.rights import ANY, Kind, Right, Rule, source_of
-from reput_protocol.signature import check_secret, check_user_name
+from reput_protocol.wire.signature import check_secret, check_user_name
 
 _SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_")
 _ORDINARY_SYSTEM_TOPICS: Final = frozenset({BENCHMARK_TOPIC})

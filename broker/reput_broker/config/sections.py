@@ -22,7 +22,7 @@ from reput_broker.config.value_types import (
     Urls,
 )
 from reput_broker.store.memory_limit import memory_limit_bytes
-from reput_protocol.signature import Credentials, check_secret, check_user_name
+from reput_protocol.wire.signature import Credentials, check_secret, check_user_name
 
 LOCK_TIMEOUT_MIN_S: Final = 40.0
 """Members renew their locks every 20 s and consume for 30 s after the last confirmation, in RocketMQ's clients

@@ -46,9 +46,9 @@ from reput_protocol.errors import (
     UnknownHeaderType,
     refusal_remark,
 )
-from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.frames import Frame, FrameReader, decode_header, encode_frame, encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.signature import SignatureChecker
 from reput_protocol.wire.tls import FIRST_BYTE
 
 log = structlog.get_logger(__name__)

@@ -16,8 +16,8 @@ from reput_broker.server.handling import RequestHandling
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode
 from reput_protocol.record.host import Host
-from reput_protocol.signature import SignatureChecker
 from reput_protocol.wire.header import Header, HeaderType, Value
+from reput_protocol.wire.signature import SignatureChecker
 
 _HOST: Final = Host("127.0.0.1", 0)
 _SHARE: Final = 4 << 20

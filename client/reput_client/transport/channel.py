@@ -9,7 +9,10 @@ from typing import Final, NamedTuple, TypeAlias
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ErrorCode
-from reput_protocol.signature import (
+from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
+from reput_protocol.wire.frames import encode_frame_head, encode_header
+from reput_protocol.wire.header import Header, HeaderType, Value, text_ext
+from reput_protocol.wire.signature import (
     REPUT_SIGNATURE,
     REPUT_SIGNATURE_LENGTH,
     Credentials,
@@ -18,9 +21,6 @@ from reput_protocol.signature import (
     signed_by,
     user_fields,
 )
-from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
-from reput_protocol.wire.frames import encode_frame_head, encode_header
-from reput_protocol.wire.header import Header, HeaderType, Value, text_ext
 
 _HEAD: Final = struct.Struct(">II")
 _OPAQUE: Final = struct.Struct(">I")

@@ -28,10 +28,10 @@ from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of
 from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
-from reput_protocol.signature import Credentials, RequestSigner
 from reput_protocol.wire.channel import Call, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
+from reput_protocol.wire.signature import Credentials, RequestSigner
 
 if TYPE_CHECKING:
     from reput_client.transport.tls_socket import TlsSocket

@@ -19,8 +19,8 @@ from reput_protocol.commands.header import I64, CommandHeader
 from reput_protocol.commands.request import RequestType, Sender
 from reput_protocol.errors import HeaderFieldError, ReputError
 from reput_protocol.rights import ANY, RIGHTS_OF, Kind, Right, Rule, rule_of
-from reput_protocol.signature import Credentials, RequestSigner, knows_no_challenge
 from reput_protocol.wire.header import Value
+from reput_protocol.wire.signature import Credentials, RequestSigner, knows_no_challenge
 
 GROUP_MARK: Final = "@"
 """Begins the name of a group of rules, where a user could be named too."""

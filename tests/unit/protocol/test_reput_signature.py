@@ -10,7 +10,9 @@ from struct import pack
 import pytest
 
 from reput_client.transport.channel import ClientChannel, RequestTemplate, UnsignedHead
-from reput_protocol.signature import (
+from reput_protocol.wire.frames import FrameReader, decode_header, encode_header
+from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.signature import (
     ACCESS_KEY,
     REPUT_SIGNATURE,
     Credentials,
@@ -19,8 +21,6 @@ from reput_protocol.signature import (
     SignatureInvalid,
     request_content,
 )
-from reput_protocol.wire.frames import FrameReader, decode_header, encode_header
-from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType, Value
 
 ALICE = Credentials("alice", "secret-of-alice-\u00fc")
 CHALLENGE = bytes(range(16))

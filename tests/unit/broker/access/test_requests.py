@@ -25,12 +25,12 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.request import Sender
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.rights import rule_of
-from reput_protocol.signature import (
+from reput_protocol.wire.header import HeaderType, Value
+from reput_protocol.wire.signature import (
     ACCESS_KEY,
     SIGNATURE,
     signed_by,
 )
-from reput_protocol.wire.header import HeaderType, Value
 from support.raw_client import RawClient, in_letters
 from support.typed_requests import request_of
 

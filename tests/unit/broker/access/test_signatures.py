@@ -21,8 +21,8 @@ from reput_client.blocking import Producer as BlockingProducer
 from reput_client.credentials import from_environment
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import ErrorCode
-from reput_protocol.signature import REPUT_SIGNATURE, SIGNATURE, knows_no_challenge
 from reput_protocol.wire.header import Header, HeaderType
+from reput_protocol.wire.signature import REPUT_SIGNATURE, SIGNATURE, knows_no_challenge
 from support.raw_client import RawClient, in_letters
 
 ADMIN: Final = Credentials("admin", "the-secret-of-the-administrator")

@@ -30,12 +30,12 @@ from reput_broker.server.listener import Server, address_of, bind
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import HEADER_BYTES_MAX, Penalties
 from reput_protocol.codes import RequestCode
-from reput_protocol.signature import (
+from reput_protocol.wire.frames import encode_frame
+from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
+from reput_protocol.wire.signature import (
     Credentials,
     signed_by,
 )
-from reput_protocol.wire.frames import encode_frame
-from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 from support.connection_bench import ECHO, Bench, Peer, ask, settled
 
 ALICE: Final = Credentials("alice", "the-secret-of-alice")
