@@ -22,7 +22,6 @@ import trio
 from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import open_access
 from reput_broker.access.pages import GuardedPages
-from reput_broker.access.tls import ServerTls
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.master import MasterParts
@@ -53,6 +52,7 @@ from reput_broker.observe.pages import make_app, status_of
 from reput_broker.observe.span_exporter import SpanExporter
 from reput_broker.processors.operations import MessageIntake, Operations
 from reput_broker.processors.properties import PropertiesProcessor
+from reput_broker.remoting.tls import ServerTls
 from reput_broker.request import Handler
 from reput_broker.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.server.gate import Gate

@@ -22,7 +22,6 @@ from reput_broker.access.control import AccessControl
 from reput_broker.access.opening import Access, open_access
 from reput_broker.access.pages import GuardedPages
 from reput_broker.access.processor import UsersProcessor
-from reput_broker.access.tls import ServerTls
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.compose.open_files import raise_limit, shares_of, warn_if_few
 from reput_broker.config.errors import ConfigError, ConfigProblem, nearest_key
@@ -37,6 +36,7 @@ from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import make_app
 from reput_broker.processors.properties import PropertiesProcessor
+from reput_broker.remoting.tls import ServerTls
 from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.http_server import App, serve_http

@@ -22,11 +22,11 @@ from typing import Final
 import structlog
 import trio
 
+from reput_broker.compose.supervisor import supervise
 from reput_broker.config.environment import FILE_SUFFIX, PREFIX
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.log import configure_logging, write_event
-from reput_broker.supervisor import supervise
 from reput_protocol.exit_codes import ExitCode
 
 log = structlog.get_logger(__name__)

@@ -18,8 +18,8 @@ from reput_broker.config.sections import TlsConfig
 from reput_broker.ha import client as ha_client
 from reput_broker.ha.epochs import Epoch, decode_epochs
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
-from reput_broker.remoting_client import RemotingClient
-from reput_broker.remoting_client import dial as real_dial
+from reput_broker.remoting.client import RemotingClient
+from reput_broker.remoting.client import dial as real_dial
 from reput_broker.request import ClientAnswer
 from reput_broker.store.message_writer import MessageWriter
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable

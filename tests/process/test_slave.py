@@ -17,7 +17,7 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import client, slave_synchronize
-from reput_broker.remoting_client import RemotingClient
+from reput_broker.remoting.client import RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_broker.roles import Master, Role, Tenure
 from reput_broker.store.checkpoint import StoreCheckpoint

@@ -16,7 +16,7 @@ import trio
 from histories.history import Event
 from histories.judge.facts import Facts
 from histories.judge.violation import Violation
-from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_client import Message, Producer
 from reput_client.errors import AckNotReached, SendOutcomeUnknown

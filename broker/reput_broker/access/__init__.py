@@ -1,4 +1,4 @@
-"""Who may use the broker, and how connections are protected (RocketMQ: the module auth).
+"""Who may use the broker (RocketMQ: the module auth).
 
 - `opening`: access control as the configuration asks for it, or none
 - `model`: users, rules, and the decision whether a user may do something
@@ -8,5 +8,4 @@
 - `processor`: requests about users and rules
 - `pages`: the same users for the pages of the HTTP port
 - `audit`: the log entries of refusals and administrative requests
-- `tls`: the certificates, for the ports of the broker and for its connections to others
 """

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from reput_broker.access.tls import TlsFilesUnusable
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.loading import ConfigChange, apply_live, with_values
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.log import set_level
 from reput_broker.observe.metrics import MetricsSources
+from reput_broker.remoting.tls import TlsFilesUnusable
 
 log = structlog.get_logger(__name__)
 

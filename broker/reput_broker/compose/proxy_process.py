@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from reput_broker.access.opening import user_file_of
+from reput_broker.compose.supervisor import supervise
 from reput_broker.config.environment import PREFIX
 from reput_broker.config.errors import ConfigError, ConfigProblem
 from reput_broker.config.model import BrokerConfig
@@ -28,7 +29,6 @@ from reput_broker.observe.health import Health
 from reput_broker.observe.log import write_event
 from reput_broker.observe.span_exporter import FinishedSpan, SpanExporter, TraceContext
 from reput_broker.server.listener import ListenFailed, address_of, bind
-from reput_broker.supervisor import supervise
 from reput_protocol.codes import AckLevel
 from reput_protocol.proxy_process import (
     DRAIN,

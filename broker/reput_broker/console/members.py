@@ -19,7 +19,7 @@ from typing import Final
 import trio
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError

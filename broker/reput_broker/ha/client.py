@@ -28,7 +28,7 @@ from reput_broker.ha.log_comparison import OwnLog, Refuse, SetAside, TruncateTo,
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
 from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.replication_lag import MasterLog
-from reput_broker.remoting_client import RemoteUnreachable, dial
+from reput_broker.remoting.client import RemoteUnreachable, dial
 from reput_broker.roles import Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader

@@ -28,7 +28,7 @@ import trio
 from reput_broker.delay.finished_timers import read_answer
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.ha.replication_lag import MasterLog
-from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
 from reput_broker.roles import Master
 from reput_broker.store.message_store import MessageStore

@@ -38,11 +38,11 @@ from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 
 if TYPE_CHECKING:
-    from reput_broker.access.tls import ServerTls
     from reput_broker.groups.consumer_groups import ConsumerGroups
     from reput_broker.groups.lag import LagFigures
     from reput_broker.groups.producer_groups import ProducerGroups
     from reput_broker.groups.progress import GroupProgress
+    from reput_broker.remoting.tls import ServerTls
     from reput_broker.store.message_store import MessageStore
     from reput_broker.tables.offsets import ConsumerOffsetManager
     from reput_broker.tables.subscription_groups import SubscriptionGroupManager

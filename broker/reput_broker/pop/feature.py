@@ -24,7 +24,7 @@ from reput_broker.pop.queues import PopQueues
 from reput_broker.pop.revive_log import ReviveLog
 from reput_broker.pop.revive_service import PopReviveService
 from reput_broker.pop.state import InFlightMessages, PopState
-from reput_broker.remoting_client import RemotingClient
+from reput_broker.remoting.client import RemotingClient
 from reput_broker.request import Handler
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.errors import ReputError

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.access.tls import ServerTls
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
+from reput_broker.remoting.tls import ServerTls
 from reput_broker.server.crowd import Crowd
 from reput_broker.server.proxy_protocol import ProxyHeaderWrong, is_trusted, read_header
 from reput_broker.server.refusal_log import RefusalLog

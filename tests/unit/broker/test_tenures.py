@@ -16,7 +16,7 @@ import trio
 from reput_broker import serve
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.remoting_client import RemotingClient
+from reput_broker.remoting.client import RemotingClient
 from reput_broker.roles import Master, Role, Tenure
 from reput_broker.staging.feature import StagingFeature
 from reput_broker.store.errors import StoreError

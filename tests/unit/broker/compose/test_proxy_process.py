@@ -14,8 +14,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from reput_broker import BrokerConfig, supervisor
-from reput_broker.compose import proxy_process
+from reput_broker import BrokerConfig
+from reput_broker.compose import proxy_process, supervisor
 from reput_broker.compose.proxy_process import COMMAND, ProxyProcess, proxy_task
 from reput_broker.config.errors import ConfigError
 from reput_broker.observe.counters import ProxyCounters

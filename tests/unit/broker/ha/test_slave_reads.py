@@ -9,7 +9,7 @@ import pytest
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.remoting_client import RemotingClient
+from reput_broker.remoting.client import RemotingClient
 from reput_client import Message, Producer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig

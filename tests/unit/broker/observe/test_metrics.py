@@ -13,7 +13,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.process_collector import ProcessCollector
 
-from reput_broker.access.tls import ServerTls
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import TlsConfig
 from reput_broker.groups.client_table import ClientChannel
@@ -22,6 +21,7 @@ from reput_broker.observe.exposition import OPENMETRICS, TEXT
 from reput_broker.observe.health import BrokerState
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.observe.pages import MetricsPages
+from reput_broker.remoting.tls import ServerTls
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import ConsumerData
 from reput_protocol.names import TRANSACTION_CHECK_GROUP

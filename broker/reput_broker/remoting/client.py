@@ -11,9 +11,9 @@ from functools import partial
 import structlog
 import trio
 
-from reput_broker.access.tls import TlsFilesUnusable, outgoing_context
 from reput_broker.config.sections import TlsConfig
 from reput_broker.config.value_types import checked_address
+from reput_broker.remoting.tls import TlsFilesUnusable, outgoing_context
 from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of

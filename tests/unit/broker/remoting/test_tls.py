@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from trio.testing import MockClock
 
-from reput_broker.access.tls import ServerTls, TlsFilesUnusable, ends_of_validity, file_problems
 from reput_broker.compose.live_config import LiveConfig
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
@@ -28,6 +27,7 @@ from reput_broker.observe.catalogue import METRICS
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import Health
 from reput_broker.observe.metrics import MetricsSources, Scrape
+from reput_broker.remoting.tls import ServerTls, TlsFilesUnusable, ends_of_validity, file_problems
 from reput_broker.server import gate as gates
 from reput_broker.server.gate import Admitted, Gate
 from reput_broker.server.transport import TlsTransport

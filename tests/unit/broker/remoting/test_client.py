@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.remoting_client import RemoteUnreachable, RemotingClient
+from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_protocol.wire.header import Header
 from support.remote_peers import Network
 from support.waiting import until
