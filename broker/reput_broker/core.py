@@ -15,7 +15,6 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
-from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MetricsSources
@@ -91,7 +90,6 @@ class Core:
         sources: what the metrics show; features add their figures.
         store_health: what the health page says of the store.
         tenures: the current one is what routes show of this broker.
-        routes: what other brokers have registered; they stay when the role changes.
         access: checks the requests.
         cold_quotas: how much groups may read from the disk.
         store: open, and so are `tables`.
@@ -106,7 +104,6 @@ class Core:
     sources: MetricsSources
     store_health: StoreHealth
     tenures: TenureSource
-    routes: RouteInfoManager
     access: Access
     cold_quotas: ColdQuotas
     store: MessageStore

@@ -81,6 +81,19 @@ class TenureSource:
             self._change.set()
             self._change = trio.Event()
 
+    @property
+    def seen_record(self) -> tuple[int, int] | None:
+        """Epoch and version of the last record of an election that this broker has seen; None without an election."""
+        return None
+
+    def known_confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> tuple[int, int] | None:  # noqa: ARG002
+        """Return an epoch, and up to which offset its master has confirmed this log; None without an election.
+
+        Args:
+            epochs, end: see `confirmed`.
+        """
+        return None
+
     def confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> int:  # noqa: ARG002 - an election needs them
         """Return the log offset below which this broker's log must not be cut; 0 if none is known, and an operator
         decides which log holds.

@@ -15,9 +15,8 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import slave_synchronize
-from reput_broker.ha.copies import GroupCopies
-from reput_broker.ha.election import table_copies
-from reput_broker.ha.election.table_copies import TableCopies
+from reput_broker.ha.election import copies
+from reput_broker.ha.election.copies import LogCopies, TableCopies
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
@@ -378,7 +377,7 @@ async def test_what_a_consumer_returns_is_answered_once_the_set_has_it(
 
         async with trio.open_nursery() as nursery:
             with monkeypatch.context() as patched:
-                patched.setattr(GroupCopies, "acknowledged", lambda *_: None)
+                patched.setattr(LogCopies, "acknowledged", lambda *_: None)
                 nursery.start_soon(note, "back", give_back(first, other))
                 nursery.start_soon(note, "sent", send_to_retry_topic(first))
                 nursery.start_soon(note, "put", put(first, b"two", AckLevel.FLUSHED))
@@ -405,7 +404,7 @@ async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_chang
     for module, name, longest in (
         (slave_synchronize, "_WAIT_MS", 60_000),
         (slave_synchronize, "_TIMEOUT_S", 60.0),
-        (table_copies, "_HELD_S", 60.0),
+        (copies, "_HELD_S", 60.0),
     ):
         monkeypatch.setattr(module, name, longest)
     close_all, are_busy = Server.close_all, list[bool]()

@@ -16,15 +16,14 @@ from reput_broker.delay.feature import DelayFeature
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.ha.admission import Group, SlaveAdmission
 from reput_broker.ha.connection import OfferedLog
-from reput_broker.ha.copies import Copies, GroupCopies
+from reput_broker.ha.election.copies import LogCopies, TableCopies, not_announced
 from reput_broker.ha.election.elector import slave_id
 from reput_broker.ha.election.opening import Leadership
-from reput_broker.ha.election.table_copies import TableCopies, not_announced
 from reput_broker.ha.master_proof import prove, proving
 from reput_broker.ha.replica_state import HAStatusProcessor, ReplicaStateProcessor
 from reput_broker.ha.replication_lag import ReplicationProgress
 from reput_broker.ha.role_refusals import fenced, once_confirmed
-from reput_broker.ha.service import HAService
+from reput_broker.ha.service import Copies, HAService
 from reput_broker.ha.table_sync import TableSyncProcessor
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import MasterFigures, ReplicationFigures
@@ -71,11 +70,12 @@ class MasterParts(RoleParts):
         fence = Fence() if leadership is None else leadership.fence
         self._core = core = build_core(base, storage, store_health, fence)
         self._delays = storage.delays
-        self._common = common = CommonParts(core, self)
+        self._common = common = CommonParts(core, self, base.routes)
         self._gate = base.gate
         self._ha_listener = base.ha_listener
         self._leadership = leadership
         self._epoch = epoch
+        self._members = base.routes.members
         self.groups, self.puts = core.groups, core.puts
         self.own = common.own
         access = core.access
@@ -92,7 +92,7 @@ class MasterParts(RoleParts):
         self.schedules = ScheduleFeature(core)
         self.transactions = TransactionFeature(core, storage.half_queue, self.delay.delay_redirects)
         self.retry = RetryFeature(core, self.delay.delay_redirects)
-        self.pop = PopFeature(core, storage.delays, storage.orders, self.delay.delay_redirects)
+        self.pop = PopFeature(core, storage.delays, storage.orders, self.delay.delay_redirects, base.routes)
         self._replication = ReplicationProgress(
             lambda: core.store.max_physical_offset,
             lambda: () if self.ha_service is None else self.ha_service.slaves,
@@ -103,9 +103,9 @@ class MasterParts(RoleParts):
         replica = ReplicaStateProcessor(
             core,
             storage.epochs,
+            self._members,
             epoch=epoch,
             ha_port=ha_port,
-            elector=base.elector,
             admission=self._admission,
             on_member=self._member_asks,
         )
@@ -129,7 +129,7 @@ class MasterParts(RoleParts):
         """Return the handlers as slaves, members of the group and the lease of the master need them."""
         core, leadership = self._core, self._leadership
         if leadership is not None:
-            leadership.fence.who_may_lead = core.routes.members.who_may_lead
+            leadership.fence.who_may_lead = self._members.who_may_lead
             handlers = once_confirmed(fenced(handlers, leadership.fence), lambda: core.store.is_confirmed)
         sync = TableSyncProcessor(
             core.store,
@@ -220,7 +220,7 @@ class MasterParts(RoleParts):
             progress.serve(Copies(service, progress, core.config))
             return service
         leadership.elector.before_taking_over(None)
-        copies = GroupCopies(leadership.in_sync, progress, core.config, leadership.elector.now)
+        copies = LogCopies(leadership.in_sync, progress, core.config, leadership.elector.now)
         progress.serve(copies)
         leadership.elector.on_set_change(copies.moved)
         return service

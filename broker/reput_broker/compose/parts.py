@@ -16,9 +16,10 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.core import Core, RoleDuties
 from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
-from reput_broker.ha.replica_state import PromotionProcessor
+from reput_broker.ha.election.promotion import PromotionProcessor
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.processor import NameServerProcessor
+from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import GroupSources
 from reput_broker.observe.statistics import Statistics
@@ -131,7 +132,6 @@ def build_core(base: BrokerBase, storage: Storage, store_health: StoreHealth, fe
         sources=sources,
         store_health=store_health,
         tenures=base.tenures,
-        routes=base.routes,
         access=base.access,
         cold_quotas=base.cold_quotas,
         store=store,
@@ -153,17 +153,19 @@ class CommonParts:
 
     Args:
         role: may be incomplete while this is built.
+        routes: what other brokers have registered with this one; they stay when the role changes.
     """
 
-    def __init__(self, core: Core, role: RoleDuties) -> None:
+    def __init__(self, core: Core, role: RoleDuties, routes: RouteInfoManager) -> None:
         self._core = core
+        self._routes = routes
         core.groups.health.is_slave = role.is_slave
         exporter = core.sources.spans
         self._spans = None if exporter is None else Spans(exporter, core.config.tracing)
-        self.own = core.routes.own = OwnBroker(core.config, core.tables, lambda: core.tenures.current)
+        self.own = routes.own = OwnBroker(core.config, core.tables, lambda: core.tenures.current)
         self._clean = CleanFilesService(core, role)
         self._names = NameServerProcessor(
-            core.routes, core.tables.kv_config, core.tables.kv_saver, advertise=core.config.advertise
+            routes, core.tables.kv_config, core.tables.kv_saver, advertise=core.config.advertise
         )
         access = core.access
         self.processors: tuple[HasHandlers, ...] = (
@@ -225,7 +227,7 @@ class CommonParts:
         )
 
     def _client_gone(self, client: Client) -> None:
-        self._core.routes.client_gone(client)
+        self._routes.client_gone(client)
         self._core.hold.drop_client(client)
         self._core.groups.client_gone(client)
 

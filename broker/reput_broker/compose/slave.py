@@ -52,11 +52,11 @@ class SlaveParts(RoleParts):
             storage.store.confirm_offset = 0  # until the master says more
         self._core = core = build_core(base, storage, store_health, Fence())
         self._epochs = storage.epochs
-        self._common = common = CommonParts(core, self)
+        self._common = common = CommonParts(core, self, base.routes)
         self.groups, self.puts = core.groups, core.puts
         self.own = common.own
         self.master_log = MasterLog(lambda: core.store.max_physical_offset)
-        self.copying = HAClient(core, self._epochs, self.master_log, on_reopen=on_reopen)
+        self.copying = HAClient(core, self._epochs, self.master_log, base.routes.members, on_reopen=on_reopen)
         self.tables = SlaveSynchronize(
             core.store,
             core.tables,
@@ -70,7 +70,7 @@ class SlaveParts(RoleParts):
         refusals = SlaveRefusals(
             config.ha,
             self._master_address,
-            core.routes.members.who_may_lead,
+            base.routes.members.who_may_lead,
             has_offsets=lambda: self.tables.has_offsets,
             is_confirmed=lambda: core.store.is_confirmed,
         )
@@ -81,7 +81,7 @@ class SlaveParts(RoleParts):
             handlers_of(
                 (
                     *common.processors,
-                    ReplicaStateProcessor(core, self._epochs, epoch=0, ha_port=None, elector=base.elector),
+                    ReplicaStateProcessor(core, self._epochs, base.routes.members, epoch=0, ha_port=None),
                     HAStatusProcessor(self._ha_status, core.store.set_master_flushed_offset),
                 )
             )

@@ -28,6 +28,7 @@ from reput_broker.ha.log_comparison import OwnLog, Refuse, SetAside, TruncateTo,
 from reput_broker.ha.master_proof import MasterClient, MasterNotProven
 from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.replication_lag import MasterLog
+from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemoteUnreachable, dial
 from reput_broker.roles import Master
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -67,6 +68,7 @@ class HAClient:
     Args:
         epochs: of this log; they become the master's.
         master_log: receives the end of the master's log.
+        members: of the replica group; receives those that the master names.
         on_reopen: called with what must be done to the store before its log can be continued: the log
             truncated to an offset, or moved aside if that is None; and why. It notes that and ends this client, or
             raises.
@@ -77,6 +79,7 @@ class HAClient:
         core: Core,
         epochs: EpochFile,
         master_log: MasterLog,
+        members: GroupMembers,
         *,
         on_reopen: Callable[[int | None, str], Awaitable[None]],
     ) -> None:
@@ -95,7 +98,7 @@ class HAClient:
         self._on_appended = core.puts.wrote
         self._tenures = core.tenures
         self._member = core.config.broker_id
-        self._members = core.routes.members
+        self._members = members
         self._on_reopen = on_reopen
         self._credentials = core.config.access.credentials()
         self._admission: str | None = None

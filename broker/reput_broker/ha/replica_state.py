@@ -1,6 +1,5 @@
 """QUERY_REPLICA_STATE: what a slave compares its log with before it copies the master's, and a member its own before it
-campaigns; the state of replication (907), and an offset in a slave's checkpoint (908) (RocketMQ: AdminBrokerProcessor);
-PROMOTE_BROKER: a planned change of the master.
+campaigns; the state of replication (907), and an offset in a slave's checkpoint (908) (RocketMQ: AdminBrokerProcessor).
 """
 
 from __future__ import annotations
@@ -10,25 +9,21 @@ from zlib import crc32
 
 from reput_broker.core import Core
 from reput_broker.ha.admission import SlaveAdmission
-from reput_broker.ha.election.elector import Elector
-from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
-from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.ha.epochs import EpochFile
-from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.namesrv.members import GroupMembers
+from reput_broker.request import Processor, Request, Response, serves
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.commands.ha import HARuntimeInfo, ResetMasterFlushOffsetHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState
-from reput_protocol.errors import ErrorCode
 
 
 class ReplicaStateProcessor(Processor):
     """Describes the log of this broker to slaves and members. A slave answers too, that it is not the master.
 
     Args:
+        members: of the replica group; receives the slaves that ask.
         epoch: of this tenure as master; 0 for a slave, and for a master that counts none.
         ha_port: where the log is served; None if it is not.
-        elector: of a group with an election.
         admission: gives a slave what it proves its user with on that port; None: it need not.
         on_member: called with what a slave says of itself when it asks.
     """
@@ -37,20 +32,20 @@ class ReplicaStateProcessor(Processor):
         self,
         core: Core,
         epochs: EpochFile,
+        members: GroupMembers,
         *,
         epoch: int,
         ha_port: int | None,
-        elector: Elector | None = None,
         admission: SlaveAdmission | None = None,
         on_member: Callable[[QueryReplicaStateHeader], None] = lambda _header: None,
     ) -> None:
         self._config = core.config
         self._store = core.store
         self._epochs = epochs
-        self._members = core.routes.members
+        self._members = members
         self._epoch = epoch
         self._ha_port = ha_port
-        self._elector = elector
+        self._tenures = core.tenures
         self._admission = admission
         self._on_member = on_member
 
@@ -63,7 +58,7 @@ class ReplicaStateProcessor(Processor):
         self._members.asked(header.slave_id, header.address, host)
         store = self._store
         record = None if header.record_offset < 0 else store.record_at(header.record_offset)
-        epochs, elector = self._epochs.entries, self._elector
+        epochs = self._epochs.entries
         state = ReplicaState(
             cluster=self._config.cluster,
             broker_name=self._config.broker_name,
@@ -76,10 +71,8 @@ class ReplicaStateProcessor(Processor):
             confirm_offset=store.confirm_offset,
             ha_port=self._ha_port,
             member=self._config.broker_id if self._config.election.is_on else None,
-            seen_record=None if elector is None else elector.seen_record,
-            known_confirmed=None
-            if elector is None
-            else elector.known_confirmed(epochs, store.max_physical_offset),
+            seen_record=self._tenures.seen_record,
+            known_confirmed=self._tenures.known_confirmed(epochs, store.max_physical_offset),
             record_crc=None if record is None else crc32(record),
             members=self._members.all(),
         )
@@ -117,42 +110,3 @@ class HAStatusProcessor(Processor):
         if self._set_master_flushed is not None and offset is not None:
             self._set_master_flushed(offset)
         return Response()
-
-
-class PromotionProcessor(Processor):
-    """Hands over to another member, if an engine elects."""
-
-    def __init__(self, core: Core) -> None:
-        self._elector = core.tenures if isinstance(core.tenures, Elector) else None
-        self._store = core.store
-
-    @serves(RequestCode.PROMOTE_BROKER)
-    async def promote(self, request: Request) -> Response:
-        """Make the named member the master; see `Elector.hand_over`."""
-        header = PromoteBrokerHeader.from_ext(request.ext)
-        if self._elector is None:
-            raise Refusal(
-                ErrorCode.INVALID_ARGUMENT,
-                "no engine elects the master of this broker; set [election], or change ha.role of the brokers",
-            )
-        try:
-            made = await self._elector.hand_over(
-                header.broker_id, self._store.max_physical_offset, force=header.force
-            )
-        except HandOverRefused as refused:
-            if refused.master:
-                raise Refusal(
-                    ErrorCode.NOT_MASTER, f"{refused}; ask {refused.master}", ext={"master": refused.master}
-                ) from None
-            raise Refusal(ErrorCode.INVALID_ARGUMENT, f"{refused}; nothing has changed") from None
-        except LeaseLost as error:
-            text = (
-                f"{error.reason}; this broker is no longer the master, and member {header.broker_id} was not named as "
-                "its successor"
-            )
-            raise Refusal(ErrorCode.NOT_MASTER, f"{text}; ask again at the next master") from None
-        except EngineUnavailable as error:
-            text = f"{error.reason}; whether the replica takes over is unknown, so check the status of the brokers"
-            raise Refusal(ErrorCode.TIMEOUT, text) from None
-        promotion = Promotion(broker_id=made.member, end_offset=made.end, kept_offset=made.kept)
-        return Response(0, {}, promotion.to_json())

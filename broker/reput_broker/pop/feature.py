@@ -12,6 +12,7 @@ from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
+from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.metrics import PopSources
 from reput_broker.pop.ack import AckProcessor
 from reput_broker.pop.assignment import AssignmentProcessor, TopicQueues
@@ -38,10 +39,16 @@ class PopFeature:
 
     Args:
         orders: of groups that pop in order, as read at the start.
+        routes: what other brokers have registered with this one.
     """
 
     def __init__(
-        self, core: Core, delays: DelayState, orders: OrderInfos, delay_redirects: DelayRedirects
+        self,
+        core: Core,
+        delays: DelayState,
+        orders: OrderInfos,
+        delay_redirects: DelayRedirects,
+        routes: RouteInfoManager,
     ) -> None:
         config, store = core.config, core.store
         topic = revive_topic(config.cluster)
@@ -72,7 +79,7 @@ class PopFeature:
         core.arrivals.watch(topic, self._revive.arrived)
         self._assignment = AssignmentProcessor(
             TopicQueues(
-                core.routes,
+                routes,
                 config.name_servers,
                 partial(RemotingClient, tls=config.tls, credentials=config.access.credentials()),
             ),

@@ -191,7 +191,7 @@ class LogProgress:
     flushed    the flush service                             dispatch, after the answers; copies
     offered    `offer`                                       the connections of slaves
     dispatched the reput service                             pulls that wait
-    replicated ha/copies.py                                  nothing
+    replicated `Replicas`                                    nothing
     confirmed  `confirm`, by ha/                             dispatch, after the answers; copies of the tables
     ========== ============================================= ==================================================
     """

@@ -293,10 +293,12 @@ class Elector(TenureSource):
     # What is known to be confirmed
 
     @property
+    @override
     def seen_record(self) -> tuple[int, int]:
         """Epoch and version of the last record that this member has seen or begun."""
         return self._file.seen_record
 
+    @override
     def known_confirmed(self, epochs: Sequence[tuple[int, int]], end: int) -> tuple[int, int]:
         """Return an epoch, and up to which offset its master has confirmed this log; see `confirmed`."""
         return self._file.seen.confirmed[0], self.confirmed(epochs, end)

@@ -1,5 +1,5 @@
-"""The tables of an elected master, and which members have them: offsets, topics, groups and the others that a slave
-takes over (`ha/slave_synchronize.py`).
+"""The copies that the members of the in-sync set have, in one tenure of an elected master: of the log, and of its
+tables (offsets, topics, groups and the others that a slave takes over, see `ha/slave_synchronize.py`).
 
 With `ha.in_sync_replicas` of 2 or more, a change of a table is answered once every member of the in-sync set has taken
 it over, so that no failover takes it back. For that
@@ -21,11 +21,13 @@ from functools import partial
 from typing import Final
 
 import trio
+from typing_extensions import override
 
+from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.put.fence import Fence
-from reput_broker.put.progress import LogProgress
+from reput_broker.put.progress import LogProgress, Replica, Replicas
 from reput_broker.request import Handled, Handler, Refusal, Request, Response, Result
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.replica import QueryReplicaStateHeader
@@ -39,6 +41,58 @@ _HELD_S: Final = 2.0
 _STOPS: Final = "the master stops, or another one leads now"
 
 
+class LogCopies(Replicas):
+    """How many copies of the log there are with an election: those of the in-sync set, all of it.
+
+    Reports the log and its copies to the set, and how far they are replicated and confirmed.
+
+    Consumers see only what is confirmed, since another master may not have the rest.
+
+    Args:
+        clock: that of the elector.
+    """
+
+    def __init__(
+        self, in_sync: InSyncSet, progress: LogProgress, config: BrokerConfig, clock: Callable[[], float]
+    ) -> None:
+        self._in_sync = in_sync
+        self._progress = progress
+        self._config = config.ha
+        self._clock = clock
+        self._own = progress.flushed if config.store.flush == "sync" else progress.committed
+        progress.confirm(in_sync.confirm)
+        progress.committed.follow(self.moved)
+
+    @override
+    def refusal(self) -> str | None:
+        needed, members = self._config.copies_if_replicated, self._in_sync.recorded
+        if len(members) >= needed:
+            return None
+        text = f"it takes {needed} members in sync, this master included, and in sync are {sorted(members)}"
+        return f"{text}; start the others, lower ha.in_sync_replicas, or ask for flushed or page_cache"
+
+    @override
+    def acknowledged(self, slave: Replica) -> None:
+        if slave.member is not None:  # one of RocketMQ is no member, and does not count
+            self._in_sync.acknowledged(slave.member, slave.acked_offset, self._clock())
+            self.moved()
+
+    @override
+    def gone(self, slave: Replica) -> None:
+        if slave.member is not None:
+            self._in_sync.disconnected(slave.member, self._clock())
+
+    @override
+    def moved(self) -> None:
+        """Note that the log was committed or flushed further, or that the set has changed."""
+        progress, in_sync = self._progress, self._in_sync
+        in_sync.own(progress.committed.offset, self._own.offset)
+        progress.confirm(in_sync.confirm)
+        # A set that has shrunk confirms for consumers, but a put that waits for copies still needs them.
+        if len(in_sync.recorded) >= self._config.copies_if_replicated:
+            progress.replicated.advance(in_sync.confirm)
+
+
 @dataclass(slots=True)
 class _Change:
     number: int
@@ -49,7 +103,7 @@ class _Change:
 
 
 class TableCopies:
-    """Which members have which changes, in one tenure.
+    """Which members have which changes of the tables.
 
     Args:
         versions: returns `TableChanges.tables`.
