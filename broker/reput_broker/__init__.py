@@ -2,9 +2,9 @@
 
 `broker` runs it, `serve` until a signal ends it, `background` in a thread. `server` reads requests and has
 `processors`, or those of a feature (`delay`, `transactions`, `retry`, `pop`, `reply`, `staging`), answer them. They
-use what a tenure has in its `core`: `put` appends, `pull` waits for messages, `groups` and `tables` are who consumes
-what, `store` keeps the log. `ha` copies it, `clean_service` deletes its old files. `compose` builds all of it. `roles`
-says what a tenure is. `Broker` and `BrokerConfig` load on first access: the store alone needs no event loop.
+use what a `tenure` has: `put` appends, `pull` waits for messages, `groups` and `tables` are who consumes what, `store`
+keeps the log. `ha` copies it, `retention` deletes its old files. `compose` builds all of it.
+`Broker` and `BrokerConfig` load on first access: the store alone needs no event loop.
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.config.options import path_text
 from reput_broker.config.properties import Properties
 from reput_broker.console.app import Console
-from reput_broker.core import Surroundings
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector, slave_id
 from reput_broker.ha.election.opening import NOT_OPEN, make_elector
@@ -54,13 +53,14 @@ from reput_broker.processors.operations import MessageIntake, Operations
 from reput_broker.processors.properties import PropertiesProcessor
 from reput_broker.remoting.tls import ServerTls
 from reput_broker.request import Handler
-from reput_broker.roles import StaticTenures, Tenure, TenureSource
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, HttpListenFailed, serve_http
 from reput_broker.server.listener import ListenFailed, address_of, bind
 from reput_broker.server.local_requests import LocalRequests
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
+from reput_broker.tenure.core import Surroundings
+from reput_broker.tenure.roles import StaticTenures, Tenure, TenureSource
 from reput_protocol import kernel
 from reput_protocol.errors import ReputError
 

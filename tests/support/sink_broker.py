@@ -20,7 +20,6 @@ from typing import Any
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.request import Refusal
 from reput_broker.staging import committer
 from reput_broker.staging.batches import CommittedBatches
@@ -28,6 +27,7 @@ from reput_broker.staging.committer import Committer
 from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.staging_file import StagingFile
 from reput_broker.staging.staging_table import StagingState
+from reput_broker.tenure.core import Core
 
 COPIED_WITHIN_S = 10.0
 """The in-sync set may be unable to copy the log, if the network is broken."""

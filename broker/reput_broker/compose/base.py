@@ -10,7 +10,6 @@ import trio
 from reput_broker.access.opening import Access
 from reput_broker.compose.open_files import OpenFiles
 from reput_broker.config.model import BrokerConfig
-from reput_broker.core import Surroundings
 from reput_broker.groups.cold_quotas import ColdQuotas
 from reput_broker.ha.election.elector import Elector
 from reput_broker.namesrv.route_info import RouteInfoManager
@@ -18,8 +17,9 @@ from reput_broker.observe.health import Health
 from reput_broker.observe.history.recorder import History
 from reput_broker.observe.metrics import MetricsSources
 from reput_broker.processors.operations import Operations
-from reput_broker.roles import TenureSource
 from reput_broker.server.gate import Gate
+from reput_broker.tenure.core import Surroundings
+from reput_broker.tenure.roles import TenureSource
 
 
 @dataclass(slots=True)

@@ -9,11 +9,9 @@ import trio
 
 from reput_broker.access.control import AccessControl
 from reput_broker.access.processor import UsersProcessor
-from reput_broker.clean_service import CleanFilesService
 from reput_broker.compose.base import BrokerBase
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
-from reput_broker.core import Core, RoleDuties
 from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
 from reput_broker.ha.election.promotion import PromotionProcessor
@@ -40,10 +38,12 @@ from reput_broker.pull.long_polling import HELD_BYTES
 from reput_broker.put.fence import Fence
 from reput_broker.put.put_path import PutPath
 from reput_broker.request import Client, Handler
+from reput_broker.retention.clean_service import CleanFilesService
 from reput_broker.server.connection import DEFERRED_REQUEST_BYTES
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server
 from reput_broker.tables.topic_access import TopicAccess
+from reput_broker.tenure.core import Core, RoleDuties
 
 _LOOK_S = 1.0
 

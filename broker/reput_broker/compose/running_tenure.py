@@ -29,11 +29,11 @@ from reput_broker.observe.health import BrokerState, StoreHealth
 from reput_broker.observe.history.file import What
 from reput_broker.processors.history import HistoryProcessor
 from reput_broker.processors.operations import OperationsProcessor
-from reput_broker.roles import Tenure
 from reput_broker.server.connection import Connection
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import RecoveryReport
+from reput_broker.tenure.roles import Tenure
 from reput_protocol.errors import ReputError, leaves
 
 log = structlog.get_logger(__name__)

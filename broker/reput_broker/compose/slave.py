@@ -22,7 +22,7 @@ from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.observe.health import StoreHealth
 from reput_broker.observe.metrics import ReplicationFigures, SlaveFigures
 from reput_broker.put.fence import Fence
-from reput_broker.roles import Master, Role
+from reput_broker.tenure.roles import Master, Role
 from reput_protocol.commands.ha import HAClientRuntimeInfo, HARuntimeInfo
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from reput_broker.core import Core
 from reput_broker.delay.canceller import Canceller
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.deliverer import Deliverer
@@ -18,6 +17,7 @@ from reput_broker.delay.timer_feed import TimerFeed
 from reput_broker.delay.waiting_messages import WaitingMessages
 from reput_broker.observe.metrics import DelaySources
 from reput_broker.request import Handler
+from reput_broker.tenure.core import Core
 
 
 class DelayFeature:

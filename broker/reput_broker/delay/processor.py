@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from typing_extensions import override
 
-from reput_broker.core import Core
 from reput_broker.delay.canceller import Cancelled, Canceller, has_key
 from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.state import DelayState
@@ -15,6 +14,7 @@ from reput_broker.observe.metrics import DelaySources
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import encode
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode
 from reput_protocol.commands.delay import (
     CancelDelayedHeader,

@@ -20,7 +20,6 @@ from zlib import crc32
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.ha.admission import Group, old_proof_frame, prove
 from reput_broker.ha.epochs import Epoch, EpochFile
 from reput_broker.ha.frames import REPORT, HAProtocolError, Hello, TransferReader, encode_hello
@@ -30,7 +29,8 @@ from reput_broker.ha.received_log import ReceivedLog
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemoteUnreachable, dial
-from reput_broker.roles import Master
+from reput_broker.tenure.core import Core
+from reput_broker.tenure.roles import Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import ViewMessageHeader
 from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaAdmission, ReplicaState

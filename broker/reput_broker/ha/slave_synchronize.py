@@ -30,10 +30,10 @@ from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
 from reput_broker.request import ClientAnswer
-from reput_broker.roles import Master
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, DataVersion, decode, encode
 from reput_broker.tables.tables import Tables
+from reput_broker.tenure.roles import Master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table_sync import (
     ANNOUNCED_TABLES,

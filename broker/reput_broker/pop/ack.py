@@ -12,7 +12,6 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from reput_broker.core import Core
 from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey
 from reput_broker.pop.positions import PoppedQueue
@@ -20,6 +19,7 @@ from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
 from reput_broker.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     ORDERED_REVIVE_QUEUE,

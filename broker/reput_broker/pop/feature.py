@@ -8,7 +8,6 @@ from functools import partial
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
@@ -28,6 +27,7 @@ from reput_broker.pop.state import InFlightMessages, PopState
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.request import Handler
 from reput_broker.tables.table_saver import TableSaver
+from reput_broker.tenure.core import Core
 from reput_protocol.errors import ReputError
 from reput_protocol.names import revive_topic
 

@@ -9,13 +9,13 @@ from typing import Final
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.pop.polling import PollingKey
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.state import PopState
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.store.results import GetStatus
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (
     POP_MESSAGES_MAX,

@@ -18,7 +18,6 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.pop.checkpoints import CheckPoint, CheckPointKey
 from reput_broker.pop.polling import PollingKey
@@ -33,6 +32,7 @@ from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, PutStatus
 from reput_broker.store.select_entries import FilteredGet
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.pop import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.pop.checkpoints import (
     REVIVE_QUEUES,
@@ -17,6 +16,7 @@ from reput_broker.pop.checkpoints import (
 )
 from reput_broker.pop.positions import Written
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tenure.core import Core
 from reput_protocol.names import revive_topic
 from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.record import Record

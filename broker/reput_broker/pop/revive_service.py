@@ -22,7 +22,6 @@ import msgspec
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.pop.checkpoints import REVIVE_QUEUES, Ack, CheckPoint, CheckPointKey, read_entry
@@ -31,6 +30,7 @@ from reput_broker.pop.state import InFlightMessages
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.send.retry_records import DeadLetterReason, dead_letter, next_attempt, set_origin
 from reput_broker.store.results import PutStatus
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.commands.topic import TopicConfig
 from reput_protocol.errors import InvalidName, RecordMalformed, ReputError

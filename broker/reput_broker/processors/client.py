@@ -9,10 +9,10 @@ from typing import Final
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.groups.membership import MemberConflict
 from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (
     ConsumerData,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.request import (
     ClientBusy,
@@ -17,6 +16,7 @@ from reput_broker.request import (
     serves,
     write_in_turns,
 )
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.consumers import ConsumeDirectlyHeader, ConsumerRunningInfoHeader
 from reput_protocol.commands.group import (

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroup
 from reput_broker.groups.group_access import no_group
 from reput_broker.groups.health import Waiting
 from reput_broker.request import Processor, Request, Response, serves, write_in_turns
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group_description import (
     DescribeGroupHeader,

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from reput_broker.core import Core
 from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.offset import (
     EarliestTimeResult,

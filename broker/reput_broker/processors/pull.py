@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from reput_broker.core import Core, RoleDuties
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.processors.spans import Spans
 from reput_broker.pull.cold_reads import ColdReads, get_unless_cold
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
-from reput_broker.roles import MASTER_ID
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.select_entries import FilteredGet
 from reput_broker.tables.offset_journal import JournalWriteFailed
+from reput_broker.tenure.core import Core, RoleDuties
+from reput_broker.tenure.roles import MASTER_ID
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult

@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode
 from reput_protocol.commands.body import encode_json
 from reput_protocol.commands.group import SubscriptionData

@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.clean_service import CleanFilesService
-from reput_broker.core import Core, RoleDuties
 from reput_broker.observe.counters import Histogram, merged
 from reput_broker.observe.metrics import broker_version
 from reput_broker.observe.rocketmq_catalogue import waiting_requests
 from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.retention.clean_service import CleanFilesService
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import disk_used_ratio
+from reput_broker.tenure.core import Core, RoleDuties
 from reput_protocol import kernel
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.commands.body import encode_json

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Final
 
-from reput_broker.core import Core
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.put.appender import StoredBefore
 from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, handled, serves
@@ -26,6 +25,7 @@ from reput_broker.send.send_records import (
 from reput_broker.send.send_redirects import DeadLetter, SendRedirects
 from reput_broker.store.block import Block
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.delay import RecallHandle

@@ -21,7 +21,6 @@ import structlog
 import trio
 
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.core import Core
 from reput_broker.groups.client_table import owner_of
 from reput_broker.groups.requesters import Requesters
 from reput_broker.request import (
@@ -38,6 +37,7 @@ from reput_broker.request import (
 )
 from reput_broker.send.send_records import check_size, record_of
 from reput_broker.store.results import PutResult
+from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode, ResponseCode
 from reput_protocol.commands.reply import PushReplyHeader

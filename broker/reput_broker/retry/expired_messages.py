@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.request import Refusal
 from reput_broker.send.retry_records import Returned, expired_message
 from reput_broker.send.send_redirects import note_dead_letter
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tenure.core import Core
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.names import RETRY_PREFIX, dlq_topic
 from reput_protocol.record.expiry import MARK, expiry_in

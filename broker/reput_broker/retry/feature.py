@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.request import Handler
 from reput_broker.retry.claimed_origins import ClaimedOrigins
 from reput_broker.retry.replay import ReplayProcessor
 from reput_broker.retry.send_back import SendBackProcessor
 from reput_broker.retry.send_back_deduplication import DeduplicatedReturns
+from reput_broker.tenure.core import Core
 
 
 class RetryFeature:

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.request import Confirmed, Processor, Refusal, Request, Response, serves
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.replay_marks import LetterMarks, ReplayMarks
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, RequestCode

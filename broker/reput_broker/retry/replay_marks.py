@@ -14,9 +14,9 @@ from typing import Final
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.request import Refusal
 from reput_broker.store.index.query import Doubt
+from reput_broker.tenure.core import Core
 from reput_protocol.errors import ErrorCode
 
 _SETTLE_S: Final = 5.0

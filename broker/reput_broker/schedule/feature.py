@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from reput_broker.core import Core
 from reput_broker.observe.counters import ScheduleStats
 from reput_broker.observe.metrics import ScheduleSources
 from reput_broker.request import Handler
 from reput_broker.schedule.messages import ScheduledMessages
 from reput_broker.schedule.processor import ScheduleProcessor
 from reput_broker.schedule.service import ScheduleService
+from reput_broker.tenure.core import Core
 
 
 class ScheduleFeature:

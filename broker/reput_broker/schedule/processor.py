@@ -8,13 +8,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from reput_broker.core import Core
 from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, serves
 from reput_broker.schedule.messages import Content, ScheduledMessages, size_max, unique_id_by_hand
 from reput_broker.schedule.service import ScheduleService
 from reput_broker.schedule.times import InvalidTimes, times_of
 from reput_broker.store.results import PutResult
 from reput_broker.tables.schedules import Schedule
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.schedule import (
     ChangeScheduleHeader,

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.request import Handled, Put, Refusal, Request, Result
 from reput_broker.send.deduplication import Deduplication, StoredAt
 from reput_broker.send.message_content import Content
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup
 from reput_protocol.commands.send import PutMessageHeader

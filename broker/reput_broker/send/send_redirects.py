@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import structlog
 
-from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.observe.counters import UNKNOWN_TOPIC
@@ -19,6 +18,7 @@ from reput_broker.request import Refusal, Request
 from reput_broker.send.retry_records import DeadLetterReason, dead_letter, reason_when_resent
 from reput_broker.send.send_records import Redirected, check_size
 from reput_broker.tables.topic_access import TopicAccess
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.half_messages import half_record
 from reput_broker.transactions.transaction_table import TransactionTable
 from reput_protocol import properties as names

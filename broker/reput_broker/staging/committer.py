@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.request import Refusal
 from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
 from reput_broker.staging.copies import StagedCopies
@@ -42,6 +41,7 @@ from reput_broker.staging.staging_table import StagingState, remove
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.file_io import is_no_space
 from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.tenure.core import Core
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.stage import StagedPart
 from reput_protocol.commands.topic import TopicConfig

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from reput_broker.core import Core
 from reput_broker.request import Handler, Request, Response
 from reput_broker.staging.committer import Committer
 from reput_broker.staging.processor import StagingProcessor
@@ -14,6 +13,7 @@ from reput_broker.staging.staging_table import StagingState
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
 from reput_broker.tables.table_saver import SaveSoon
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 
 log = structlog.get_logger(__name__)

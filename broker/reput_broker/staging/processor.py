@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.put.appender import malformed
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.staging.committer import Commit, Committer
 from reput_broker.staging.staging_file import StagingFile, StagingKey
 from reput_broker.staging.staging_table import STAGING_ID, StagingState, SyncAhead, remove
 from reput_broker.store.errors import DiskFull
+from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.stage import (

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.put.progress import Position
 from reput_broker.staging.intent import Intent, QueuePlace
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.store.stats import StoreStats
+from reput_broker.tenure.core import Core
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.put_block import BlockCheck
 from reput_protocol.record.view import record_views

@@ -19,9 +19,9 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.core import Core
 from reput_broker.groups.client_table import ClientChannel
 from reput_broker.store.results import PutStatus
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
     HalfMessage,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.request import Handler
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.check_service import TransactionCheckService
 from reput_broker.transactions.op_queue import OpWriter
 from reput_broker.transactions.processor import TransactionProcessor

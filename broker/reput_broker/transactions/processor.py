@@ -6,11 +6,11 @@ from typing import Final
 
 import trio
 
-from reput_broker.core import Core
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.request import Processor, Put, Refusal, Request, Response, Result, serves
 from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.topic_access import no_topic
+from reput_broker.tenure.core import Core
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,
     HalfMessage,

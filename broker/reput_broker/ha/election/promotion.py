@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from reput_broker.core import Core
 from reput_broker.ha.election.elector import Elector
 from reput_broker.ha.election.engine import EngineUnavailable, LeaseLost
 from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
 from reput_protocol.errors import ErrorCode

@@ -15,12 +15,12 @@ import structlog
 import trio
 import trio.testing
 
-from reput_broker.clean_service import CleanFilesService, rules_of
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.observe.figures import DiskFigures
+from reput_broker.retention.clean_service import CleanFilesService, rules_of
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.queue.table import DELETED_DIR
 from reput_broker.store.results import Extent

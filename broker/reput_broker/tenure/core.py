@@ -23,11 +23,11 @@ from reput_broker.pull.filter_check import FilterCheck
 from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.put.arrivals import Arrivals
 from reput_broker.put.put_path import PutPath
-from reput_broker.roles import TenureSource
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import DiskUsage, disk_used_ratio
 from reput_broker.tables.tables import Tables
 from reput_broker.tables.topic_access import TopicAccess
+from reput_broker.tenure.roles import TenureSource
 
 
 def _clock_ms() -> int:
