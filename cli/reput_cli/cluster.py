@@ -11,7 +11,7 @@ from reput_cli.output import Printer
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from reput_client.admin.cluster_members import ClusterMember
+    from reput_client import ClusterMember
 
 _COLUMNS = (
     "cluster", "broker", "broker_id", "member", "role", "address", "epoch", "end_offset", "lag_bytes", "slaves",

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from reput_client.admin.cluster_members import ClusterMember as ClusterMember
+    from reput_client.admin import ClusterMember as ClusterMember
     from reput_client.admin.dead_letters import DeadLetter as DeadLetter
     from reput_client.admin.dead_letters import DeadLetters as DeadLetters
     from reput_client.admin.message_history import CopyKind as CopyKind
@@ -137,7 +137,7 @@ if TYPE_CHECKING:
     from reput_protocol.rights import rule_of as rule_of
 
 _SHARED: Final = {
-    "reput_client.admin.cluster_members": "ClusterMember",
+    "reput_client.admin": "ClusterMember",
     "reput_client.admin.dead_letters": "DeadLetter DeadLetters",
     "reput_client.admin.message_history": (
         "CopyKind MessageCopy MessageHistory MessageStep MessageTrack TrackType"

@@ -19,7 +19,7 @@ from reput_protocol.printable import counted
 from reput_protocol.quantities import size_text
 
 if TYPE_CHECKING:
-    from reput_client.admin.cluster_members import ClusterMember
+    from reput_client import ClusterMember
 
 BEHIND_S = 10.0
 """A slave that lacks messages older than this is far behind, as in the alert ReplicationLag."""

@@ -1,27 +1,22 @@
-"""The admin client, with its methods about brokers and delayed messages; modules of this package have the others."""
+"""The admin client, with its methods about brokers; modules of this package have the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from reput_client.admin.cluster_members import ClusterMember, cluster_members
 from reput_client.admin.message_history import MessageHistoryAdmin
 from reput_client.admin.schedules import ScheduleAdmin
-from reput_client.admin.transactions import TransactionAdmin
 from reput_client.admin.users import UserAdmin
 from reput_client.preview import Preview
+from reput_client.transport.address import parse_address
 from reput_client.transport.options import ClientOptions, takes
+from reput_client.transport.routing import MASTER_ID
+from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
-from reput_protocol.commands.delay import (
-    CancelDelayedHeader,
-    CancelledMessage,
-    CancelResult,
-    DelayedMessage,
-    DelayedMessageList,
-    ListDelayedHeader,
-)
 from reput_protocol.commands.election import PromoteBrokerHeader, Promotion
+from reput_protocol.commands.ha import HARuntimeInfo
 from reput_protocol.commands.history import BrokerHistory, ReadHistoryHeader
 from reput_protocol.commands.operation import (
     INTAKE_WORDS,
@@ -39,16 +34,49 @@ from reput_protocol.commands.operation import (
     SetConfigBody,
     SetIntakeHeader,
 )
+from reput_protocol.commands.replica import QueryReplicaStateHeader, ReplicaState
 from reput_protocol.commands.topic import ClusterInfo, KVTable
-from reput_protocol.errors import ErrorCode, NotFound
-from reput_protocol.names import check_topic
-from reput_protocol.printable import counted
+from reput_protocol.errors import ErrorCode, NotFound, ReputError, RequestNotSupported
 from reput_protocol.wire.header import HeaderType
 
 _MSGPACK = HeaderType.MSGPACK
 
 
-class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
+@dataclass(frozen=True, slots=True)
+class ClusterMember:
+    """One member of a broker name, a master or a slave, with its state. What it did not report is None."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    """The announced id: 0 is the master."""
+    address: str
+    number: int | None = None
+    """Its number in a group that elects its master: `broker_id` of its configuration, which `promote_broker` takes."""
+    takes_messages: bool | None = None
+    """Whether it says that it is a master."""
+    epoch: int | None = None
+    """Of a master with slaves: its epoch."""
+    end_offset: int | None = None
+    """The end of its log."""
+    lag_bytes: int | None = None
+    """Of a slave: how much of its master's log it lacks."""
+    slaves: int | None = None
+    """Of a master: slaves that are connected."""
+    in_sync: int | None = None
+    """Of a master: copies that are in sync, its own included."""
+    is_copying: bool | None = None
+    """Of a slave: whether it receives its master's log."""
+    error: str | None = None
+    """Why it did not report."""
+
+    @property
+    def is_master(self) -> bool:
+        """Whether it is announced as the master."""
+        return self.broker_id == MASTER_ID
+
+
+class Admin(MessageHistoryAdmin, ScheduleAdmin, UserAdmin):
     """Manages the brokers of a cluster; an async context manager for trio and asyncio.
 
     Changes are made at the master of every broker, and results of all of them are combined. Methods raise a subclass of
@@ -224,7 +252,7 @@ class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
 
     async def cluster_members(self) -> list[ClusterMember]:
         """Return the members of every broker with their state; one that does not report has an `error`."""
-        return await cluster_members(self._session)
+        return await _cluster_members(self._session)
 
     async def preview_promote(self, broker_id: int, *, force: bool = False) -> Preview:
         """Return what `promote_broker` would do; that the broker has no election is an obstacle."""
@@ -269,81 +297,55 @@ class Admin(MessageHistoryAdmin, ScheduleAdmin, TransactionAdmin, UserAdmin):
         )
         return Promotion.from_json(call.body)
 
-    # -- delayed messages --------------------------------------------------------------------------------------
 
-    async def list_delayed(
-        self, *, topic: str | None = None, key: str | None = None, max_messages: int = 1000
-    ) -> list[DelayedMessage]:
-        """Return delayed messages that are not delivered yet, the earliest first.
+async def _cluster_members(session: Session) -> list[ClusterMember]:
+    """Return the members of all brokers that the name service lists, sorted; raises if it does not answer."""
+    call = await session.ask_ok(RequestCode.GET_BROKER_CLUSTER_INFO, {}, what="brokers of the cluster")
+    info = ClusterInfo.from_json(call.body)
+    members: list[ClusterMember] = []
+    for name, data in sorted(info.broker_addr_table.items()):
+        group = [
+            await _reported(session, ClusterMember(data.cluster, name, number, address))
+            for number, address in sorted(data.broker_addrs.items())
+        ]
+        master_end = group[0].end_offset if group and group[0].is_master else None
+        members += [_with_lag(member, master_end) for member in group]
+    return sorted(members, key=lambda member: (member.cluster, member.broker_name, member.broker_id))
 
-        Args:
-            topic: only those for this topic.
-            key: only those with this unique id or key.
-            max_messages: upper bound.
-        """
 
-        async def read(
-            name: str, count: int, cursor: str | None
-        ) -> tuple[Sequence[DelayedMessage], str | None]:
-            page = await self.delayed_page(
-                topic=topic, key=key, max_messages=count, cursor=cursor, broker_name=name
-            )
-            return page.messages, page.cursor
-
-        return await self._from_masters(read, max_messages, lambda found: found.deliver_timestamp)
-
-    async def delayed_page(
-        self,
-        *,
-        topic: str | None = None,
-        key: str | None = None,
-        max_messages: int = 64,
-        cursor: str | None = None,
-        broker_name: str | None = None,
-    ) -> DelayedMessageList:
-        """Return a part of a broker's delayed messages: the earliest, or those from `cursor` on.
-
-        There may be fewer than `max_messages`. It is the broker at the client's address, or the named broker's master.
-        """
-        topic = None if topic is None else check_topic(topic)
-        ext = ListDelayedHeader(topic, key, max_messages, cursor or None).to_ext(_MSGPACK)
-        what = "list of delayed messages"
-        call = await self._ask_one(broker_name, RequestCode.LIST_DELAYED_MESSAGES, ext, what)
-        return DelayedMessageList.from_json(call.body)
-
-    async def preview_cancel_delayed(self, topic: str, key: str) -> Preview:
-        """Return what `cancel_delayed` would do, with a row for each message that waits."""
-        found = await self.list_delayed(topic=check_topic(topic), key=key)
-        return Preview(
-            f"{counted(len(found), 'delayed message')} for {topic} with the key {key}: "
-            + ("never delivered" if found else "nothing waits"),
-            ("that cannot be undone",) if found else (),
-            ("message_id", "deliver_at", "size_bytes"),
-            [
-                (
-                    message.unique_id or message.offset_message_id,
-                    message.deliver_at.isoformat(timespec="milliseconds"),
-                    message.size,
-                )
-                for message in found
-            ],
-            is_change=bool(found),
+async def _reported(session: Session, member: ClusterMember) -> ClusterMember:
+    """Return the member with what it reports."""
+    try:
+        address = parse_address(member.address)
+        what = f"state of {member.broker_name} at {member.address}"
+        call = await session.ask_ok(RequestCode.GET_BROKER_HA_STATUS, {}, what=what, address=address)
+        copies = HARuntimeInfo.from_json(call.body)
+        asked = QueryReplicaStateHeader().to_ext(_MSGPACK)
+        try:
+            call = await session.ask_ok(RequestCode.QUERY_REPLICA_STATE, asked, what=what, address=address)
+            state = ReplicaState.from_json(call.body)
+            number, epoch, end = state.member, state.epoch or None, state.max_offset
+        except RequestNotSupported:  # by RocketMQ's brokers
+            own_end = 0 if copies.client is None else copies.client.max_offset
+            number, epoch = None, None
+            end = copies.master_commit_log_max_offset if copies.master else own_end
+    except (ReputError, ValueError) as error:
+        session.check_open()
+        return replace(member, error=str(error))
+    member = replace(member, number=number, takes_messages=copies.master)
+    if copies.master:
+        return replace(
+            member,
+            epoch=epoch,
+            end_offset=end,
+            slaves=len(copies.connections),
+            in_sync=1 + copies.in_sync_slave_nums,
         )
+    is_copying = copies.client is not None and copies.client.activated
+    return replace(member, end_offset=end, is_copying=is_copying)
 
-    async def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
-        """Cancel the delayed messages for `topic` with this unique id or key; return the outcome for each.
 
-        `CANCELLED` and `ALREADY_CANCELLED` are durable: the message is never delivered. `DELIVERED`: it was too late.
-
-        Raises:
-            NotFound: no broker knows such a message, in any state.
-        """
-        header = CancelDelayedHeader(check_topic(topic), key)
-        answers = await self._ask_each(
-            RequestCode.CANCEL_DELAYED_MESSAGE,
-            header.to_ext(_MSGPACK),
-            f"cancel {key} of {topic}",
-            absent=(NotFound,),
-        )
-        results = [CancelResult.from_json(call.body) for call in answers.values()]
-        return [message for result in results for message in result.messages]
+def _with_lag(member: ClusterMember, master_end: int | None) -> ClusterMember:
+    if member.is_master or member.end_offset is None or master_end is None:
+        return member
+    return replace(member, lag_bytes=max(0, master_end - member.end_offset))

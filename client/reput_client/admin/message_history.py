@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from reput_client.admin.dead_letters import DeadLetterAdmin
 from reput_client.admin.groups import GroupAdmin
+from reput_client.admin.undelivered import UndeliveredAdmin
 from reput_client.errors import DamagedMessage
 from reput_client.received import ReceivedMessage
 from reput_protocol import properties as names
@@ -41,9 +42,6 @@ from reput_protocol.names import (
 )
 from reput_protocol.record.client_trace import ClientTrace, decode_client_traces
 from reput_protocol.record.dead_letter import dead_letter_origin
-
-if TYPE_CHECKING:
-    from reput_client.admin import Admin
 
 _GROUPS_MAX: Final = 64
 _COPIES_MAX: Final = 64
@@ -174,8 +172,8 @@ class MessageHistory:
         return found
 
 
-class MessageHistoryAdmin(DeadLetterAdmin, GroupAdmin):
-    """The method of `Admin` for the history of a message; errors as there. It uses methods of all of `Admin`."""
+class MessageHistoryAdmin(DeadLetterAdmin, GroupAdmin, UndeliveredAdmin):
+    """The method of `Admin` for the history of a message; errors as there."""
 
     async def message_history(self, offset_message_id: str) -> MessageHistory:
         """Return what the brokers know of a message: its groups, retries, dead letters and traces.
@@ -187,7 +185,7 @@ class MessageHistoryAdmin(DeadLetterAdmin, GroupAdmin):
             InvalidMessage: not an offset message id.
             NotFound: no broker has that message.
         """
-        look = _Look(cast("Admin", self), await self.view_message(offset_message_id))
+        look = _Look(self, await self.view_message(offset_message_id))
         await look.find_origin()
         await look.look_at_groups()
         await look.look_for_traces()
@@ -199,7 +197,7 @@ class MessageHistoryAdmin(DeadLetterAdmin, GroupAdmin):
 class _Look:
     """Collects one history."""
 
-    def __init__(self, admin: Admin, message: ReceivedMessage) -> None:
+    def __init__(self, admin: MessageHistoryAdmin, message: ReceivedMessage) -> None:
         self._admin = admin
         self.message = message
         self.tracks: list[MessageTrack] = []

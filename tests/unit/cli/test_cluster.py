@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from reput_cli.options import Settings
 from reput_cli.root import root
-from reput_client.admin.cluster_members import ClusterMember
+from reput_client import ClusterMember
 
 MEMBERS = [
     ClusterMember("c", "a", 0, "h:1", 7, takes_messages=True, epoch=3, end_offset=100, slaves=1, in_sync=2),

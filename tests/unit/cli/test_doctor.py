@@ -23,7 +23,7 @@ from reput_cli.doctor.findings import Finding, State
 from reput_cli.doctor.group import check_group, check_groups
 from reput_cli.failures import CommandFailed
 from reput_cli.root import root
-from reput_client.admin.cluster_members import ClusterMember
+from reput_client import ClusterMember
 from reput_client.blocking import Admin, Consumer, Message, Producer, PullConsumer
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import RequestTimeout

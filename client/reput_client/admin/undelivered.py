@@ -1,4 +1,4 @@
-"""The part of `Admin` for transactions that no producer has ended yet."""
+"""The part of `Admin` for messages that no consumer gets yet: delayed ones, and those of open transactions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from collections.abc import Sequence
 from reput_client.admin.requests import AdminRequests
 from reput_client.preview import Preview
 from reput_protocol.codes import RequestCode, TransactionState
+from reput_protocol.commands.delay import (
+    CancelDelayedHeader,
+    CancelledMessage,
+    CancelResult,
+    DelayedMessage,
+    DelayedMessageList,
+    ListDelayedHeader,
+)
 from reput_protocol.commands.transaction import (
     EndTransactionHeader,
     ListTransactionsHeader,
@@ -23,8 +31,89 @@ from reput_protocol.wire.header import HeaderType
 _MSGPACK = HeaderType.MSGPACK
 
 
-class TransactionAdmin(AdminRequests):
-    """The methods of `Admin` for open transactions; errors as there."""
+class UndeliveredAdmin(AdminRequests):
+    """The methods of `Admin` for delayed messages and open transactions; errors as there."""
+
+    # -- delayed messages --------------------------------------------------------------------------------------
+
+    async def list_delayed(
+        self, *, topic: str | None = None, key: str | None = None, max_messages: int = 1000
+    ) -> list[DelayedMessage]:
+        """Return delayed messages that are not delivered yet, the earliest first.
+
+        Args:
+            topic: only those for this topic.
+            key: only those with this unique id or key.
+            max_messages: upper bound.
+        """
+
+        async def read(
+            name: str, count: int, cursor: str | None
+        ) -> tuple[Sequence[DelayedMessage], str | None]:
+            page = await self.delayed_page(
+                topic=topic, key=key, max_messages=count, cursor=cursor, broker_name=name
+            )
+            return page.messages, page.cursor
+
+        return await self._from_masters(read, max_messages, lambda found: found.deliver_timestamp)
+
+    async def delayed_page(
+        self,
+        *,
+        topic: str | None = None,
+        key: str | None = None,
+        max_messages: int = 64,
+        cursor: str | None = None,
+        broker_name: str | None = None,
+    ) -> DelayedMessageList:
+        """Return a part of a broker's delayed messages: the earliest, or those from `cursor` on.
+
+        There may be fewer than `max_messages`. It is the broker at the client's address, or the named broker's master.
+        """
+        topic = None if topic is None else check_topic(topic)
+        ext = ListDelayedHeader(topic, key, max_messages, cursor or None).to_ext(_MSGPACK)
+        what = "list of delayed messages"
+        call = await self._ask_one(broker_name, RequestCode.LIST_DELAYED_MESSAGES, ext, what)
+        return DelayedMessageList.from_json(call.body)
+
+    async def preview_cancel_delayed(self, topic: str, key: str) -> Preview:
+        """Return what `cancel_delayed` would do, with a row for each message that waits."""
+        found = await self.list_delayed(topic=check_topic(topic), key=key)
+        return Preview(
+            f"{counted(len(found), 'delayed message')} for {topic} with the key {key}: "
+            + ("never delivered" if found else "nothing waits"),
+            ("that cannot be undone",) if found else (),
+            ("message_id", "deliver_at", "size_bytes"),
+            [
+                (
+                    message.unique_id or message.offset_message_id,
+                    message.deliver_at.isoformat(timespec="milliseconds"),
+                    message.size,
+                )
+                for message in found
+            ],
+            is_change=bool(found),
+        )
+
+    async def cancel_delayed(self, topic: str, key: str) -> list[CancelledMessage]:
+        """Cancel the delayed messages for `topic` with this unique id or key; return the outcome for each.
+
+        `CANCELLED` and `ALREADY_CANCELLED` are durable: the message is never delivered. `DELIVERED`: it was too late.
+
+        Raises:
+            NotFound: no broker knows such a message, in any state.
+        """
+        header = CancelDelayedHeader(check_topic(topic), key)
+        answers = await self._ask_each(
+            RequestCode.CANCEL_DELAYED_MESSAGE,
+            header.to_ext(_MSGPACK),
+            f"cancel {key} of {topic}",
+            absent=(NotFound,),
+        )
+        results = [CancelResult.from_json(call.body) for call in answers.values()]
+        return [message for result in results for message in result.messages]
+
+    # -- open transactions -------------------------------------------------------------------------------------
 
     async def list_transactions(
         self, *, topic: str | None = None, key: str | None = None, max_transactions: int = 1000
