@@ -16,11 +16,12 @@ from reput_client.errors import ClientClosed
 from reput_client.pop import consumer as asynchronous
 from reput_client.pop import popped
 from reput_client.pop.handling import Run
+from reput_client.pop.settling import Popped
 from reput_client.received import V
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
 
 
-class PoppedMessage(popped.Popped[V]):
+class PoppedMessage(Popped[V]):
     """A message of a `PopConsumer`. See `reput_client.PoppedMessage`."""
 
     __slots__ = ()

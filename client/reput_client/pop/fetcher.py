@@ -22,8 +22,8 @@ from reput_client.consume.group.topic_search import TopicSearch
 from reput_client.consume.offsets import OffsetRequests
 from reput_client.consume.pull import MessageSelector
 from reput_client.errors import NoQueue
-from reput_client.pop.popped import Popped, popped_messages
-from reput_client.pop.settling import Settling
+from reput_client.pop.popped import popped_messages
+from reput_client.pop.settling import Popped, Settling
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import SILENCE_S, Session, wall_clock_ms

@@ -1,4 +1,4 @@
-"""Popped messages, and how the answer to a pop becomes messages.
+"""Messages of a `PopConsumer`, and how the answer to a pop becomes messages.
 
 (RocketMQ: MQClientAPIImpl.processPopResponse.)
 """
@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from reput_client.consume.pull import read_records
-from reput_client.received import PulledRecords, ReceivedMessage, V
-from reput_protocol.commands.pop import PopHandle, PopMessageResult, marked_topic, retry_mark
+from reput_client.pop.settling import Popped, Settling
+from reput_client.received import PulledRecords, V
+from reput_protocol.commands.pop import PopHandle, PopMessageResult, retry_mark
 from reput_protocol.properties import POP_CK, decode_properties
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.row import PROPERTIES, QUEUE_ID, QUEUE_OFFSET, WIDTH
 from reput_protocol.wire.channel import Call
-
-if TYPE_CHECKING:
-    from reput_client.pop.settling import Settling
 
 M = TypeVar("M", bound="Popped")
 
@@ -26,62 +24,6 @@ SPAN_MAX: Final = 1 << 20
 """How many offsets a pop goes over at most, most of them of messages that do not fit its filter."""
 
 log = logging.getLogger("reput_client")
-
-
-class Popped(ReceivedMessage[V]):
-    """A message that the group does not receive again before its invisible time ends.
-
-    `ack`, `nack` and `reject`, which its classes for the async and the synchronous API have, ask the broker about this
-    message. Those of a message of a `Consumer` are about the progress of its queue; see `PoppedMessage`.
-
-    Attributes:
-        is_acknowledged: whether the group is done with it.
-        is_given_back: whether its invisible time was ended, or changed, by `nack`.
-    """
-
-    __slots__ = (
-        "_handle",
-        "_invisible_until",
-        "_popped_before",
-        "_settling",
-        "is_acknowledged",
-        "is_given_back",
-    )
-
-    def __init__(
-        self,
-        records: PulledRecords,
-        at: int,
-        settling: Settling,
-        handle: PopHandle,
-        invisible_until: float,
-        popped_before: int | None,
-    ) -> None:
-        """Create the message for the row that starts at `at` in the table.
-
-        Args:
-            handle: identifies this delivery at its broker; another invisible time gives another handle.
-            invisible_until: when the invisible time ends, on the clock of the client's runtime.
-            popped_before: how often, of a message that was popped in order; of any other, its record has it.
-        """
-        super().__init__(records, at)
-        self._settling = settling
-        self._handle = handle
-        self._invisible_until = invisible_until
-        self._popped_before = popped_before
-        self.is_acknowledged = False
-        self.is_given_back = False
-
-    @property
-    def reconsume_times(self) -> int:
-        """How often the message was delivered to the group before."""
-        return super().reconsume_times if self._popped_before is None else self._popped_before
-
-    @property
-    def queue(self) -> MessageQueue:
-        """The queue that it was popped from; of a redelivered message, a queue of the group's retry topic."""
-        topic = marked_topic(self.topic, self._settling.group, self._handle.mark)
-        return MessageQueue(topic, self.broker_name, self._handle.queue_id)
 
 
 class PoppedMessage(Popped[V]):

@@ -1,4 +1,4 @@
-"""Acknowledging popped messages, and changing their invisible times, at the broker from which each came.
+"""Popped messages; acknowledging them, and changing their invisible times, at the broker from which each came.
 
 (RocketMQ: ackMessage, batchAckMessage, changePopInvisibleTime.)
 """
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_client.errors import InvalidHandle, PartlyAcknowledged
-from reput_client.pop.popped import Popped
+from reput_client.received import PulledRecords, ReceivedMessage, V
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -24,6 +24,7 @@ from reput_protocol.commands.pop import (
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResult,
     PopHandle,
+    marked_topic,
 )
 from reput_protocol.errors import BrokerError, ReputError
 from reput_protocol.record.message import MessageQueue
@@ -57,6 +58,62 @@ class Delivered(Protocol):
     @property
     def queue(self) -> MessageQueue:
         """The queue that it was popped from, of the topic or of a retry topic."""
+
+
+class Popped(ReceivedMessage[V]):
+    """A message that the group does not receive again before its invisible time ends.
+
+    `ack`, `nack` and `reject`, which its classes for the async and the synchronous API have, ask the broker about this
+    message. Those of a message of a `Consumer` are about the progress of its queue; see `PoppedMessage`.
+
+    Attributes:
+        is_acknowledged: whether the group is done with it.
+        is_given_back: whether its invisible time was ended, or changed, by `nack`.
+    """
+
+    __slots__ = (
+        "_handle",
+        "_invisible_until",
+        "_popped_before",
+        "_settling",
+        "is_acknowledged",
+        "is_given_back",
+    )
+
+    def __init__(
+        self,
+        records: PulledRecords,
+        at: int,
+        settling: Settling,
+        handle: PopHandle,
+        invisible_until: float,
+        popped_before: int | None,
+    ) -> None:
+        """Create the message for the row that starts at `at` in the table.
+
+        Args:
+            handle: identifies this delivery at its broker; another invisible time gives another handle.
+            invisible_until: when the invisible time ends, on the clock of the client's runtime.
+            popped_before: how often, of a message that was popped in order; of any other, its record has it.
+        """
+        super().__init__(records, at)
+        self._settling = settling
+        self._handle = handle
+        self._invisible_until = invisible_until
+        self._popped_before = popped_before
+        self.is_acknowledged = False
+        self.is_given_back = False
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often the message was delivered to the group before."""
+        return super().reconsume_times if self._popped_before is None else self._popped_before
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue that it was popped from; of a redelivered message, a queue of the group's retry topic."""
+        topic = marked_topic(self.topic, self._settling.group, self._handle.mark)
+        return MessageQueue(topic, self.broker_name, self._handle.queue_id)
 
 
 class Settling:
