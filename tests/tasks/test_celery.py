@@ -24,7 +24,6 @@ from celery.result import AsyncResult
 from kombu import pools
 
 from reput_client.tasks.celery import arriving, results
-from reput_client.tasks.celery.sharing import close_clients
 from support.faces import open_sockets
 from support.waiting import wait_until
 
@@ -100,7 +99,7 @@ def program(address: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     celery_app.app.conf.update(broker_url=url, broker_read_url=url, broker_write_url=url, result_backend=url)
     yield celery_app
     pools.reset()
-    close_clients()
+    arriving.close_clients()
 
 
 def test_results_groups_chords_retries_and_control(workers: Callable[..., Worker], program: Any) -> None:

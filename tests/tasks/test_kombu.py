@@ -333,7 +333,7 @@ def test_a_producer_that_could_not_connect_is_made_again(
     connection, queue = connect(), queue_of(name)
     queue(connection.channel()).declare()
     with monkeypatch.context() as patched:
-        patched.setitem(connection.transport.client_options, "address", ["127.0.0.1:1"])
+        patched.setitem(connection.transport.clients.options, "address", ["127.0.0.1:1"])
         with pytest.raises(ConnectFailed):
             send(connection, queue, "lost")
     send(connection, queue, "sent")
@@ -347,7 +347,7 @@ def test_events_wait_for_no_disk_and_tasks_do(
     asked: list[Any] = []
     queue = queue_of(name)
     send(connection, queue, "x")
-    producer = connection.transport.producer
+    producer = connection.transport.clients.producer
     monkeypatch.setattr(producer, "send", lambda _message, **options: asked.append(options.get("ack")))
     send(connection, queue, "task", delivery_mode=2)
     send(connection, queue, "event", delivery_mode=1)

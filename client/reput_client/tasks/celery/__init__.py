@@ -8,11 +8,12 @@ Importing this makes the URL's scheme known:
 
 The transport needs Kombu, and the result backend Celery.
 
-`transport` has the connection and its inbox; a `channel` declares, sends and settles. The way of a message: a thread of
-`receiving` pops it and calls `Consumer.received` of `held`, which keeps the `Delivery` by a tag and puts a call into
-the inbox. The connection's thread makes that call, which calls the program. The acknowledgement goes from
-`Channel.basic_ack` through `Held.ack`, `Delivery.done` and `SharedQueue.done` to `BlockingRun.handled`; a daemon thread
-of the POP consumer sends it to the broker a moment later, and extends the message's invisible time until then.
+`transport` has the connection, and `clients` what its channels share; a `channel` declares, sends and settles. The way
+of a message: a thread of `receiving` pops it and calls `Consumer.received` of `channel`, which keeps the `Delivery` by
+a tag in `held` and puts a call into the inbox. The connection's thread makes that call, which calls the program. The
+acknowledgement goes from `Channel.basic_ack` through `Held.ack`, `Delivery.done` and `SharedQueue.done` to
+`BlockingRun.handled`; a daemon thread of the POP consumer sends it to the broker a moment later, and extends the
+message's invisible time until then.
 """
 
 from __future__ import annotations

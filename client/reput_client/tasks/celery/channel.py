@@ -1,18 +1,21 @@
-"""A Kombu channel: what it declares, sends, receives and settles."""
+"""A Kombu channel: what it declares, sends, receives and settles, and its consumers."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 
 from reput_client.errors import DamagedMessage
 from reput_client.produce.queue_selector import AnyBroker
+from reput_client.tasks.celery.clients import ConnectionClients
 from reput_client.tasks.celery.envelope import (
     Payload,
     is_early,
@@ -21,7 +24,7 @@ from reput_client.tasks.celery.envelope import (
     payload_of,
     priority_of,
 )
-from reput_client.tasks.celery.held import Consumer, Held
+from reput_client.tasks.celery.held import Held
 from reput_client.tasks.celery.places import (
     TRANSIENT,
     Binding,
@@ -34,9 +37,6 @@ from reput_client.tasks.celery.places import (
 )
 from reput_client.tasks.celery.receiving import Delivery, Receiver, SharedQueue, TransientQueue
 from reput_protocol.errors import ReputError, TopicNotFound
-
-if TYPE_CHECKING:
-    from reput_client.tasks.celery.transport import Transport
 
 _PRIORITIES: Final = 10
 _TRANSIENT_S: Final = 3.0
@@ -54,19 +54,22 @@ class Channel(virtual.Channel):
     """
 
     QoS = Held
-    connection: Transport
     qos: Held
 
-    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+    def __init__(self, connection: virtual.Transport, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self._by_tag: dict[str, Consumer] = {}
         self._cancelled: list[Receiver] = []
         self._getters: dict[str, SharedQueue] = {}
-        self.inbox = connection.inbox
+        self.clients: ConnectionClients = connection.clients
 
     def consumes(self, queue: str) -> bool:
         """Whether the channel has a consumer of a queue."""
         return any(consumer.queue == queue for consumer in [*self._by_tag.values()])
+
+    def _is_consumed(self, queue: str) -> bool:
+        """Whether any channel of the connection has a consumer of a queue."""
+        return any(channel.consumes(queue) for channel in self.connection.channels)
 
     # -- queues and exchanges ----------------------------------------------------------------------------------
 
@@ -83,18 +86,18 @@ class Channel(virtual.Channel):
         arguments: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        declared = self.connection.declared
+        clients = self.clients
         if not (exclusive or auto_delete) or "x-max-priority" in (arguments or {}):
             self._ensure_topic(queue_topic(queue))
-        elif queue not in declared.transient:
+        elif queue not in clients.transient:
             self._ensure_topic(TRANSIENT)
-            reader = TransientQueue(queue, self.connection.client_options)
+            reader = TransientQueue(queue, clients.options)
             try:
                 reader.read(TRANSIENT, tag_of(queue))
             except BaseException:
                 reader.close()
                 raise
-            declared.transient[queue] = reader
+            clients.transient[queue] = reader
 
     def queue_bind(
         self,
@@ -109,22 +112,22 @@ class Channel(virtual.Channel):
         routing_key = routing_key or ""
         if self.state.has_binding(queue, exchange, routing_key):
             return
-        declared, binding = self.connection.declared, Binding(exchange, self._kind(exchange), routing_key)
-        reader = declared.transient.get(queue)
+        clients, binding = self.clients, Binding(exchange, self._kind(exchange), routing_key)
+        reader = clients.transient.get(queue)
         self._ensure_topic(binding.topic)
         if reader is not None:
             reader.read(binding.topic, topics_of([*self._bindings(queue), binding])[binding.topic])
         elif binding.topic != queue_topic(queue):
-            declared.begin_at_end(queue_topic(queue), binding.topic)
+            clients.begin_at_end(queue_topic(queue), binding.topic)
         self.state.binding_declare(
             queue, exchange, routing_key, arguments
         )  # last: after an error, bind again
 
     def _ensure_topic(self, topic: str) -> None:
         if is_of_exchange(topic):
-            self.connection.declared.ensure_topic(topic, queues=1)
+            self.clients.ensure_topic(topic, queues=1)
         else:
-            self.connection.declared.ensure_topic(topic, queues=_PRIORITIES, message_type="PRIORITY")
+            self.clients.ensure_topic(topic, queues=_PRIORITIES, message_type="PRIORITY")
 
     def queue_unbind(
         self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any, **kwargs: Any
@@ -152,39 +155,36 @@ class Channel(virtual.Channel):
         ]
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        declared = self.connection.declared
-        return queue in declared.transient or declared.has_topic(queue_topic(queue))
+        return queue in self.clients.transient or self.clients.has_topic(queue_topic(queue))
 
     def _size(self, queue: str) -> int:
-        declared = self.connection.declared
-        return 0 if queue in declared.transient else declared.ready(queue_topic(queue))
+        return 0 if queue in self.clients.transient else self.clients.ready(queue_topic(queue))
 
     def _purge(self, queue: str) -> int:
-        declared = self.connection.declared
-        return 0 if queue in declared.transient else declared.skip_all(queue_topic(queue))
+        return 0 if queue in self.clients.transient else self.clients.skip_all(queue_topic(queue))
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
     ) -> None:
         """Delete a queue with its messages and its group."""
-        if (if_empty and self._size(queue)) or (if_unused and self.connection.consumes(queue)):
+        if (if_empty and self._size(queue)) or (if_unused and self._is_consumed(queue)):
             return
         self.state.queue_bindings_delete(queue)
-        reader = self.connection.declared.transient.pop(queue, None)
+        reader = self.clients.transient.pop(queue, None)
         if reader is not None:
             reader.close()
             return
         getter = self._getters.pop(queue, None)
         if getter is not None:
             getter.close()
-        self.connection.declared.delete(queue_topic(queue))
+        self.clients.delete(queue_topic(queue))
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange with what its queues have not received from it."""
         for key in [key for key in self.state.bindings if key.exchange == exchange]:
             self.state.binding_delete(*key)
         self.state.exchanges.pop(exchange, None)
-        self.connection.declared.delete(exchange_topic(exchange), group=False)
+        self.clients.delete(exchange_topic(exchange), group=False)
 
     # -- sending -----------------------------------------------------------------------------------------------
 
@@ -194,31 +194,31 @@ class Channel(virtual.Channel):
         What is sent to an exchange that no queue was ever bound to, or to a queue that was never declared, is dropped.
         """
         self._inplace_augment_message(message, exchange, routing_key)
-        declared, routing_key = self.connection.declared, routing_key or ""
+        clients, routing_key = self.clients, routing_key or ""
         if exchange:
             topic = topic_of(exchange, self._kind(exchange), routing_key)
         else:
             topic = queue_topic(routing_key)
-            if not declared.has_topic(topic):
+            if not clients.has_topic(topic):
                 topic = TRANSIENT  # as far as this connection can know
-        if declared.has_topic(topic):
+        if clients.has_topic(topic):
             self._send(topic, tag_of(routing_key), message)
 
     def _send(self, topic: str, tag: str, payload: Payload) -> None:
-        connection = self.connection
+        clients = self.clients
         is_of_queue = not is_of_exchange(topic)
-        message = message_of(topic, tag, payload, connection.wait_max_s, has_priority=is_of_queue)
+        message = message_of(topic, tag, payload, clients.wait_max_s, has_priority=is_of_queue)
         # A message that waits has no priority; in the queue of the number it comes in its turn all the same.
         queue_id = AnyBroker(priority_of(payload)) if is_of_queue and message.is_delayed else None
         terms: dict[str, Any] = {"queue_id": queue_id}
         if payload["properties"].get("delivery_mode") == 1:  # events, what is asked of workers and answered
             terms.update(ack="page_cache", timeout_s=_TRANSIENT_S)
         try:
-            connection.producer.send(message, **terms)
+            clients.producer.send(message, **terms)
         except TopicNotFound:  # it was deleted
-            connection.declared.forget(topic)
+            clients.forget(topic)
             self._ensure_topic(topic)
-            connection.producer.send(message, **terms)
+            clients.producer.send(message, **terms)
 
     def _inplace_augment_message(self, message: Payload, exchange: str, routing_key: str) -> None:
         body, encoding = message["body"], "utf-8"
@@ -240,7 +240,7 @@ class Channel(virtual.Channel):
         """Receive the messages of a queue until the consumer is cancelled."""
         self._reap()
         consumer = Consumer(self, queue, callback, no_ack=no_ack)
-        reader = self.connection.declared.transient.get(queue)
+        reader = self.clients.transient.get(queue)
         if reader is None:
             consumer.receiver, consumer.is_shared = self._shared_queue(queue), True
         else:
@@ -250,9 +250,9 @@ class Channel(virtual.Channel):
         consumer.receiver.start(consumer.received, consumer.failed)
 
     def _shared_queue(self, queue: str) -> SharedQueue:
-        topic, connection = queue_topic(queue), self.connection
+        topic, clients = queue_topic(queue), self.clients
         topics = {**topics_of(self._bindings(queue)), topic: "*"}
-        return SharedQueue(topic, topics, connection.client_options, connection.invisible_s, self.qos.room)
+        return SharedQueue(topic, topics, clients.options, clients.invisible_s, self.qos.room)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """Receive no more for a consumer. What was delivered to it can still be settled; the rest is given back."""
@@ -281,7 +281,7 @@ class Channel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """Return one message of a queue, or None."""
-        if queue in self.connection.declared.transient:
+        if queue in self.clients.transient:
             raise NotImplementedError(
                 f"queue {queue!r} is transient (exclusive or auto_delete): a consumer "
                 "gets its messages, they cannot be asked for one by one"
@@ -293,7 +293,7 @@ class Channel(virtual.Channel):
         while (delivery := getter.get(_GET_AGAIN_S if was_given_back else _GET_S)) is not None:
             payload = self.admit(delivery, queue)
             if payload is not None:
-                tag = self.qos.hold(delivery, None)
+                tag = self.qos.hold(delivery, None, can_refuse=False)
                 assert tag is not None, "one that is asked for is in no limit"
                 self.qos.begin(tag)
                 if no_ack:
@@ -355,7 +355,7 @@ class Channel(virtual.Channel):
         """Cancel the consumers, and give back what is not settled; in a forked child, forget the parent's."""
         if self.closed:
             return
-        if self.connection is not None and self.connection.is_forked:
+        if self.clients.is_forked:
             self._by_tag.clear()
             self._cancelled.clear()
             self._getters.clear()
@@ -370,3 +370,66 @@ class Channel(virtual.Channel):
         for receiver in receivers:
             receiver.close()
         super().close()
+
+
+class Consumer:
+    """A consumer of a queue in one channel.
+
+    Attributes:
+        receiver: receives for it.
+        queue: the name of its queue.
+        is_shared: whether others may have what is too much for it.
+    """
+
+    receiver: Receiver
+
+    def __init__(
+        self, channel: Channel, queue: str, callback: Callable[[Any], None], *, no_ack: bool
+    ) -> None:
+        self._channel = channel
+        self._held = channel.qos
+        self.queue = queue
+        self._callback = callback
+        self._no_ack = no_ack
+        self.is_shared = False
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+
+    def received(self, deliveries: list[Delivery]) -> None:
+        """In a thread of the receiver: let the connection's thread deliver messages."""
+        calls: list[Callable[[], None]] = []
+        for delivery in deliveries:
+            with self._lock:
+                tag = None
+                payload = None if self._is_cancelled else self._channel.admit(delivery, self.queue)
+                if payload is not None:
+                    tag = self._held.hold(delivery, self, can_refuse=self.is_shared)
+                is_surplus = self._is_cancelled or (payload is not None and tag is None)
+            if is_surplus:
+                delivery.give_back(counts=False)
+            elif tag is not None and payload is not None:
+                calls.append(partial(self._deliver, tag, payload))
+        if calls:
+            self._channel.clients.inbox.add(calls)
+
+    def failed(self, error: Exception) -> None:
+        """In a thread of the receiver: let the connection's thread know that no more is received."""
+
+        def tell() -> None:
+            raise ConnectionError(f"queue {self.queue} is not received any more: {error}") from error
+
+        self._channel.clients.inbox.add([tell])
+
+    def _deliver(self, tag: str, payload: Payload) -> None:
+        if not self._held.begin(tag):
+            return
+        if self._no_ack:
+            self._held.ack(tag)
+        self._callback(self._channel.delivered(payload, tag))
+
+    def cancel(self) -> None:
+        """Receive no more. What was delivered can still be settled; the rest is given back."""
+        with self._lock:
+            self._is_cancelled = True
+        self.receiver.stop()
+        self._held.give_back_waiting(self)

@@ -1,22 +1,17 @@
-"""What a channel has received and not settled, and the consumers that it is delivered to."""
+"""What a channel has received and not settled."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 from kombu.transport import virtual
 from kombu.utils import uuid
 
-from reput_client.tasks.celery.envelope import Payload
 from reput_client.tasks.celery.receiving import Delivery, Receiver
-
-if TYPE_CHECKING:
-    from reput_client.tasks.celery.channel import Channel
 
 _UNLIMITED: Final = 64
 """How many messages of a channel without a prefetch limit wait to be delivered."""
@@ -30,13 +25,13 @@ class Held(virtual.QoS):
         given_back_at: when a message was last given back, on the monotonic clock.
     """
 
-    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+    def __init__(self, channel: virtual.Channel, prefetch_count: int = 0) -> None:
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self._held: dict[str, Delivery] = {}
         self._lock = threading.Lock()
         self.given_back_at = -math.inf
-        self._waiting: dict[str, Consumer | None] = {}  # of these, the ones that are not delivered yet
+        self._waiting: dict[str, object] = {}  # of these, the ones that are not delivered yet
 
     def room(self) -> int:
         """Return how many messages more the channel may receive."""
@@ -54,14 +49,15 @@ class Held(virtual.QoS):
         """Return how many messages the prefetch limit permits, or None without one."""
         return max(0, self.prefetch_count - len(self._held)) if self.prefetch_count else None
 
-    def hold(self, delivery: Delivery, consumer: Consumer | None) -> str | None:
-        """Keep a received message that waits to be delivered; return its delivery tag.
+    def hold(self, delivery: Delivery, consumer: object, *, can_refuse: bool) -> str | None:
+        """Keep a received message that waits to be delivered to a consumer; return its delivery tag.
 
-        None if it is over the prefetch limit: each queue's thread has asked for itself whether there is room.
+        With `can_refuse`, None if it is over the prefetch limit: each queue's thread has asked for itself whether there
+        is room.
         """
         tag: str = uuid()
         with self._lock:
-            if consumer is not None and consumer.is_shared and not self.can_consume():
+            if can_refuse and not self.can_consume():
                 return None
             self._held[tag] = delivery
             self._waiting[tag] = consumer
@@ -72,7 +68,7 @@ class Held(virtual.QoS):
         self._waiting.pop(tag, None)
         return tag in self._held
 
-    def give_back_waiting(self, consumer: Consumer) -> None:
+    def give_back_waiting(self, consumer: object) -> None:
         """Give back what was not delivered to a consumer."""
         self._return([tag for tag, waits_for in [*self._waiting.items()] if waits_for is consumer])
 
@@ -130,66 +126,3 @@ class Held(virtual.QoS):
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: the broker does it."""
-
-
-class Consumer:
-    """A consumer of a queue in one channel.
-
-    Attributes:
-        receiver: receives for it.
-        queue: the name of its queue.
-        is_shared: whether others may have what is too much for it.
-    """
-
-    receiver: Receiver
-
-    def __init__(
-        self, channel: Channel, queue: str, callback: Callable[[Any], None], *, no_ack: bool
-    ) -> None:
-        self._channel = channel
-        self._held = channel.qos
-        self.queue = queue
-        self._callback = callback
-        self._no_ack = no_ack
-        self.is_shared = False
-        self._lock = threading.Lock()
-        self._is_cancelled = False
-
-    def received(self, deliveries: list[Delivery]) -> None:
-        """In a thread of the receiver: let the connection's thread deliver messages."""
-        calls: list[Callable[[], None]] = []
-        for delivery in deliveries:
-            with self._lock:
-                tag = None
-                payload = None if self._is_cancelled else self._channel.admit(delivery, self.queue)
-                if payload is not None:
-                    tag = self._held.hold(delivery, self)
-                is_surplus = self._is_cancelled or (payload is not None and tag is None)
-            if is_surplus:
-                delivery.give_back(counts=False)
-            elif tag is not None and payload is not None:
-                calls.append(partial(self._deliver, tag, payload))
-        if calls:
-            self._channel.inbox.add(calls)
-
-    def failed(self, error: Exception) -> None:
-        """In a thread of the receiver: let the connection's thread know that no more is received."""
-
-        def tell() -> None:
-            raise ConnectionError(f"queue {self.queue} is not received any more: {error}") from error
-
-        self._channel.inbox.add([tell])
-
-    def _deliver(self, tag: str, payload: Payload) -> None:
-        if not self._held.begin(tag):
-            return
-        if self._no_ack:
-            self._held.ack(tag)
-        self._callback(self._channel.delivered(payload, tag))
-
-    def cancel(self) -> None:
-        """Receive no more. What was delivered can still be settled; the rest is given back."""
-        with self._lock:
-            self._is_cancelled = True
-        self.receiver.stop()
-        self._held.give_back_waiting(self)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 from kombu.transport import base, virtual
 
-from reput_client.blocking import Producer
 from reput_client.errors import ClientClosed, ConnectFailed
 from reput_client.tasks.celery.channel import Channel
+from reput_client.tasks.celery.clients import ConnectionClients
 from reput_client.tasks.celery.connecting import PORT, client_options
-from reput_client.tasks.celery.declared import Declared
-from reput_client.tasks.celery.receiving import Inbox
 from reput_protocol.errors import ReputError
-
-_WAIT_MAX_S: Final = 3 * 86_400 - 3600
-"""An hour less than the default of the broker's `delay.timer_max_delay`."""
-_INVISIBLE_S: Final = 60.0
 
 
 class Transport(virtual.Transport):
     """Kombu's view of brokers; docs/celery.md has the options.
 
-    Of several URLs, all are the client's addresses, so that it goes on with another broker by itself.
-
+    Of several URLs, all are the client's addresses, so that it continues with another broker by itself.
     """
 
     Channel = Channel
@@ -39,17 +30,6 @@ class Transport(virtual.Transport):
     implements = base.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
     )
-
-    def __init__(self, client: Any, **kwargs: Any) -> None:
-        super().__init__(client, **kwargs)
-        options = dict(client.transport_options or {})
-        self.invisible_s: float = options.get("invisible_s", _INVISIBLE_S)
-        self.wait_max_s: float = options.get("wait_max_s", _WAIT_MAX_S)
-        self._ack = options.get("ack", "flushed")
-        self._timeout_s: float | None = options.get("timeout_s")
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._producer: Producer | None = None
 
     def driver_version(self) -> str:
         """Return the client's version."""
@@ -68,33 +48,9 @@ class Transport(virtual.Transport):
 
     def establish_connection(self) -> Transport:
         """Connect; raises `ConnectFailed`."""
-        # Only with the present URL: if that cannot be reached, Kombu goes on with the next one.
-        self.declared = Declared({**self.client_options, "address": self.client_options["address"][:1]})
-        self.declared.open()
-        self.inbox = Inbox()
+        self.clients = ConnectionClients(self.client_options, self.client.transport_options or {})
+        self.clients.open()
         return self
-
-    @property
-    def producer(self) -> Producer:
-        """The producer of this connection."""
-        with self._lock:
-            if self._producer is None:
-                options = dict(self.client_options)
-                if self._timeout_s is not None:
-                    options["timeout_s"] = self._timeout_s
-                self._producer = Producer(
-                    ack=self._ack, group="kombu", create_topics=False, **options
-                ).__enter__()
-            return self._producer
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is a copy in a forked child, whose parent has the threads and the messages."""
-        return os.getpid() != self._pid
-
-    def consumes(self, queue: str) -> bool:
-        """Whether any channel has a consumer of a queue."""
-        return any(channel.consumes(queue) for channel in self.channels)
 
     def create_channel(self, connection: Transport) -> Any:
         """Return a new channel."""
@@ -106,14 +62,7 @@ class Transport(virtual.Transport):
         """Close the channels and the clients; what is not settled is given back."""
         for channel in [*self.channels]:
             channel.close()
-        if self.is_forked:
-            return
-        self.declared.close()
-        with self._lock:
-            producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.close()
-        self.inbox.close()
+        self.clients.close()
 
     # -- events ------------------------------------------------------------------------------------------------
 
@@ -123,17 +72,17 @@ class Transport(virtual.Transport):
         Raises:
             TimeoutError: nothing was received.
         """
-        if not self.inbox.deliver(timeout):
+        if not self.clients.inbox.deliver(timeout):
             raise TimeoutError
 
     def register_with_event_loop(self, connection: Transport, loop: Any) -> None:
         """Let Celery's event loop deliver messages."""
-        loop.add_reader(self.inbox.fileno(), self.on_readable)
+        loop.add_reader(self.clients.inbox.fileno(), self.on_readable)
 
     def unregister_from_event_loop(self, connection: Transport, loop: Any) -> None:
         """Undo `register_with_event_loop`."""
-        loop.remove_reader(self.inbox.fileno())
+        loop.remove_reader(self.clients.inbox.fileno())
 
     def on_readable(self) -> None:
         """Deliver what was received."""
-        self.inbox.deliver(0)
+        self.clients.inbox.deliver(0)

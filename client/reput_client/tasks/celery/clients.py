@@ -1,42 +1,90 @@
-"""What a connection has declared, and the requests about topics and groups that declarations need."""
+"""The clients of one Kombu connection, and what it has declared with them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
-from reput_client.blocking import Admin
-from reput_client.tasks.celery.receiving import TransientQueue
+from reput_client.blocking import Admin, Producer
+from reput_client.tasks.celery.receiving import Inbox, TransientQueue
 from reput_protocol.commands.group_description import GroupQueue
 from reput_protocol.errors import GroupNotFound, TopicNotFound
 from reput_protocol.record.message import MessageQueue
 
+_WAIT_MAX_S: Final = 3 * 86_400 - 3600
+"""An hour less than the default of the broker's `delay.timer_max_delay`."""
+_INVISIBLE_S: Final = 60.0
 
-class Declared:
-    """Topics that exist, and the transient queues of one connection.
+
+class ConnectionClients:
+    """What the channels of one connection share; any thread may use it.
+
+    Args:
+        options: arguments of all clients: the addresses, and how to connect.
+        transport_options: those of Kombu; docs/celery.md has them.
 
     Attributes:
+        inbox: what the connection's thread is to deliver; once it is open.
         transient: readers of the transient queues, by name.
+        invisible_s: how long a received message is invisible unless that is extended.
+        wait_max_s: how long a message may be delayed at a time.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._admin = Admin(**options)
+    def __init__(self, options: Mapping[str, Any], transport_options: Mapping[str, Any]) -> None:
+        self.options = options
+        self.transient: dict[str, TransientQueue] = {}
+        self.invisible_s: float = transport_options.get("invisible_s", _INVISIBLE_S)
+        self.wait_max_s: float = transport_options.get("wait_max_s", _WAIT_MAX_S)
+        self._ack = transport_options.get("ack", "flushed")
+        self._timeout_s: float | None = transport_options.get("timeout_s")
+        # Only with the present URL: if that cannot be reached, Kombu goes on with the next one.
+        self._admin = Admin(**{**options, "address": options["address"][:1]})
+        self._producer: Producer | None = None
         self._topics: set[str] = set()
         self._lock = Lock()
-        self.transient: dict[str, TransientQueue] = {}
+        self._pid = os.getpid()
 
     def open(self) -> None:
         """Connect; raises `ConnectFailed`."""
         self._admin.__enter__()
+        self.inbox = Inbox()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in a forked child, whose parent has the threads and the messages."""
+        return os.getpid() != self._pid
 
     def close(self) -> None:
-        """End the transient queues, and close the connection."""
+        """End the transient queues, and disconnect; in a forked child, do nothing."""
+        if self.is_forked:
+            return
         for reader in self.transient.values():
             reader.close()
         self.transient.clear()
         self._admin.close()
+        with self._lock:
+            producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+        self.inbox.close()
+
+    @property
+    def producer(self) -> Producer:
+        """The producer, which is connected on first use."""
+        with self._lock:
+            if self._producer is None:
+                options = dict(self.options)
+                if self._timeout_s is not None:
+                    options["timeout_s"] = self._timeout_s
+                self._producer = Producer(
+                    ack=self._ack, group="kombu", create_topics=False, **options
+                ).__enter__()
+            return self._producer
+
+    # -- declarations ------------------------------------------------------------------------------------------
 
     def has_topic(self, topic: str) -> bool:
         """Whether a topic exists; one that did is not asked for again."""
