@@ -6,10 +6,11 @@ A message is validated before any part of it is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from reput_client.produce.block import Terms
 from reput_client.produce.gathered_block import GatheredBlock
+from reput_client.produce.posted import Posted
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import AnyBroker, FreeChoice, QueueChoice, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
@@ -29,9 +30,6 @@ BLOCK_MESSAGES: Final = 1024
 _TEXTS_MAX: Final = 1024
 _TEXT_BYTES_MAX: Final = 256
 _NOT_IN_BLOCKS: Final = frozenset({EXPIRES_AFTER, EXPIRES_AT, SHARDING_KEY})
-
-InBlock: TypeAlias = tuple[GatheredBlock, int]
-"""A message: its block, and its number there."""
 
 
 class Accumulator:
@@ -74,7 +72,7 @@ class Accumulator:
         self._texts: dict[str | None, bytes] = {}
         """Encoded properties of messages that have only a tag, by tag."""
 
-    def take(self, message: Message, terms: Terms, choice: QueueChoice) -> InBlock | None:
+    def take(self, message: Message, terms: Terms, choice: QueueChoice) -> Posted | None:
         """Put a message into its open block; None if there is none with room.
 
         Raises `InvalidMessage` or `NoQueue`.
@@ -101,7 +99,7 @@ class Accumulator:
             return None
         if choice is not None:
             block.pin(choice)
-        return block, self.put(block, message, text, size)
+        return self.put(block, message, text, size)
 
     def measure(self, message: Message) -> tuple[bytes, int]:
         """Return a message's encoded properties, with a unique id only if it has its own, and its record's size.
@@ -185,8 +183,8 @@ class Accumulator:
             self.current[queue.topic, block.number] = block
         return block
 
-    def put(self, block: GatheredBlock, message: Message, text: bytes, size: int) -> int:
-        """Put a message that fits into an open block, and return its number there."""
+    def put(self, block: GatheredBlock, message: Message, text: bytes, size: int) -> Posted:
+        """Put a message that fits into an open block."""
         place = len(block.bodies)
         if message.unique_id is not None:
             block.own_ids[place] = message.unique_id
@@ -195,7 +193,7 @@ class Accumulator:
         block.flags.append(message.flag)
         block.size += size
         self.held += size
-        return place + len(block.withdrawn)
+        return Posted(block, place + len(block.withdrawn))
 
     def close(self, block: GatheredBlock) -> None:
         """Stop adding messages to a block."""

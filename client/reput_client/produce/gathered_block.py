@@ -47,10 +47,10 @@ class GatheredBlock(OutgoingBlock, kw_only=True):
         if not isinstance(choice, AnyBroker) or choice != self.number:
             self.is_free = False
 
-    def call_back(self, number: int, on_done: OnDone) -> None:
+    def call_back(self, posted: Posted, on_done: OnDone) -> None:
         """Have `on_done` called with one of its messages when it is done, which reports the outcome."""
-        self.callbacks.append((Posted(self, number), on_done))
-        self.asked.add(number)
+        self.callbacks.append((posted, on_done))
+        self.asked.add(posted.number)
 
     def withdraw(self, number: int) -> None:
         """Remove a message before the block is sealed."""

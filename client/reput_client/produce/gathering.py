@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from reput_client.errors import ClientClosed, PostsFailed, RequestTimeout
-from reput_client.produce.accumulator import Accumulator, InBlock, is_alone
+from reput_client.produce.accumulator import Accumulator, is_alone
 from reput_client.produce.block import Terms
 from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.callbacks import Callbacks
@@ -82,13 +82,12 @@ class Gathering:
         """Add a message if its block is open and nothing is due; else return None, and `post` is needed."""
         if self._sender.blocking_runtime is not None and self._session.runtime.now() >= self._sender.due_at:
             return None
-        taken = self._accumulator.take(message, terms, choice)
-        if taken is None:
+        posted = self._accumulator.take(message, terms, choice)
+        if posted is None:
             return None
-        block, number = taken
         if on_done is not None:
-            block.call_back(number, on_done)
-        return Posted(block, number)
+            posted.block.call_back(posted, on_done)
+        return posted
 
     async def post(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None
@@ -97,9 +96,9 @@ class Gathering:
         self._check_open()
         await self._do_due()
         await self._session.runtime.pause()
-        block, number = await self._take(message, terms, choice, on_done)
+        posted = await self._take(message, terms, choice, on_done)
         self._ensure_task()
-        return Posted(block, number)
+        return posted
 
     async def post_block(self, queue: MessageQueue, count: int, data: Buffer, terms: Terms) -> Posted:
         """Do what is due, and send an encoded block of `count` messages as soon as there is room."""
@@ -137,8 +136,8 @@ class Gathering:
 
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
-        taken = self._accumulator.take(message, terms, choice)
-        block, number = taken or await self._take(message, terms, choice)
+        posted = self._accumulator.take(message, terms, choice) or await self._take(message, terms, choice)
+        block, number = posted.block, posted.number
         try:
             await self._sender.wait_for(block)
         except ClientClosed as closed:  # from an interrupt
@@ -165,7 +164,7 @@ class Gathering:
 
     async def _take(
         self, message: Message, terms: Terms, choice: QueueChoice, on_done: OnDone | None = None
-    ) -> InBlock:
+    ) -> Posted:
         """Wait for room and for the route, and add a message; if this raises or is cancelled, it was not added."""
         accumulator, session = self._accumulator, self._session
         self._check_open()
@@ -199,15 +198,15 @@ class Gathering:
                 block = self._begin(queue, terms, choice, message.delay if alone else None)
         if choice is not None:
             block.pin(choice)
-        number = accumulator.put(block, message, text, size)
+        posted = accumulator.put(block, message, text, size)
         if on_done is not None:
-            block.call_back(number, on_done)
+            block.call_back(posted, on_done)
         if alone:
             sender.seal(block)
             left = True
         if left:
             sender.go_on()
-        return block, number
+        return posted
 
     def _begin(
         self, queue: MessageQueue, terms: Terms, choice: QueueChoice, delay: Delay | None
