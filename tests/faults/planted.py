@@ -277,10 +277,10 @@ def files_removed_oldest_first(patch: pytest.MonkeyPatch) -> None:
     """recovery removes the files after the truncation from the oldest on"""
 
     def truncate(self: MappedFileQueue, offset: int) -> int:
-        kept = [file for file in self._files if file.base_offset <= offset]
-        for file in self._files[len(kept) :]:
+        kept = [file for file in self.files if file.base_offset <= offset]
+        for file in self.files[len(kept) :]:
             mapped_file_queue._delete_now(file)
-        self._files = tuple(kept)
+        self.files = tuple(kept)
         return real(self, offset)
 
     real = MappedFileQueue.truncate_dirty_files

@@ -210,8 +210,11 @@ class MessageReader:
         Raises:
             FileMissing, StoreClosed: the file has been deleted, or the store closed.
         """
-        with HeldExtents(self._log, extents) as held:
+        held = HeldExtents(self._log, extents)
+        try:
             return held.read(cold=cold)
+        finally:
+            held.release()
 
     def hold_extents(self, extents: Sequence[Extent]) -> HeldExtents:
         """Hold the files of the extents, whatever is deleted meanwhile, to read them in another thread.

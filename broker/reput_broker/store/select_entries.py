@@ -17,11 +17,14 @@ from typing import NamedTuple
 
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.results import Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.units import damaged_unit, files_of_units, select_units
+from reput_protocol.record.head import properties_of, properties_of_tail, read_head, tail_position
+from reput_protocol.record.layout import HEAD_BYTES_MAX
 from reput_protocol.store.unit import UNIT_BYTES
 
 GET_BYTES_MIN = 100
@@ -125,11 +128,16 @@ def result_of(entries: QueueEntries, selection: Selection, window: LogWindow) ->
 def spans_files(extents: Sequence[Extent], window: LogWindow) -> bool:
     """Whether an extent crosses the end of its file, which no valid one does."""
     file_size = window.file_size
-    return any(start % file_size + size > file_size for start, size in extents)
+    for start, size in extents:  # noqa: SIM110 - a generator would cost more than the looks
+        if start % file_size + size > file_size:
+            return True
+    return False
 
 
 EFFORT_MAX = 5_000_000
 """Of the filter work of one get, roughly in nanoseconds; the next get continues from there."""
+READ_WHOLE_BYTES_MAX = 16_384
+"""Records up to this size are read completely: a second read costs more than the body."""
 PART_EFFORT = 150
 LOOKUP_EFFORT = 600
 LOOKUP_BYTE_EFFORT = 1
@@ -171,6 +179,8 @@ class FilteredGet:
         self._effort = 0
         units = entries.units
         places = files_of_units(units, window.min_offset, window.max_offset, window.file_size)
+        self._views: dict[MappedFile, memoryview] = {}
+        """The whole mappings of the files that were looked into."""
         self._held = HeldExtents(log, [Extent(place, 0) for place in places])
 
     def run(self) -> GetMessageResult:
@@ -196,7 +206,7 @@ class FilteredGet:
         """Whether the filter accepts a record; None if the effort of this get is used up."""
         if self._effort > EFFORT_MAX:
             return None
-        properties = self._held.properties_at(Extent(physical_offset, size), cold=self.cold)
+        properties = self._properties_at(physical_offset, size)
         if properties is None:
             return True  # the receiver finds and reports the damage, as without a filter
         wanted = self._filter
@@ -207,12 +217,36 @@ class FilteredGet:
         )
         return wanted.matches(properties)
 
+    def _properties_at(self, physical_offset: int, size: int) -> bytes | None:
+        """Return the properties text of a record, None if it is not valid.
+
+        The body is skipped, unless reading it costs less than a second read.
+        """
+        file = self._held.file_at(physical_offset)
+        position = physical_offset - file.base_offset
+        if not self.cold:
+            view = self._views.get(file)
+            if view is None:
+                view = self._views[file] = file.slice(0, file.read_position)
+            return properties_of(view, position, size)
+        if size <= READ_WHOLE_BYTES_MAX:
+            return properties_of(file.read_held(position, size), 0, size)
+        head = file.read_held(position, HEAD_BYTES_MAX)
+        tail = tail_position(head, 0, size) if len(head) == HEAD_BYTES_MAX else None
+        if tail is None:
+            return None
+        rest = file.read_held(position + tail, size - tail)
+        return properties_of_tail(rest, 0, len(rest), read_head(head).magic)
+
     def read(self, result: GetMessageResult) -> bytes:
         """Return the bytes of what `run` has found, by positional reads; before `release`."""
         return self._held.read(result.extents)
 
     def release(self) -> None:
         """Release the files. May be called twice."""
+        for view in self._views.values():
+            view.release()
+        self._views.clear()
         self._held.release()
 
     def __enter__(self) -> FilteredGet:

@@ -93,9 +93,10 @@ class CommitLog:
 
         A file that is being deleted and still held does not count.
         """
-        first = self.files.first_file
-        if first is None:
+        files = self.files.files
+        if not files:
             return 0
+        first = files[0]
         return first.base_offset if first.is_available else first.end_offset
 
     @property

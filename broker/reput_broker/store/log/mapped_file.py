@@ -56,9 +56,9 @@ class MappedFile:
     """
 
     __slots__ = (
-        "_available", "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_identity", "_lock", "_map",
-        "_reads_ahead", "_references", "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position",
-        "end_offset", "flushed_position", "is_writable", "mappings", "path", "size", "wrote_position",
+        "_buffer", "_data_end", "_fd", "_flush_error", "_forced", "_identity", "_lock", "_map", "_reads_ahead",
+        "_references", "_shutdown_ms", "_sink", "_view", "base_offset", "committed_position", "end_offset",
+        "flushed_position", "is_available", "is_writable", "mappings", "path", "size", "wrote_position",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +107,8 @@ class MappedFile:
         self.flushed_position = written
         self._lock = threading.Lock()
         self._references = 1
-        self._available = True
+        self.is_available = True
+        """Whether new holders are accepted; false once the file is being shut down."""
         self._forced = False
         self._shutdown_ms = 0
         self._flush_error: FlushFailed | None = None
@@ -131,11 +132,6 @@ class MappedFile:
     def is_full(self) -> bool:
         """Whether every byte has been written."""
         return self.wrote_position == self.size
-
-    @property
-    def is_available(self) -> bool:
-        """Whether new holders are accepted; false once the file is being shut down."""
-        return self._available
 
     @property
     def last_modified_ms(self) -> int:
@@ -451,7 +447,7 @@ class MappedFile:
             ForeignFile: it was at rest, and another file has its name now.
         """
         with self._lock:
-            if not self._available or self._references <= 0:
+            if not self.is_available or self._references <= 0:
                 return False
             was_at_rest = self._map is None
             if was_at_rest and self.mappings is not None:
@@ -543,9 +539,9 @@ class MappedFile:
         """
         now_ms = _monotonic_ms() if now_ms is None else now_ms
         with self._lock:
-            first = self._available
+            first = self.is_available
             if first:
-                self._available = False
+                self.is_available = False
                 self._shutdown_ms = now_ms
             elif self._references > 0 and now_ms - self._shutdown_ms >= interval_ms:
                 self._forced = True

@@ -47,7 +47,8 @@ class MappedFileQueue:
         self._maker = FileMaker(file_size, on_event)
         self.flushed_where = 0
         self.committed_where = 0
-        self._files: tuple[MappedFile, ...] = ()
+        self.files: tuple[MappedFile, ...] = ()
+        """The files, oldest first; replaced as a whole."""
         self._create_lock = threading.Lock()
         self._commit_lock = threading.Lock()
         self._list_lock = threading.Lock()
@@ -100,7 +101,7 @@ class MappedFileQueue:
             for file in files:
                 file.close()
             raise
-        self._files = tuple(files)
+        self.files = tuple(files)
         self.flushed_where = self.committed_where = self.max_offset
 
     def _watch(self, file: MappedFile) -> None:
@@ -114,7 +115,7 @@ class MappedFileQueue:
         there.
         """
         unfinished, self._unfinished = self._unfinished, []
-        made = {file.path.name for file in self._files}
+        made = {file.path.name for file in self.files}
         for path in unfinished:
             elsewhere = set(self.directories_for(int(path.name))) - {path.parent}
             if path.name in made or elsewhere:
@@ -124,20 +125,15 @@ class MappedFileQueue:
                 sync_directory(path.parent)
 
     @property
-    def files(self) -> tuple[MappedFile, ...]:
-        """The files, oldest first."""
-        return self._files
-
-    @property
     def first_file(self) -> MappedFile | None:
         """The oldest file."""
-        files = self._files
+        files = self.files
         return files[0] if files else None
 
     @property
     def last_file(self) -> MappedFile | None:
         """The file that appends go to, full or not."""
-        files = self._files
+        files = self.files
         return files[-1] if files else None
 
     def last_file_for(self, start_offset: int = 0, create: bool = True) -> MappedFile | None:
@@ -165,7 +161,7 @@ class MappedFileQueue:
                     if last is None:
                         self._set_marks(base_offset, base_offset)
                     with self._list_lock:
-                        self._files = (*self._files, file)
+                        self.files = (*self.files, file)
         last = self.last_file
         assert last is not None
         assert last.base_offset == base_offset
@@ -175,7 +171,7 @@ class MappedFileQueue:
         with self._list_lock:
             if not self._prepared:
                 return False
-            self._files = (*self._files, self._prepared.popleft())
+            self.files = (*self.files, self._prepared.popleft())
             return True
 
     def prepare_next(self, ahead: int = 1) -> MappedFile | None:
@@ -218,19 +214,19 @@ class MappedFileQueue:
     @property
     def min_offset(self) -> int:
         """Offset of the first byte of the oldest file, -1 if there is none."""
-        files = self._files
+        files = self.files
         return files[0].base_offset if files else -1
 
     @property
     def max_offset(self) -> int:
         """Offset after the last byte of the newest file that may be read, 0 if there is no file."""
-        files = self._files
+        files = self.files
         return files[-1].base_offset + files[-1].read_position if files else 0
 
     @property
     def max_wrote_position(self) -> int:
         """Offset after the last byte appended, 0 if there is no file."""
-        files = self._files
+        files = self.files
         return files[-1].base_offset + files[-1].wrote_position if files else 0
 
     @property
@@ -247,7 +243,7 @@ class MappedFileQueue:
             DiskFull, OSError: as `MappedFile.commit`; earlier files stay committed.
         """
         with self._commit_lock:
-            for file in self._files:
+            for file in self.files:
                 if file.end_offset <= self.committed_where:
                     continue
                 committed = file.base_offset + file.commit()
@@ -265,7 +261,7 @@ class MappedFileQueue:
             FlushFailed: a sync failed, now or earlier; final.
         """
         end = self.max_wrote_position
-        for file in self._files:
+        for file in self.files:
             if file.end_offset <= self.flushed_where or file.base_offset >= end:
                 continue
             flushed = file.base_offset + file.flush()
@@ -280,7 +276,7 @@ class MappedFileQueue:
 
     def find_by_offset(self, offset: int) -> MappedFile | None:
         """Return the file that contains an offset of the stream."""
-        files = self._files
+        files = self.files
         if not files:
             return None
         first = files[0]
@@ -301,10 +297,10 @@ class MappedFileQueue:
         """
         self._drop_prepared()
         # From the newest on, each removal durable before the next: a crash must not leave a gap.
-        while self._files and self._files[-1].base_offset > offset:
-            last = self._files[-1]
+        while self.files and self.files[-1].base_offset > offset:
+            last = self.files[-1]
             _delete_now(last)
-            self._files = self._files[:-1]
+            self.files = self.files[:-1]
             sync_directory(last.path.parent)
         rewritten = 0
         kept = self.last_file
@@ -334,11 +330,11 @@ class MappedFileQueue:
             OSError: the file stays listed; or it is deleted, and the next call syncs that first.
         """
         self._sync_removal()
-        files = self._files
+        files = self.files
         if len(files) < 2 or not files[0].destroy(interval_ms, now_ms=now_ms):
             return False
         with self._list_lock:
-            self._files = self._files[1:]
+            self.files = self.files[1:]
         self._removed_in = files[0].path.parent
         self._sync_removal()
         return True
@@ -374,15 +370,15 @@ class MappedFileQueue:
             OSError, StoreError
         ):  # a file that stays is all zero: the next load drops it
             self._drop_prepared()
-        for file in (*self._files, *self._prepared):
+        for file in (*self.files, *self._prepared):
             file.close()
 
     def destroy(self) -> None:
         """Delete every file, and the directory if it is empty; the stream can begin again."""
         self._drop_prepared()
-        for file in self._files:
+        for file in self.files:
             _delete_now(file)
-        self._files = ()
+        self.files = ()
         self._set_marks(0, 0)
         for directory in self.directories:
             if directory.is_dir() and not any(directory.iterdir()):

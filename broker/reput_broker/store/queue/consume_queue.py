@@ -204,11 +204,7 @@ class ConsumeQueue:
 
     def get_unit(self, queue_offset: int) -> ConsumeQueueUnit | None:
         """Return one unit; None before the minimum and from the end on."""
-        position = queue_offset * UNIT_BYTES
-        files = self._files
-        if position < self.min_logic_offset or not files.first_start <= position < files.end:
-            return None
-        data = self._read_unless_expired(position, UNIT_BYTES)
+        data = self.read_units(queue_offset, 1)
         return unpack_unit(data) if data else None
 
     def read_units(self, queue_offset: int, count: int) -> bytes:
@@ -223,15 +219,12 @@ class ConsumeQueue:
         stop = min(
             position + count * UNIT_BYTES, files.end, position - position % files.file_size + files.file_size
         )
-        return self._read_unless_expired(position, stop - position)
-
-    def _read_unless_expired(self, position: int, size: int) -> bytes:
         try:
-            return self._files.read(position, size)
+            return files.read(position, stop - position)
         except FileMissing:
-            if position >= self._files.first_start:
+            if position >= files.first_start:
                 raise
-            return b""
+            return b""  # it has expired meanwhile
 
     def with_tags_codes(self, units: bytes) -> bytes:
         """Return the units with addresses of extended entries replaced by their tags codes.

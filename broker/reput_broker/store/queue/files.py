@@ -61,12 +61,12 @@ class QueueFileCache:
         """Return the open file, opening it if necessary; give it back with `release`.
 
         Raises:
-            FileNotFoundError: the file does not exist.
+            FileMissing: the file does not exist.
         """
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                file = self._insert(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                file = self._insert(path, _open(path))
             else:
                 self._files.move_to_end(path)
             file.leases += 1
@@ -128,6 +128,15 @@ class QueueFileCache:
             os.close(file.fd)
 
 
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise FileMissing(
+            path, "it was there when the store was opened; restart the broker to have the queue rebuilt"
+        ) from error
+
+
 RECOVERED_FILES = 3
 
 
@@ -163,8 +172,8 @@ class SparseFileQueue:
 
     def _forget_files(self) -> None:
         self.is_empty = True
-        self.first_start = self.last_start = self.end = self.flushed = 0
-        self._last_path = self.directory
+        self.first_start = self.end = self.flushed = 0
+        self._set_last(0)
 
     def load(self, *, after_crash: bool = False) -> None:
         """List the files; each counts as completely written and flushed until recovery sets its end.
@@ -199,20 +208,10 @@ class SparseFileQueue:
         return len(strays)
 
     def _set_last(self, start: int) -> None:
-        self.last_start = start
-        self._last_path = self._path(start)
+        self.last_start, self._last_path = start, self.directory / file_name(start)
 
     def _path(self, start: int) -> Path:
-        return self.directory / file_name(start)
-
-    def _lease(self, start: int) -> QueueFile:
-        path = self._last_path if start == self.last_start else self._path(start)
-        try:
-            return self._cache.lease(path)
-        except FileNotFoundError as error:
-            raise FileMissing(
-                path, "it was there when the store was opened; restart the broker to have the queue rebuilt"
-            ) from error
+        return self._last_path if start == self.last_start else self.directory / file_name(start)
 
     def read(self, position: int, size: int) -> bytes:
         """Return the bytes at a position, all within one file.
@@ -221,7 +220,7 @@ class SparseFileQueue:
             FileMissing: the file has been deleted; if by `drop_first`, `first_start` has advanced.
         """
         start = position - position % self.file_size
-        file = self._lease(start)
+        file = self._cache.lease(self._path(start))
         try:
             return os.pread(file.fd, size, position - start)
         finally:
@@ -239,7 +238,7 @@ class SparseFileQueue:
         assert position == self.end if not self.is_empty else position % file_size == 0
         inside = position - self.last_start
         if not self.is_empty and inside + len(data) <= file_size and inside < file_size:
-            file = self._lease(self.last_start)
+            file = self._cache.lease(self._last_path)
             try:
                 write_all(file.fd, data, inside, file.path)
             finally:
@@ -257,7 +256,7 @@ class SparseFileQueue:
                 start = at - inside
                 size = min(total - done, file_size - inside)
                 if start == last:
-                    file = self._lease(start)
+                    file = self._cache.lease(self._path(start))
                 else:
                     self._sync_before(start - (RECOVERED_FILES - 1) * file_size, at)
                     file = self._create(start)
@@ -354,7 +353,7 @@ class SparseFileQueue:
             return self.flushed
 
     def _sync_file(self, start: int) -> None:
-        file = self._lease(start)
+        file = self._cache.lease(self._path(start))
         try:
             sync_data(file.fd)
         except OSError as error:
@@ -409,7 +408,7 @@ class SparseFileQueue:
         inside = self.end - self.last_start
         if self.is_empty or inside == self.file_size:
             return 0
-        file = self._lease(self.last_start)
+        file = self._cache.lease(self._last_path)
         try:
             return zero_range(file.fd, inside, self.file_size, file.path)
         finally:
