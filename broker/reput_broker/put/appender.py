@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 
 from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence, Fenced
@@ -26,6 +27,7 @@ from reput_protocol.record.put_block import RecordTooLarge
 
 _OK = PutStatus.PUT_OK
 _STORED = memoryview(b"")
+_size_of = attrgetter("size")
 
 
 def _nothing() -> None:
@@ -75,7 +77,7 @@ class Appender:
             for put in puts:
                 put.outcome = refusal
             return None
-        if not self._lock.is_free(self._store, sum([put.size for put in puts])):
+        if not self._lock.is_free(self._store, sum(map(_size_of, puts))):
             if not self._lock.is_busy:
                 return self._append_waiting(puts)
             for put in puts:
@@ -144,19 +146,34 @@ class Appender:
             put.outcome = result
 
     def _set_outcomes(self, puts: Sequence[Put]) -> None:
+        """Count what was stored, and set the answer of each put; of one that waits for its ack level, none yet."""
         stored, in_page_cache, now = 0, 0, time.monotonic()
         for put in puts:
             result = put.outcome
-            if isinstance(result, PutResult):
-                if result.status is not _OK:
-                    put.outcome = self._refusal(result.status)
-                    continue
-                put.outcome = self._finish(put, result)
-                stored += 1
-                if put.outcome is not None:
-                    in_page_cache += 1
-            elif isinstance(result, RecordMalformed):
+            if isinstance(result, RecordMalformed):
                 put.outcome = malformed(result, self._counters)
+            if not isinstance(result, PutResult):
+                continue
+            if result.status is not _OK:
+                put.outcome = self._refusal(result.status)
+                continue
+            stored += 1
+            request, response, traffic = put.request, put.answer(result), self._counters.topics[put.topic]
+            if isinstance(result, StoredBefore):
+                traffic.duplicates += result.count
+            else:
+                traffic.count_in(result.count, put.size, put.kind)
+            if put.ack is not AckLevel.PAGE_CACHE or (self._progress.has_pool and not request.is_oneway):
+                request.body = _STORED  # it is in the log; a waiting request need not keep it
+                put.outcome = None
+                pending = PendingRequest(request, response, result.count, self._fence)
+                self._progress.answer_when(put.ack, result.end_offset, pending)
+                continue
+            in_page_cache += 1
+            reason = self._fence.expiry()
+            if reason is not None:
+                response = not_reached(response, reason, ErrorCode.REPLICA_TIMEOUT)
+            put.outcome = response
         if stored:
             seconds = now - puts[0].request.received_at
             self._counters.put_seconds.observe(seconds, stored)
@@ -191,22 +208,6 @@ class Appender:
         self._counters.topics[topic].count_in(result.count, size)
         self._dispatch()
         return result
-
-    def _finish(self, put: Put, result: PutResult) -> Response | None:
-        """Count what was stored; return the answer if the ack level is reached, else queue it."""
-        request, response = put.request, put.answer(result)
-        traffic = self._counters.topics[put.topic]
-        if isinstance(result, StoredBefore):
-            traffic.duplicates += result.count
-        else:
-            traffic.count_in(result.count, put.size, put.kind)
-        if put.ack is not AckLevel.PAGE_CACHE or (self._progress.has_pool and not request.is_oneway):
-            request.body = _STORED  # it is in the log; a waiting request need not keep it
-            pending = PendingRequest(request, response, result.count, self._fence)
-            self._progress.answer_when(put.ack, result.end_offset, pending)
-            return None
-        reason = self._fence.expiry()
-        return response if reason is None else not_reached(response, reason, ErrorCode.REPLICA_TIMEOUT)
 
     def _no_file(self, error: DiskFull | FileNotMade) -> Refusal:
         rejected = self._counters.rejected

@@ -69,7 +69,8 @@ class Position:
         self.offset = offset
         for call in self._followers:
             call()
-        self._wake()
+        if self._moved is not None:
+            self._wake(self._moved)
         puts = self._puts
         released = self._release() if puts and puts[0].end_offset <= self.offset else 0
         for call in self._later:
@@ -111,10 +112,9 @@ class Position:
         flush_clients(released)
         return messages
 
-    def _wake(self) -> None:
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+    def _wake(self, moved: trio.Event) -> None:
+        moved.set()
+        self._moved = None
 
     def admit_late(self, store: MessageStore, reason: str) -> None:
         """Answer late puts that they are stored but it is not there.
@@ -132,7 +132,8 @@ class Position:
         stored if not.
         """
         self.failure = reason
-        self._wake()
+        if self._moved is not None:
+            self._wake(self._moved)
         puts, self._puts, committed = self._puts, deque(), store.committed_offset
         self._admit([waiter for waiter in puts if waiter.end_offset <= committed], store, reason)
         lost = [waiter.put for waiter in puts if waiter.end_offset > committed]

@@ -80,13 +80,13 @@ class PutLock:
         return not self.is_held and not files.needs_new_file(size)
 
     def call_now(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Call `work` under the lock, which must be free; the caller has checked the fence."""
+        """Call `work` under the lock, which must be free; the caller has checked the fence. No task waits meanwhile."""
         assert not self.is_held
         self.is_held = True
         try:
             return work(*arguments)
         finally:
-            self.release()
+            self.is_held = False
 
     async def call(self, files: MessageStore, size: int, work: Callable[[], Result]) -> Result:
         """Call `work` under the lock once `size` bytes can be appended, and return its result.

@@ -91,11 +91,8 @@ class DeduplicatedPuts:
             clock_ms=core.clock_ms,
             window_s=lambda: core.config.dedup.window,
         )
+        self.looks_at = self._deduplication.looks_at
         self._limiter = trio.CapacityLimiter(_LOOKS_AT_ONCE)
-
-    def looks_at(self, dedup: Dedup | None) -> bool:
-        """Whether a put may be stored already, so that it goes through here."""
-        return dedup is Dedup.CHECK or (dedup is Dedup.MARK and self._deduplication.is_alert)
 
     def append(self, request: Request, header: PutMessageHeader, work: Work, make_put: MakePut) -> Result:
         """Make a put of `work`, or return the outcome that the messages had the first time.

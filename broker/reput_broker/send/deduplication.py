@@ -19,6 +19,7 @@ from reput_broker.send.message_content import DELAY_TOPICS, Content, single_mess
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus
+from reput_protocol.codes import Dedup
 from reput_protocol.errors import ErrorCode
 from reput_protocol.record.record import decode_record
 
@@ -68,9 +69,12 @@ class Deduplication:
         self._searches: dict[object, int] = {}  # what was dispatched at the start of each
         self._alert_until_ms: int | None = None
 
-    @property
-    def is_alert(self) -> bool:
-        """Whether first attempts may arrive late, so that they are compared and remembered."""
+    def looks_at(self, dedup: Dedup | None) -> bool:
+        """Whether a put may be stored already, so that it is compared and remembered: a repeated one, and while first
+        attempts may arrive late, these too.
+        """
+        if dedup is not Dedup.MARK:
+            return dedup is Dedup.CHECK
         if self._searches:
             return True
         return self._alert_until_ms is not None and self._clock_ms() < self._alert_until_ms

@@ -88,7 +88,20 @@ class MessageWriter:
         results: list[PutResult | ReputError] = []
         sound: list[Block] = []
         for block in blocks:
-            fault = self._fault_of(block)
+            fault: PutResult | ReputError | None = None
+            if block.check is None and block.born_host is not None:
+                try:
+                    block.check = check_put_block(
+                        block.data,
+                        topic=block.topic,
+                        queue_id=block.queue_id,
+                        count=block.count,
+                        limits=self._limits,
+                    )
+                except (RecordMalformed, InvalidMessage) as error:
+                    fault = error
+            if fault is None and len(block.data) > self._log.block_bytes_max:
+                fault = flags.refused(PutStatus.MESSAGE_ILLEGAL)
             if fault is None:
                 sound.append(block)
                 continue
@@ -96,23 +109,6 @@ class MessageWriter:
             results.append(fault)
             sound = []
         return results + self._append(sound)
-
-    def _fault_of(self, block: Block) -> PutResult | ReputError | None:
-        """Return why a block may not be stored, checking it if necessary; None if it may."""
-        if block.check is None and block.born_host is not None:
-            try:
-                block.check = check_put_block(
-                    block.data,
-                    topic=block.topic,
-                    queue_id=block.queue_id,
-                    count=block.count,
-                    limits=self._limits,
-                )
-            except (RecordMalformed, InvalidMessage) as error:
-                return error
-        if len(block.data) > self._log.block_bytes_max:
-            return self._flags.refused(PutStatus.MESSAGE_ILLEGAL)
-        return None
 
     def _append(self, blocks: Sequence[Block]) -> list[PutResult | ReputError]:
         flags, stats = self._flags, self._stats
@@ -127,7 +123,8 @@ class MessageWriter:
             if flags.lacks_something:
                 flags.note_written(self._log.supply.refusal)
             stats.put_blocks += len(stored)
-            stats.put_messages += sum([result.count for result in stored])
+            for result in stored:
+                stats.put_messages += result.count
             stats.put_bytes += stored[-1].end_offset - stored[0].physical_offset
             results += stored
             blocks = blocks[len(stored) :]

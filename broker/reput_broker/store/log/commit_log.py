@@ -215,7 +215,8 @@ class CommitLog:
         now = self._clock_ms()
         known = self.next_queue_offsets
         taken: dict[tuple[str, int], int] = {}
-        results = []
+        results: list[PutResult] = []
+        parts: list[Buffer] = []
         for block in blocks:
             physical_offset, end_offset = end_offset, end_offset + len(block.data)
             if end_offset > limit:
@@ -226,8 +227,10 @@ class CommitLog:
                 key = (block.topic, block.queue_id)
                 queue_offset = taken[key] if key in taken else known.get(key, 0)
                 taken[key] = queue_offset + count
+            parts.append(block.data)
             results.append(PutResult(PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, now, count))
-        data = _in_one([block.data for block in blocks[: len(results)]])
+        only = memoryview(parts[0])
+        data = only if len(parts) == 1 and not only.readonly else bytearray().join(parts)  # patched in place
         for block, result in zip(blocks, results, strict=False):
             patch_block(
                 data,
@@ -437,10 +440,3 @@ def _read_held(file: MappedFile, position: int, size: int, cold: bool) -> bytes:
     if cold:
         return file.read_held(position, size)
     return bytes(file.slice(position, max(0, min(size, file.read_position - position))))
-
-
-def _in_one(parts: list[Buffer]) -> bytearray | memoryview:
-    """Return the only part if it is writable, else a copy of all, joined: to be patched in place."""
-    if len(parts) == 1 and not (only := memoryview(parts[0])).readonly:
-        return only
-    return bytearray().join(parts)
