@@ -10,17 +10,17 @@ import pytest
 from docs.blocks import ROOT
 from reput_broker import side_by_side
 from reput_broker.config.model import BrokerConfig
-from reput_broker.delay import processor as delay_processor
+from reput_broker.delay import feature as delay_feature
 from reput_broker.ha import service as ha_service
 from reput_broker.processors import topic as topic_processor
+from reput_broker.schedule import feature as schedule_feature
 from reput_broker.schedule import messages as schedule_messages
-from reput_broker.schedule import processor as schedule_processor
 from reput_broker.schedule import times as schedule_times
 from reput_broker.send import send_records
 from reput_broker.server import gate, http_server
 from reput_broker.store.index import query
 from reput_broker.tables import schedules
-from reput_broker.transactions import processor as transaction_processor
+from reput_broker.transactions import feature as transaction_feature
 from reput_client.consume import pull, send_back
 from reput_client.produce import accumulator
 from reput_client.produce.producer import ProducerOptions
@@ -73,8 +73,8 @@ FIXED: Final[dict[str, float]] = {
     "messages of `PopConsumer.receive`": pop.POP_MESSAGES_MAX,
     "messages found by a key": query.QUERY_MESSAGES_MAX,
     "dead letters in one request for a replay": dead_letters.REPLAYED_AT_ONCE_MAX,
-    "messages in a list of delayed ones": delay_processor._LISTED_MAX,
-    "transactions in a list": transaction_processor._LISTED_MAX,
+    "messages in a list of delayed ones": delay_feature._LISTED_MAX,
+    "transactions in a list": transaction_feature._LISTED_MAX,
     "connections of the HTTP port": http_server.CONNECTIONS_MAX,
     "TLS handshakes at once": gate.HANDSHAKES_MAX,
 }
@@ -134,9 +134,9 @@ def test_each_row_without_an_option_is_compared() -> None:
 def test_the_name_of_a_schedule() -> None:
     (row,) = (row for row in ROWS if row.limit.startswith("schedule, which"))
     length = int(row.number)
-    assert schedule_processor._NAME.fullmatch("a" * length)
-    assert schedule_processor._NAME.fullmatch("a._:-")
-    assert schedule_processor._NAME.fullmatch("a" * (length + 1)) is None
+    assert schedule_feature._NAME.fullmatch("a" * length)
+    assert schedule_feature._NAME.fullmatch("a._:-")
+    assert schedule_feature._NAME.fullmatch("a" * (length + 1)) is None
 
 
 def test_a_default_of_the_client_and_the_room_of_the_broker() -> None:

@@ -112,7 +112,7 @@ def lock_never_free() -> None:
 def retry_dropped() -> None:
     """half of the messages that are given back are taken and forgotten"""
     from reput_broker.request import Response
-    from reput_broker.retry.send_back import SendBackProcessor
+    from reput_broker.retry.feature import SendBackProcessor
 
     real = SendBackProcessor._store_it
 
@@ -128,7 +128,7 @@ def retry_dropped() -> None:
 
 def retry_early() -> None:
     """every message given back is redelivered after a second"""
-    from reput_broker.retry import send_back
+    from reput_broker.retry import feature
     from reput_broker.send.retry_records import returned_message
 
     def hasty(*arguments: Any, **options: Any) -> Any:
@@ -137,24 +137,24 @@ def retry_early() -> None:
             returned.properties["DELAY"] = "1"
         return returned
 
-    patch.object(send_back, "returned_message", hasty).start()
+    patch.object(feature, "returned_message", hasty).start()
 
 
 def retry_to_another_group() -> None:
     """half of the messages that are given back come to another group"""
-    from reput_broker.retry import send_back
+    from reput_broker.retry import feature
     from reput_broker.send.retry_records import returned_message
 
     def astray(record: Any, group: str, **options: Any) -> Any:
         # Its retry topic was made with its first heartbeat.
         return returned_message(record, "bystander" if _chance.random() < 0.5 else group, **options)
 
-    patch.object(send_back, "returned_message", astray).start()
+    patch.object(feature, "returned_message", astray).start()
 
 
 def dead_letter_twice() -> None:
     """a dead letter is stored twice"""
-    from reput_broker.retry.send_back import SendBackProcessor
+    from reput_broker.retry.feature import SendBackProcessor
 
     real = SendBackProcessor._store_it
 
@@ -186,7 +186,7 @@ def delayed_twice() -> None:
 
 def half_message_delivered() -> None:
     """every other rollback is carried out as a commit"""
-    from reput_broker.transactions import processor as transaction
+    from reput_broker.transactions import feature as transaction
     from reput_protocol.codes import TransactionState
     from reput_protocol.commands.transaction import EndTransactionHeader
 

@@ -25,8 +25,8 @@ import trio
 from reput_broker.request import Refusal
 from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
 from reput_broker.staging.copies import StagedCopies
-from reput_broker.staging.decision import Decision
 from reput_broker.staging.intent import (
+    Decision,
     Intent,
     StagingFacts,
     begin_marker,

@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from reput_broker.put.progress import Position
-from reput_broker.staging.intent import Intent, QueuePlace
+from reput_broker.staging.intent import Intent, Queue, QueuePlace
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import RUN_BYTES, PlacedBlock, StagingFile, runs_of
 from reput_broker.store.results import PutResult, PutStatus
@@ -27,6 +27,11 @@ from reput_broker.tenure.core import Core
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.record.put_block import BlockCheck
 from reput_protocol.record.view import record_views
+
+log = structlog.get_logger(__name__)
+
+_FILE_PARTS: Final = 4
+"""A piece takes at most this part of a log file, so that little of the file is left blank."""
 
 SHARED_BYTES: Final = 64 * 1024
 """A piece while other clients put: half a millisecond, which producers hardly notice."""
@@ -133,14 +138,6 @@ class TrailingSyncs:
             await self._flushed.reached(self._asked)
             self._flushed.want()
             self._asked, self._unsynced = end, 0
-
-
-log = structlog.get_logger(__name__)
-
-_FILE_PARTS: Final = 4
-"""A piece takes at most this part of a log file, so that little of the file is left blank."""
-
-Queue = tuple[str, int]
 
 
 class Publisher:
