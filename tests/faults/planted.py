@@ -69,7 +69,7 @@ from reput_broker.store.message_writer import MessageWriter
 from reput_broker.store.opening import judgement, log_end
 from reput_broker.store.opening import start as opening
 from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.opening.identity import IdentityCheck
+from reput_broker.store.opening.judgement import IdentityCheck
 from reput_broker.store.queue import files as sparse_file_queue
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable

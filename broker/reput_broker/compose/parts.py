@@ -14,7 +14,6 @@ from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
 from reput_broker.groups.group_access import GroupAccess
 from reput_broker.groups.group_state import GroupState
-from reput_broker.ha.election.promotion import PromotionProcessor
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
@@ -23,11 +22,11 @@ from reput_broker.observe.metrics import GroupSources
 from reput_broker.observe.statistics import Statistics
 from reput_broker.processors.client import ClientProcessor, LockProcessor
 from reput_broker.processors.fetch import FetchProcessor
-from reput_broker.processors.group_members import GroupMembersProcessor
+from reput_broker.processors.group_members import GroupMembersProcessor, GroupOverviewProcessor
 from reput_broker.processors.group_offsets import GroupOffsetsProcessor
-from reput_broker.processors.group_overview import GroupOverviewProcessor
 from reput_broker.processors.group_settings import ColdQuotaProcessor, GroupSettingsProcessor
 from reput_broker.processors.offset import OffsetProcessor
+from reput_broker.processors.operations import PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.processors.runtime_info import RuntimeInfoProcessor

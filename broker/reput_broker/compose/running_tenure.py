@@ -15,10 +15,15 @@ import structlog
 import trio
 
 from reput_broker.compose.base import BrokerBase
-from reput_broker.compose.free_space import FreeSpace, open_or_close, open_when_there_is_room
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.slave import SlaveParts
-from reput_broker.compose.storage import Storage, store_options
+from reput_broker.compose.storage import (
+    FreeSpace,
+    Storage,
+    open_or_close,
+    open_when_there_is_room,
+    store_options,
+)
 from reput_broker.groups.client_table import ClientTable
 from reput_broker.ha.election.engine import LeaseLost
 from reput_broker.ha.election.opening import Leadership
@@ -27,8 +32,8 @@ from reput_broker.ha.role_refusals import NOT_WHILE_COMPLETING, in_every_role, r
 from reput_broker.observe.figures import refresh_disk_figures
 from reput_broker.observe.health import BrokerState, StoreHealth
 from reput_broker.observe.history.file import What
-from reput_broker.processors.history import HistoryProcessor
 from reput_broker.processors.operations import OperationsProcessor
+from reput_broker.processors.runtime_info import HistoryProcessor
 from reput_broker.server.connection import Connection
 from reput_broker.store.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore

@@ -25,7 +25,7 @@ import trio
 from reput_broker.access.model import OPERATOR, Account, Need
 from reput_broker.access.pages import USER
 from reput_broker.config.model import BrokerConfig
-from reput_broker.console import cluster, dead_letters, messages, pages, reading
+from reput_broker.console import dead_letters, messages, pages, reading
 from reput_broker.console.actions import ACTIONS, Action, offered
 from reput_broker.console.bodies import Bodies
 from reput_broker.console.downloads import Downloads, one_part
@@ -116,8 +116,8 @@ _PAGES: Final[Mapping[str, Page]] = {
     "clients": pages.list_clients,
     "store": pages.show_store,
     "cluster": pages.show_cluster,
-    "brokers": cluster.show_brokers,
-    "history": cluster.show_history,
+    "brokers": pages.show_brokers,
+    "history": pages.show_history,
     "delayed": pages.list_delayed,
     "transactions": pages.list_transactions,
     "users": pages.list_users,

@@ -8,9 +8,8 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.put.appender import Appender
-from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.fence import Fence
-from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.flush_service import CommitRealTimeService, FlushCommitLogService
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock

@@ -13,9 +13,8 @@ import trio.testing
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.put.commit_service import CommitRealTimeService
 from reput_broker.put.fence import Fence
-from reput_broker.put.flush_service import FlushCommitLogService
+from reput_broker.put.flush_service import CommitRealTimeService, FlushCommitLogService
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.request import Response
 from reput_broker.store.errors import DiskFull, StoreReadOnly

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from reput_broker import Broker, BrokerConfig
-from reput_broker.compose import free_space
+from reput_broker.compose import storage
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.opening.abort_marker import AbortMarker
@@ -55,7 +55,7 @@ def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     else:
         error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "consumerOffset.journal.next")
         monkeypatch.setattr(OffsetJournal, "create", refusing(OffsetJournal.create, error))
-    monkeypatch.setattr(free_space, "free_and_used", lambda _: (disk.free_bytes, 1.0))
+    monkeypatch.setattr(storage, "free_and_used", lambda _: (disk.free_bytes, 1.0))
     yield disk
     disk.is_full = False
 
@@ -116,8 +116,8 @@ async def test_attempts_become_rarer_until_there_is_more_free_space(tmp_path: Pa
 
 async def test_a_pause_is_as_long_as_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     free = iter(range(0, 1 << 40, 1 << 30))
-    monkeypatch.setattr(free_space, "free_and_used", lambda _: (next(free), 1.0))
-    room = free_space.FreeSpace((Path("x"),), trio.Event())
+    monkeypatch.setattr(storage, "free_and_used", lambda _: (next(free), 1.0))
+    room = storage.FreeSpace((Path("x"),), trio.Event())
     began_at = trio.current_time()
     await room.wait(0, 900.0)
     assert trio.current_time() - began_at == pytest.approx(900)
@@ -164,8 +164,8 @@ async def test_a_journal_without_room_is_waited_for_and_another_failure_is_not(t
         async def close(self) -> None: ...
 
     stop_wanted = trio.Event()
-    room = free_space.FreeSpace((tmp_path,), stop_wanted)
+    room = storage.FreeSpace((tmp_path,), stop_wanted)
     with pytest.raises(JournalWriteFailed) as failed:
-        await free_space.open_when_there_is_room(lambda: cast("Any", Opening()), room, Health(), stop_wanted)
+        await storage.open_when_there_is_room(lambda: cast("Any", Opening()), room, Health(), stop_wanted)
     assert not failed.value.disk_full
     assert failures == []
