@@ -10,8 +10,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, show
-from reput_cli.user import check_known, note_differences
-from reput_cli.user_store import UserStore, user_store_options
+from reput_cli.user_store import UserStore, check_known, note_differences, user_store_options
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options, waiting_message_options
 from reput_cli.output import Printer, rfc3339
-from reput_cli.preview import show
+from reput_cli.preview import dry_run_option, show
 from reput_protocol.commands.delay import CancelOutcome, DelayedMessage
 from reput_protocol.errors import NotFound
 from reput_protocol.exit_codes import ExitCode
@@ -37,7 +37,7 @@ def list_delayed(settings: Settings, topic: str | None, key: str | None, count: 
 @command.command()
 @click.option("-t", "--topic", type=TOPIC, required=True, help="Topic they will be delivered to.")
 @click.option("-k", "--key", required=True, help="Key or message_id.")
-@click.option("--dry-run", is_flag=True, help="Only list what would be cancelled.")
+@dry_run_option
 @shared_options
 def cancel(settings: Settings, topic: str, key: str, dry_run: bool) -> int:
     """Cancel delayed messages and print the outcome for each. Exits with 1 if one had already been delivered."""

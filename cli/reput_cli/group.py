@@ -1,4 +1,4 @@
-"""`reput group ...`: consumer groups, their members and their progress."""
+"""`reput group ...`: consumer groups, their members, their progress and their offsets."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from msgspec.structs import replace
 
 from reput_cli.completion import GROUP, TOPIC
 from reput_cli.failures import CommandFailed
-from reput_cli.group_offsets import clone, reset, skip
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer, duration_text, write_line
+from reput_cli.positions import PositionType
 from reput_cli.preview import dry_run_option, may_proceed, show
+from reput_client.blocking import Admin
+from reput_client.positions import Position
 from reput_protocol.commands.group import DEAD_LETTER, SubscriptionGroupConfig
 from reput_protocol.commands.group_description import GroupDescription, GroupHealth, GroupSummary
 from reput_protocol.errors import GroupNotFound
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import RETRY_PREFIX, is_system_group
 from reput_protocol.printable import counted, printable
+from reput_protocol.record.message import MessageQueue
+
+_LATEST_MS = -1
+
+
+_force_option = click.option(
+    "--force", is_flag=True, help="Proceed even if members are online; they jump to the new offsets."
+)
 
 
 @click.group()
 def command() -> None:
     """List, describe, create, alter and delete consumer groups; list members; set offsets."""
-
-
-command.add_command(reset)
-command.add_command(skip)
-command.add_command(clone)
 
 
 @command.command(name="list")
@@ -244,7 +249,7 @@ def alter(
     is_flag=True,
     help="Keep the committed offsets.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@dry_run_option
 @click.option(
     "--force",
     is_flag=True,
@@ -272,6 +277,145 @@ def delete(settings: Settings, group: str, keep_offsets: bool, dry_run: bool, fo
         admin.delete_group_whole(group, clean_offsets=not keep_offsets)
     Printer(settings).note(f"group {group} deleted")
     return ExitCode.DONE
+
+
+@command.command()
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option(
+    "--to",
+    "position",
+    type=PositionType(),
+    metavar="POSITION",
+    help="earliest, latest, an offset, -N (the last N of each queue), @TIME or @-15m.",
+)
+@click.option("--shift", type=int, metavar="N", help="N messages forward, or back if N is negative.")
+@click.option("--message", metavar="ID", help="To the message with this offset message id, in its queue.")
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
+@_force_option
+@dry_run_option
+@shared_options
+def reset(
+    settings: Settings,
+    group: str,
+    topic: str,
+    position: Position | None,
+    shift: int | None,
+    message: str | None,
+    queue_id: int | None,
+    dry_run: bool,
+    force: bool,
+) -> int:
+    """Set the offsets of GROUP in TOPIC, forward or back. Asks for the group's name unless --yes is given.
+
+    Write negative numbers as --to=-10 and --shift=-10.
+    """
+    if [position, shift, message].count(None) != 2:
+        raise CommandFailed(
+            "the new position is missing or given twice",
+            remedy="one of --to POSITION, --shift N and --message ID",
+            code=ExitCode.USAGE,
+        )
+    where = {"shift": shift, "message": message} if position is None else position.of_reset()
+    with settings.admin() as admin:
+        plan = admin.plan_reset(group, topic, queue_id=queue_id, **where)
+        return _apply(settings, admin, group, plan, "reset", dry_run=dry_run, force=force)
+
+
+@command.command()
+@click.argument("group", type=GROUP)
+@click.argument("topic", type=TOPIC)
+@click.option("--queue", "queue_id", type=click.IntRange(min=0), help="Only this queue.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    help="Skip this many messages of --queue.  [default: all up to the end]",
+)
+@_force_option
+@dry_run_option
+@shared_options
+def skip(
+    settings: Settings,
+    group: str,
+    topic: str,
+    queue_id: int | None,
+    count: int | None,
+    dry_run: bool,
+    force: bool,
+) -> int:
+    """Skip messages of TOPIC that GROUP has not consumed: all of them, or the next --count of a queue.
+
+    They stay in the topic for other groups. Asks for the group's name unless --yes is given.
+    """
+    with settings.admin() as admin:
+        if count is None:
+            plan = admin.plan_reset(group, topic, when=_LATEST_MS, queue_id=queue_id)
+        else:
+            plan = admin.plan_reset(group, topic, shift=count, queue_id=queue_id)
+            if len(plan) > 1:
+                raise CommandFailed(
+                    f"{topic} has {len(plan)} queues, and --count would skip messages of each of them",
+                    remedy=f"--queue N, the one that is stuck: reput group describe {group}",
+                    code=ExitCode.USAGE,
+                )
+        return _apply(settings, admin, group, plan, "skip", dry_run=dry_run, force=force)
+
+
+@command.command()
+@click.argument("source", type=GROUP)
+@click.argument("target", type=GROUP)
+@click.option("--topic", type=TOPIC, help="Only this topic.")
+@_force_option
+@dry_run_option
+@shared_options
+def clone(settings: Settings, source: str, target: str, topic: str | None, dry_run: bool, force: bool) -> int:
+    """Copy the offsets of group SOURCE to group TARGET. Asks for the target's name unless --yes is given."""
+    with settings.admin() as admin:
+        plan = admin.clone_offsets(source, target, topic, dry_run=True)
+        if not _confirmed(settings, admin, target, plan, "clone", dry_run=dry_run, force=force):
+            return ExitCode.DONE
+        done = admin.clone_offsets(source, target, topic)
+    Printer(settings).note(f"group {target} continues where {source} was, in {counted(len(done), 'queue')}")
+    return ExitCode.DONE
+
+
+def _apply(
+    settings: Settings,
+    admin: Admin,
+    group: str,
+    plan: dict[MessageQueue, int],
+    verb: str,
+    *,
+    dry_run: bool,
+    force: bool,
+) -> int:
+    """Show a plan, ask, and set exactly the offsets shown."""
+    if _confirmed(settings, admin, group, plan, verb, dry_run=dry_run, force=force):
+        admin.set_offsets(group, plan)
+        Printer(settings).note(f"group {group} continues there, in {counted(len(plan), 'queue')}")
+    return ExitCode.DONE
+
+
+def _confirmed(
+    settings: Settings,
+    admin: Admin,
+    group: str,
+    plan: dict[MessageQueue, int],
+    verb: str,
+    *,
+    dry_run: bool,
+    force: bool,
+) -> bool:
+    """Show the plan and return whether to apply it; refused while members are online, unless `force` is set."""
+    return may_proceed(
+        settings,
+        admin.preview_set_offsets(group, plan),
+        f"group {group} was not changed",
+        dry_run=dry_run,
+        force=force,
+        name=group,
+        question=f"type the group's name to {verb} it",
+    )
 
 
 def _headline(found: GroupDescription) -> str:

@@ -11,7 +11,7 @@ from reput_cli import rendering
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, write_message
+from reput_cli.output import Printer, rfc3339, write_message
 from reput_cli.positions import TIME
 from reput_protocol.errors import NotFound, RequestNotSupported
 from reput_protocol.exit_codes import ExitCode
@@ -50,7 +50,7 @@ def history(settings: Settings, message_id: str) -> int:
     for step in found.steps:
         at: object = step.at_ms
         if printer.is_table:
-            at = None if step.at_ms is None else rendering.rfc3339(step.at_ms) + "*" * step.is_client_time
+            at = None if step.at_ms is None else rfc3339(step.at_ms) + "*" * step.is_client_time
         rows.append((at, step.kind, step.text, step.group, step.client, step.offset_message_id))
     when = "time" if printer.is_table else "at_ms"
     printer.rows([when, "what", "text", "group", "client", "offset_message_id"], rows)

@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from reput_cli.completion import CONTEXT, TOPIC
 from reput_cli.context_file import DEFAULT_SERVER, TLS_KEYS, chosen_server
-from reput_cli.failures import Verbosity
+from reput_cli.failures import CommandFailed, Verbosity
 from reput_cli.tls import tls_of, tls_options
+from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import printable
 from reput_protocol.quantities import parse_duration, parse_size
 
@@ -162,6 +163,37 @@ def waiting_message_options(unique_id: str) -> Callable[[_Command], _Command]:
         return command
 
     return add
+
+
+def sent_message_options(command: _Command) -> _Command:
+    """Add `--key`, `--tag` and `--property` of a message to send; `properties_of` reads the last."""
+    for option in (
+        click.option(
+            "-p",
+            "--property",
+            "properties",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="Property; repeatable.",
+        ),
+        click.option("-t", "--tag", help="Tag to filter by."),
+        click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable."),
+    ):
+        command = option(command)
+    return command
+
+
+def properties_of(texts: tuple[str, ...]) -> dict[str, str]:
+    """Return the properties in texts `NAME=VALUE`; a text without `=` is refused."""
+    properties = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CommandFailed(
+                f"property {text!r} has no value", remedy="-p NAME=VALUE", code=ExitCode.USAGE
+            )
+        properties[name] = value
+    return properties
 
 
 def output_options(command: _Command) -> _Command:

@@ -1,4 +1,4 @@
-"""START:END of a queue on the command line: a word, an offset, a count from the end, or a time."""
+"""Positions in a queue on the command line: a word, an offset, a count from the end, or a time; START:END of these."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ class TimeType(click.ParamType[int]):
 
 
 TIME = TimeType()
+
+
+class PositionType(click.ParamType[Position]):
+    """A position in a queue, written as for `reput consume -o`."""
+
+    name = "position"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        """Return the position; other text is refused with the valid forms."""
+        if isinstance(value, Position):
+            return value
+        position = Position.parse(str(value))
+        if position is None:
+            raise click.BadParameter(
+                f"{str(value)!r} is not a position: write earliest, latest, an offset, -N for the last N of each "
+                "queue, @2026-01-02T03:04:05Z or @-15m",
+                ctx,
+                param,
+            )
+        return position
 
 
 class RangeType(click.ParamType["tuple[Position, Position | None]"]):

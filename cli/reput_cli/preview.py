@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_client.preview import Preview
+from reput_protocol.exit_codes import ExitCode
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -64,9 +66,35 @@ def may_proceed(
         raise CommandFailed(failed, reason=preview.obstacle, remedy=preview.remedy)
     if not preview.is_change:
         return False
-    if name is not None and not settings.yes and click.prompt(question, err=True) != name:
-        raise CommandFailed(failed, reason="the name was not typed")
+    if name is not None:
+        confirm(settings, name, question, failed)
     return True
+
+
+def confirm(
+    settings: Settings, name: str, question: str, failed: str, *, needs_terminal: bool = False
+) -> None:
+    """Return if the user types a name, or has given --yes.
+
+    Args:
+        question: what to ask for: `type the group's name to send them`.
+        failed: the error without that: `the dead letters of billing were not sent`.
+        needs_terminal: whether a pipe confirms nothing.
+
+    Raises:
+        CommandFailed: another name was typed, or there is no terminal.
+    """
+    if settings.yes:
+        return
+    if needs_terminal and not sys.stdin.isatty():
+        raise CommandFailed(
+            failed,
+            reason="there is no terminal to ask for confirmation",
+            remedy="--yes",
+            code=ExitCode.USAGE,
+        )
+    if click.prompt(question, err=True) != name:
+        raise CommandFailed(failed, reason="the name was not typed")
 
 
 def refuse(preview: Preview) -> None:

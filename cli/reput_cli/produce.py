@@ -18,7 +18,7 @@ import click
 
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed, worded
-from reput_cli.options import DURATION, Settings, shared_options
+from reput_cli.options import DURATION, Settings, properties_of, sent_message_options, shared_options
 from reput_cli.output import Printer, duration_text
 from reput_cli.positions import TIME
 from reput_client.blocking import Message, Producer
@@ -40,11 +40,7 @@ _SENT_ALONE = ("delay_s", "delay_level", "deliver_at", "priority", "ttl_s")
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("body", required=False)
-@click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable.")
-@click.option("-t", "--tag", help="Tag to filter by.")
-@click.option(
-    "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
-)
+@sent_message_options
 @click.option("--queue", "queue_id", type=int, help="Queue to send to; default: round robin.")
 @click.option(
     "--ack", type=click.Choice(["page_cache", "flushed", "replicated"]), default="flushed", show_default=True
@@ -106,7 +102,7 @@ def command(
             remedy="one of them: the key chooses the queue",
             code=ExitCode.USAGE,
         )
-    template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": parse_properties(properties)}
+    template: dict[str, Any] = {"tag": tag, "keys": keys, "properties": properties_of(properties)}
     template |= {"delay_s": delay, "delay_level": delay_level, "priority": priority, "ttl_s": ttl}
     template["deliver_at"] = None if at is None else datetime.fromtimestamp(at / 1000, UTC)
     one = None
@@ -219,19 +215,6 @@ def _failed_at(line: int, stored: int, error: Exception, *, last: int = 0) -> Co
         remedy=remedy + (f"; {failure.remedy}" if failure.remedy else ""),
         code=failure.code,
     )
-
-
-def parse_properties(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the properties in texts `NAME=VALUE`; a text without `=` is refused."""
-    properties = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise CommandFailed(
-                f"property {text!r} has no value", remedy="-p NAME=VALUE", code=ExitCode.USAGE
-            )
-        properties[name] = value
-    return properties
 
 
 def _read_file(path: Path) -> bytes:

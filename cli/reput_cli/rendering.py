@@ -10,7 +10,7 @@ from typing import Any
 
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings
-from reput_cli.output import rfc3339 as rfc3339
+from reput_cli.output import rfc3339
 from reput_client.errors import NotDeserialized
 from reput_client.message_json import NOT_DECODED, message_members
 from reput_client.received import ReceivedMessage

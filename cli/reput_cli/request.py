@@ -7,9 +7,8 @@ import sys
 import click
 
 from reput_cli.completion import TOPIC
-from reput_cli.options import Settings, shared_options
+from reput_cli.options import Settings, properties_of, sent_message_options, shared_options
 from reput_cli.output import write_line, write_message
-from reput_cli.produce import parse_properties
 from reput_cli.rendering import json_line, plain
 from reput_client.blocking import Message, Producer
 from reput_client.received import ReceivedMessage
@@ -20,11 +19,7 @@ from reput_protocol.printable import printable_body
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("body", required=False)
-@click.option("-k", "--key", "keys", multiple=True, help="Key to find the message by; repeatable.")
-@click.option("-t", "--tag", help="Tag to filter by.")
-@click.option(
-    "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
-)
+@sent_message_options
 @click.option("--queue", "queue_id", type=int, help="Queue to send to; default: any.")
 @shared_options
 def command(
@@ -41,7 +36,7 @@ def command(
     Without BODY, the body is read from standard input. --timeout limits the wait for the reply.
     """
     data = sys.stdin.buffer.read() if body is None else body.encode("utf-8", "surrogateescape")
-    message = Message(topic, data, tag, keys, parse_properties(properties))
+    message = Message(topic, data, tag, keys, properties_of(properties))
     with Producer(
         settings.server, group="reput-cli", timeout_s=settings.timeout_s, tls=settings.tls
     ) as producer:

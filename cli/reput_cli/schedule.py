@@ -10,9 +10,8 @@ import click
 
 from reput_cli.completion import TOPIC
 from reput_cli.failures import CommandFailed
-from reput_cli.options import DURATION, Settings, shared_options
+from reput_cli.options import DURATION, Settings, properties_of, sent_message_options, shared_options
 from reput_cli.output import Printer, rfc3339
-from reput_cli.produce import parse_properties
 from reput_client.blocking import Message
 from reput_protocol.commands.schedule import CATCH_UP_S, MissedTimes
 from reput_protocol.errors import NotFound
@@ -31,11 +30,7 @@ def command() -> None:
 @click.argument("when", metavar="CRON")
 @click.argument("topic", type=TOPIC)
 @click.argument("body", default="")
-@click.option("-t", "--tag", help="Tag to filter by.")
-@click.option("-k", "--key", "keys", multiple=True, help="Key to find the messages by; repeatable.")
-@click.option(
-    "-p", "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property; repeatable."
-)
+@sent_message_options
 @click.option("--ordering-key", help="All messages go to the queue of this key.")
 @click.option(
     "--priority", type=click.IntRange(0), help="Popped before lower ones in a topic of the type PRIORITY."
@@ -83,7 +78,7 @@ def create(
         body.encode("utf-8", "surrogateescape"),
         tag=tag,
         keys=keys,
-        properties=parse_properties(properties),
+        properties=properties_of(properties),
         priority=priority,
     )
     with settings.admin() as admin:

@@ -275,7 +275,7 @@ def alter(
 
 @command.command()
 @click.argument("topic", type=TOPIC)
-@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@dry_run_option
 @shared_options
 def delete(settings: Settings, topic: str, dry_run: bool) -> int:
     """Delete TOPIC with its queues and its groups' offsets. Asks for the name unless --yes is given."""

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,12 +14,9 @@ from reput_cli.options import Settings
 from reput_cli.output import Printer
 from reput_cli.preview import dry_run_option, refuse, show
 from reput_cli.secret import new_secret
-from reput_cli.user_store import UserStore, user_store_options
+from reput_cli.user_store import UserStore, check_known, note_differences, user_store_options
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.wire.signature import check_user_name
-
-if TYPE_CHECKING:
-    from reput_client.users import UserTable
 
 _new_secret_option = click.option(
     "--new-secret-file", metavar="FILE", help="File with the user's new secret."
@@ -173,21 +169,6 @@ def delete(settings: Settings, store: UserStore, name: str, dry_run: bool) -> in
     store.delete(name)
     Printer(settings).note(f"deleted user {name}")
     return ExitCode.DONE
-
-
-def check_known(table: UserTable, name: str) -> None:
-    """Raise CommandFailed if there is no user of this name."""
-    if name not in table.users:
-        raise CommandFailed(f"there is no user {name!r}", remedy="reput user list", code=ExitCode.NOT_FOUND)
-
-
-def note_differences(printer: Printer, table: UserTable) -> ExitCode:
-    """Name the brokers that have other users or rules, or have not answered; return the exit code of the list."""
-    for subject, places in sorted(table.differing.items()):
-        printer.note(f"{subject} is missing or differs at {'; '.join(places)}")
-    for place, error in sorted(table.unreached.items()):
-        printer.note(f"no response from {place}: {error}".splitlines()[0])
-    return ExitCode.PARTIAL if table.unreached else ExitCode.DONE
 
 
 def _check_name(name: str) -> None:

@@ -13,6 +13,7 @@ import click
 
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
+from reput_cli.output import Printer
 from reput_protocol.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -206,3 +207,18 @@ class _File:
             raise CommandFailed(f"{error.path} cannot be used", reason=error.reason) from error
         except ValueError as error:
             raise CommandFailed(str(error), reason="nothing was changed", code=ExitCode.USAGE) from error
+
+
+def check_known(table: UserTable, name: str) -> None:
+    """Raise CommandFailed if there is no user of this name."""
+    if name not in table.users:
+        raise CommandFailed(f"there is no user {name!r}", remedy="reput user list", code=ExitCode.NOT_FOUND)
+
+
+def note_differences(printer: Printer, table: UserTable) -> ExitCode:
+    """Name the brokers that have other users or rules, or have not answered; return the exit code of the list."""
+    for subject, places in sorted(table.differing.items()):
+        printer.note(f"{subject} is missing or differs at {'; '.join(places)}")
+    for place, error in sorted(table.unreached.items()):
+        printer.note(f"no response from {place}: {error}".splitlines()[0])
+    return ExitCode.PARTIAL if table.unreached else ExitCode.DONE

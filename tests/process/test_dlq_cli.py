@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reput_cli.rendering import rfc3339
+from reput_cli.output import rfc3339
 from reput_client.blocking import Admin, Message, Producer, PullConsumer, ReceivedMessage
 from reput_client.consume.send_back import DEAD_LETTER, send_back
 from reput_protocol.record.dead_letter import replayed_id

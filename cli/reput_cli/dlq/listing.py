@@ -12,13 +12,12 @@ import click
 
 from reput_cli import rendering
 from reput_cli.completion import GROUP
-from reput_cli.dlq.confirm import confirm_group
 from reput_cli.dlq.letters import Chosen, Replayed, chosen_by, filter_option, letters_of, read, within
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, write_message
+from reput_cli.output import Printer, rfc3339, write_message
 from reput_cli.positions import RangeType
-from reput_cli.rendering import rfc3339
+from reput_cli.preview import confirm, dry_run_option
 from reput_client.admin.dead_letters import DeadLetter
 from reput_client.blocking import Admin
 from reput_client.positions import Position
@@ -196,7 +195,7 @@ def _block(letter: DeadLetter, replay: Replay | None) -> str:
 
 @click.command()
 @click.argument("group", type=GROUP)
-@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@dry_run_option
 @shared_options
 def purge(settings: Settings, group: str, dry_run: bool) -> int:
     """Delete all dead letters of GROUP. Asks for the group's name unless --yes is given.
@@ -213,7 +212,13 @@ def purge(settings: Settings, group: str, dry_run: bool) -> int:
         printer.note(f"topic {letters.topic}: {counted(len(letters), 'dead letter')}{left}")
         if dry_run:
             return ExitCode.DONE
-        confirm_group(settings, group, "delete them", f"the dead letters of {group} were not deleted")
+        confirm(
+            settings,
+            group,
+            "type the group's name to delete them",
+            f"the dead letters of {group} were not deleted",
+            needs_terminal=True,
+        )
         now = letters_of(admin, group)
         more = len(now.after({name: end for name, (_, end) in letters.spans.items()}))
         if more:

@@ -21,7 +21,6 @@ from typing import Any
 import click
 
 from reput_cli.completion import GROUP, TOPIC
-from reput_cli.dlq.confirm import confirm_group
 from reput_cli.dlq.letters import (
     Replayed,
     chosen_by,
@@ -35,6 +34,7 @@ from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
 from reput_cli.output import Printer
 from reput_cli.positions import RangeType
+from reput_cli.preview import confirm, dry_run_option
 from reput_client.admin.dead_letters import DeadLetters
 from reput_client.blocking import Admin
 from reput_client.positions import Position
@@ -133,7 +133,7 @@ class Pace:
 )  # fmt: skip
 @click.option("--to", "target", type=TOPIC, help="Send them to this topic instead of their original topics.")
 @click.option("--again", is_flag=True, help="Also send those that were replayed before.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be sent.")
+@dry_run_option
 @shared_options
 def replay(
     settings: Settings,
@@ -217,8 +217,12 @@ class _Replay:
         self._printer.note(
             f"up to {counted(number, 'dead letter')} of {self._group}{which} will be sent to {to}{was}"
         )
-        confirm_group(
-            self._settings, self._group, "send them", f"the dead letters of {self._group} were not sent"
+        confirm(
+            self._settings,
+            self._group,
+            "type the group's name to send them",
+            f"the dead letters of {self._group} were not sent",
+            needs_terminal=True,
         )
 
     @property

@@ -46,7 +46,7 @@ class Broker:
 def run(monkeypatch: pytest.MonkeyPatch, broker: Any, *arguments: str) -> Result:
     monkeypatch.setattr("reput_client.blocking.Admin", broker)
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("reput_cli.dlq.confirm.sys", terminal)
+    monkeypatch.setattr("reput_cli.preview.sys", terminal)
     return CliRunner().invoke(purge, ["billing", *arguments], input="billing\n")
 
 
