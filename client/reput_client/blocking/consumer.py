@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Generic, Self
+from typing import Generic, Self
 
 from reput_client.blocking.client import blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import OffsetStore
-from reput_client.blocking.subscriber import BlockingSubscriber
+from reput_client.blocking.subscriber import BlockingSubscriber, run_in_threads
 from reput_client.consume import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.errors import ClientClosed, ReputError
-from reput_client.received import R, ReceivedMessage, V
+from reput_client.received import ReceivedMessage, V
 from reput_client.transport.options import takes
 from reput_protocol.record.message import MessageQueue
-
-_LOOK_ROUND_S: Final = 0.5
 
 _Consumer = on_blocking_runtime(asynchronous.Consumer)
 
@@ -150,54 +147,3 @@ class Consumer(BlockingSubscriber[asynchronous.Consumer[V]], Generic[V]):
             self.failed(message, error)
         else:
             message.ack()
-
-
-def run_in_threads(
-    take: Callable[[float], R | None],
-    is_over: Callable[[], bool],
-    handle: Callable[[R], None],
-    slots: list[R | None],
-) -> None:
-    """Take and handle messages, in a thread for each slot, until it is over or `handle` raises.
-
-    Each thread takes one message at a time, which its slot has, so a slow handler delays no other message while a
-    thread is free. Returns when all threads have ended.
-
-    Raises:
-        BaseException: the first exception of `handle` or `take`, or what interrupted the calling thread.
-    """
-    gate = threading.Lock()
-    failures: list[BaseException] = []
-
-    def work(number: int) -> None:
-        try:
-            while True:
-                with gate:
-                    # Bounded, to notice another handler's failure.
-                    message = None
-                    while message is None and not failures and not is_over():
-                        message = take(_LOOK_ROUND_S)
-                if message is None:
-                    return
-                slots[number] = message
-                handle(message)
-                slots[number] = None
-        except BaseException as error:
-            failures.append(error)
-
-    started = [threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(len(slots))]
-    try:
-        for thread in started:
-            thread.start()
-        for thread in started:
-            # Python runs signal handlers in the main thread. If another thread received the signal, the main thread
-            # notices only when its wait returns.
-            while thread.is_alive():
-                thread.join(_LOOK_ROUND_S)
-    except BaseException as error:
-        failures.append(error)
-        for thread in started:
-            if thread.ident is not None:
-                thread.join()
-    if failures:
-        raise failures[0]

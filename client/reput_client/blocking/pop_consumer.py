@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import Generic
 
 from reput_client.blocking.client import blocking, constructor
-from reput_client.blocking.consumer import run_in_threads
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.blocking.subscriber import BlockingSubscriber
+from reput_client.blocking.subscriber import BlockingSubscriber, run_in_threads
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.errors import ClientClosed
 from reput_client.pop import consumer as asynchronous

@@ -1,11 +1,16 @@
-"""The state that the synchronous `Consumer` and `PopConsumer` have in common."""
+"""What the synchronous `Consumer` and `PopConsumer` have in common: their state, and handlers in threads."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from reput_client.blocking.client import BlockingClient
 from reput_client.consume.group.subscriber import Subscriber
+from reput_client.received import R
+
+_LOOK_ROUND_S: Final = 0.5
 
 SubscriberT = TypeVar("SubscriberT", bound=Subscriber)
 
@@ -42,3 +47,54 @@ class BlockingSubscriber(BlockingClient[SubscriberT]):
     def stopped(self) -> bool:
         """Whether no more messages are delivered, because the consumer was stopped or closed."""
         return self._client.stopped
+
+
+def run_in_threads(
+    take: Callable[[float], R | None],
+    is_over: Callable[[], bool],
+    handle: Callable[[R], None],
+    slots: list[R | None],
+) -> None:
+    """Take and handle messages, in a thread for each slot, until it is over or `handle` raises.
+
+    Each thread takes one message at a time, which its slot has, so a slow handler delays no other message while a
+    thread is free. Returns when all threads have ended.
+
+    Raises:
+        BaseException: the first exception of `handle` or `take`, or what interrupted the calling thread.
+    """
+    gate = threading.Lock()
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            while True:
+                with gate:
+                    # Bounded, to notice another handler's failure.
+                    message = None
+                    while message is None and not failures and not is_over():
+                        message = take(_LOOK_ROUND_S)
+                if message is None:
+                    return
+                slots[number] = message
+                handle(message)
+                slots[number] = None
+        except BaseException as error:
+            failures.append(error)
+
+    started = [threading.Thread(target=work, name=f"reput-handler-{n}", args=(n,)) for n in range(len(slots))]
+    try:
+        for thread in started:
+            thread.start()
+        for thread in started:
+            # Python runs signal handlers in the main thread. If another thread received the signal, the main thread
+            # notices only when its wait returns.
+            while thread.is_alive():
+                thread.join(_LOOK_ROUND_S)
+    except BaseException as error:
+        failures.append(error)
+        for thread in started:
+            if thread.ident is not None:
+                thread.join()
+    if failures:
+        raise failures[0]

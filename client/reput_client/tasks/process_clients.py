@@ -1,11 +1,11 @@
-"""The clients that all threads of a process share, and that a forked child opens for itself."""
+"""For task frameworks: clients that all threads of a process share, and that a forked child opens for itself."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from reput_client.blocking import Admin, Producer
 from reput_protocol.codes import Ack
@@ -13,6 +13,9 @@ from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import Message
 
 T = TypeVar("T", bound="ProcessClients")
+
+WAIT_MAX_S: Final = 3 * 86_400 - 3600
+"""How long a task waits in the broker at a time: an hour less than the default of its `delay.timer_max_delay`."""
 
 
 class ProcessClients:

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from reput_client.blocking import Admin, Producer
 from reput_client.tasks.celery.receiving import Inbox, TransientQueue
+from reput_client.tasks.process_clients import WAIT_MAX_S
 from reput_protocol.commands.group_description import GroupQueue
 from reput_protocol.errors import GroupNotFound, TopicNotFound
 from reput_protocol.record.message import MessageQueue
 
-_WAIT_MAX_S: Final = 3 * 86_400 - 3600
-"""An hour less than the default of the broker's `delay.timer_max_delay`."""
 _INVISIBLE_S: Final = 60.0
 
 
@@ -37,7 +36,7 @@ class ConnectionClients:
         self.options = options
         self.transient: dict[str, TransientQueue] = {}
         self.invisible_s: float = transport_options.get("invisible_s", _INVISIBLE_S)
-        self.wait_max_s: float = transport_options.get("wait_max_s", _WAIT_MAX_S)
+        self.wait_max_s: float = transport_options.get("wait_max_s", WAIT_MAX_S)
         self._ack = transport_options.get("ack", "flushed")
         self._timeout_s: float | None = transport_options.get("timeout_s")
         # Only with the present URL: if that cannot be reached, Kombu goes on with the next one.

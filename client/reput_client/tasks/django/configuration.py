@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
+from reput_client.tasks.process_clients import WAIT_MAX_S
 from reput_client.tasks.topic_names import checked, quoted
 from reput_client.transport.options import ClientOptions
 from reput_protocol.codes import Ack, AckLevel
 from reput_protocol.names import check_group
 
-WAIT_MAX_S: Final = 3 * 86_400 - 3600
-"""An hour less than the default of the broker's `delay.timer_max_delay`."""
 _CLIENT: Final = frozenset({"tls", "credentials", "timeout_s", "connect_timeout_s"})
 _OWN: Final = frozenset({"server", "name", "ack", "wait_max_s", "outbox"})
 
