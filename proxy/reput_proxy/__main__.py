@@ -28,9 +28,9 @@ from reput_protocol.proxy_process import (
     ProxyReady,
     ProxyTask,
 )
-from reput_proxy.http import code_name
 from reput_proxy.log import write_log
 from reput_proxy.proxy import Proxy
+from reput_proxy.rejections import code_name
 from reput_proxy.reports import EndedSpans, tell, tell_log, until_room
 from reput_proxy.server import ProxyOptions, serving
 from reput_proxy.spans import Spans

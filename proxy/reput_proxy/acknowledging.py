@@ -15,8 +15,16 @@ from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.messages import ms_of
 from reput_proxy.receipt_handle import Delivery
-from reput_proxy.receiving import INVISIBLE_MAX_MS, check_group_and_topic
-from reput_proxy.rejections import Code, Rejected, ok, status, status_of, status_of_all
+from reput_proxy.receiving import INVISIBLE_MAX_MS
+from reput_proxy.rejections import (
+    Code,
+    Rejected,
+    check_broker,
+    check_group_and_topic,
+    ok,
+    status_of,
+    status_of_all,
+)
 
 
 async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageResponse:
@@ -61,11 +69,7 @@ async def _taking(call: Call, group: str, topic: str) -> AsyncIterator[Callable[
 
         async def take(handle: str) -> Delivery:
             delivery = await taken(handle)
-            if delivery.broker_name not in route.brokers:
-                raise Rejected(
-                    Code.INVALID_RECEIPT_HANDLE,
-                    f"topic {topic!r} is not at broker {delivery.broker_name[:80]!r}",
-                )
+            check_broker(route, topic, delivery.broker_name, Code.INVALID_RECEIPT_HANDLE)
             return delivery
 
         yield take
@@ -104,7 +108,7 @@ async def forward_to_dead_letters(
         errors = await call.upstream.settling(group).ack([delivery])
     for error in errors.values():
         return pb.ForwardMessageToDeadLetterQueueResponse(status=status_of(error))
-    return pb.ForwardMessageToDeadLetterQueueResponse(status=status(Code.OK))
+    return pb.ForwardMessageToDeadLetterQueueResponse(status=ok())
 
 
 async def _send_back(call: Call, delivery: Delivery, message_id: str) -> None:

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from reput_protocol.errors import ReputError
-from reput_proxy import messaging_pb2 as pb
 from reput_proxy.proxy import Proxy
+from reput_proxy.rejections import code_name
 
 _HEAD_BYTES_MAX: Final = 8192
 _REQUEST_S: Final = 10.0
@@ -65,11 +65,6 @@ async def _page(proxy: Proxy, request: list[str]) -> tuple[int, str]:
                 return 503, f"{error}\n"
             return (200, "ready\n") if is_ready else (503, "draining\n")
     return 404, ""
-
-
-def code_name(code: int) -> str:
-    """Return the name of a status' code; its number if it has none."""
-    return pb.Code.Name(code) if code in pb.Code.values() else str(code)
 
 
 def metrics(proxy: Proxy) -> str:

@@ -15,7 +15,7 @@ from reput_client.errors import DamagedMessage, UnsupportedCompression
 from reput_client.pop.settling import Popped
 from reput_client.received import ReceivedMessage
 from reput_protocol import properties as names
-from reput_protocol.errors import InvalidMessage, InvalidName
+from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_send_topic
 from reput_protocol.properties import check_key, check_tag, check_text
 from reput_protocol.property_rules import rule_of
@@ -23,7 +23,7 @@ from reput_protocol.record.message import Message
 from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.receipt_handle import receipt_handle
-from reput_proxy.rejections import Code, Rejected
+from reput_proxy.rejections import Code, Rejected, check_name
 
 M = TypeVar("M", bound=ReceivedMessage[Any])
 
@@ -116,14 +116,6 @@ def to_send(message: pb.Message, trace: Mapping[str, str]) -> Message:
         )
     except InvalidMessage as error:
         raise Rejected(Code.BAD_REQUEST, str(error)) from None
-
-
-def check_name(check: Any, name: str, code: pb.Code) -> None:
-    """Call `check` with a name; what it rejects is rejected with `code`."""
-    try:
-        check(name)
-    except (InvalidName, InvalidMessage) as error:
-        raise Rejected(code, str(error)) from None
 
 
 def _check_message_group(group: str) -> None:

@@ -18,9 +18,9 @@ from reput_protocol.names import check_topic
 from reput_protocol.record.message import MessageQueue
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
-from reput_proxy.messages import check_name, ms_of, to_clients
-from reput_proxy.receiving import WAIT_MAX_S, check_group_and_topic, filter_of
-from reput_proxy.rejections import Code, Rejected, ok, status
+from reput_proxy.messages import ms_of, to_clients
+from reput_proxy.receiving import WAIT_MAX_S, filter_of
+from reput_proxy.rejections import Code, Rejected, check_broker, check_group_and_topic, check_name, ok, status
 
 _MESSAGES_MAX: Final = 256
 _RESERVE_S: Final = 0.5
@@ -85,8 +85,8 @@ async def _queue(call: Call, given: pb.MessageQueue) -> MessageQueue:
     session = call.upstream.session
     deadline = session.deadline(call.timeout_s)
     route, name = await session.route(topic, deadline), given.broker.name
-    if name and name not in route.brokers:
-        raise Rejected(Code.NOT_FOUND, f"topic {topic!r} is not at broker {name[:80]!r}")
+    if name:
+        check_broker(route, topic, name, Code.NOT_FOUND)
     return await session.queue(topic, given.id, name or None, deadline)
 
 

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from reput_protocol.commands.pop import POP_MESSAGES_MAX
-from reput_protocol.names import check_client_group, check_topic
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
-from reput_proxy.messages import check_name, ms_of, timestamp_of, to_clients
+from reput_proxy.messages import ms_of, timestamp_of, to_clients
 from reput_proxy.pops import Wanted
-from reput_proxy.rejections import Code, Rejected, ok, status
+from reput_proxy.rejections import Code, Rejected, check_group_and_topic, ok, status
 
 INVISIBLE_MIN_MS: Final = 10_000
 INVISIBLE_MAX_MS: Final = 12 * 3600 * 1000
@@ -65,12 +64,6 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
         await asyncio.shield(pops.give_back(messages[sent:]))
         raise
     yield pb.ReceiveMessageResponse(delivery_timestamp=timestamp_of(call.now_ms()))
-
-
-def check_group_and_topic(group: str, topic: str) -> None:
-    """Check names; raises `Rejected`."""
-    check_name(check_topic, topic, Code.ILLEGAL_TOPIC)
-    check_name(check_client_group, group, Code.ILLEGAL_CONSUMER_GROUP)
 
 
 def filter_of(expression: pb.FilterExpression) -> tuple[str, str | None]:

@@ -1,13 +1,15 @@
-"""Errors as clients see them: a status with a code, by which they act, and a text for people."""
+"""Errors as clients see them: a status with a code, by which they act, and a text for people; checks of names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from reput_client import errors
+from reput_client.transport.routing import Route
 from reput_protocol.codes import ResponseCode
-from reput_protocol.errors import BrokerError, ErrorCode, ReputError
+from reput_protocol.errors import BrokerError, ErrorCode, InvalidMessage, InvalidName, ReputError
+from reput_protocol.names import check_client_group, check_topic
 from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 
@@ -69,6 +71,31 @@ def decoded(request: T) -> T:
     if isinstance(request, Undecodable):
         raise Rejected(Code.BAD_REQUEST, f"the request cannot be decoded: {request}")
     return request
+
+
+def check_name(check: Any, name: str, code: pb.Code) -> None:
+    """Call `check` with a name; what it rejects is rejected with `code`."""
+    try:
+        check(name)
+    except (InvalidName, InvalidMessage) as error:
+        raise Rejected(code, str(error)) from None
+
+
+def check_group_and_topic(group: str, topic: str) -> None:
+    """Check names; raises `Rejected`."""
+    check_name(check_topic, topic, Code.ILLEGAL_TOPIC)
+    check_name(check_client_group, group, Code.ILLEGAL_CONSUMER_GROUP)
+
+
+def check_broker(route: Route, topic: str, name: str, code: pb.Code) -> None:
+    """Check that a topic is at the broker that a client names; raises `Rejected` with `code`."""
+    if name not in route.brokers:
+        raise Rejected(code, f"topic {topic!r} is not at broker {name[:80]!r}")
+
+
+def code_name(code: int) -> str:
+    """Return the name of a status' code; its number if it has none."""
+    return pb.Code.Name(code) if code in pb.Code.values() else str(code)
 
 
 def ok() -> pb.Status:

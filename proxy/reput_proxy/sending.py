@@ -1,4 +1,4 @@
-"""SendMessage and RecallMessage."""
+"""SendMessage, EndTransaction and RecallMessage."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
-from reput_proxy.messages import check_name, kind_of, to_send
-from reput_proxy.rejections import Code, Rejected, ok, status_of, status_of_all
+from reput_proxy.messages import kind_of, to_send
+from reput_proxy.rejections import Code, Rejected, check_broker, check_name, ok, status_of, status_of_all
 from reput_proxy.routes import accepted_types
 
 
@@ -104,6 +104,12 @@ async def _send_alone(call: Call, message: Message, key: str | None) -> pb.SendR
     return result_entry(block.outcome(0), block.recall_handle)
 
 
+async def end_transaction(call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
+    """Answer EndTransaction: a message of a transaction is delivered, or dropped."""
+    await call.upstream.transactions.end(request, call.timeout_s)
+    return pb.EndTransactionResponse(status=ok())
+
+
 async def recall(call: Call, request: pb.RecallMessageRequest) -> pb.RecallMessageResponse:
     """Answer RecallMessage: a delayed message is not delivered."""
     topic = request.topic.name
@@ -115,8 +121,7 @@ async def recall(call: Call, request: pb.RecallMessageRequest) -> pb.RecallMessa
     session = call.upstream.session
     deadline = session.deadline(call.timeout_s)
     route = await session.route(topic, deadline)
-    if handle.broker_name not in route.brokers:
-        raise Rejected(Code.NOT_FOUND, f"topic {topic!r} is not at broker {handle.broker_name[:80]!r}")
+    check_broker(route, topic, handle.broker_name, Code.NOT_FOUND)
     answered = await session.ask_ok(
         RequestCode.RECALL_MESSAGE,
         RecallMessageHeader(topic, request.recall_handle).to_ext(HeaderType.MSGPACK),

@@ -15,18 +15,13 @@ from reput_proxy import acknowledging, pulling, receiving, routes, sending, tele
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.proxy import Proxy
-from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, ok, status_of
+from reput_proxy.rejections import Code, Rejected, Undecodable, decoded, status_of
 from reput_proxy.spans import CallSpan, trace_of
 
 SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 METHODS: Final = pb.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
 _WAIT_S: Final = 30.0
 """How long a request without a deadline may take."""
-
-
-async def _end_transaction(call: Call, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-    await call.upstream.transactions.end(request, call.timeout_s)
-    return pb.EndTransactionResponse(status=ok())
 
 
 _UNARY: Final[dict[str, Callable[[Call, Any], Awaitable[Any]]]] = {
@@ -36,7 +31,7 @@ _UNARY: Final[dict[str, Callable[[Call, Any], Awaitable[Any]]]] = {
     "NotifyClientTermination": telemetry.terminated,
     "SendMessage": sending.send,
     "RecallMessage": sending.recall,
-    "EndTransaction": _end_transaction,
+    "EndTransaction": sending.end_transaction,
     "AckMessage": acknowledging.ack,
     "ChangeInvisibleDuration": acknowledging.change_invisible_duration,
     "ForwardMessageToDeadLetterQueue": acknowledging.forward_to_dead_letters,

@@ -16,7 +16,7 @@ import msgspec
 
 from reput_protocol.proxy_process import ProxySpan
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.rejections import Code
+from reput_proxy.rejections import Code, code_name
 
 _TRACE_PARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _TRACE_STATE_MAX: Final = 512
@@ -69,7 +69,7 @@ class CallSpan:
 
     def end(self, request: Any, code: int | None) -> None:
         """End the span with the code of the response; None: the client has gone."""
-        error = "cancelled" if code is None else None if code in _GOOD else _name_of(code)
+        error = "cancelled" if code is None else None if code in _GOOD else code_name(code)
         span = ProxySpan(
             self._name,
             self._trace_id,
@@ -119,10 +119,6 @@ def _sent_context(request: Any) -> str | None:
         return None
     found: str | None = request.messages[0].user_properties.get("traceparent")
     return found
-
-
-def _name_of(code: int) -> str:
-    return Code.Name(code) if code in Code.values() else str(code)
 
 
 def _resource(of: Any, name: str) -> str:

@@ -14,9 +14,9 @@ from reput_protocol.record.delays import DELAY_LEVELS_MS
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.clients import Stream
-from reput_proxy.messages import BODY_BYTES_MAX, check_name, duration_of
+from reput_proxy.messages import BODY_BYTES_MAX, duration_of
 from reput_proxy.receiving import WAIT_MAX_S
-from reput_proxy.rejections import Code, Rejected, decoded, ok
+from reput_proxy.rejections import Code, Rejected, check_name, decoded, ok
 
 _TOPICS_MAX: Final = 1000
 _RECEIVE_BATCH: Final = 32

@@ -26,8 +26,8 @@ from reput_protocol.record.message import Message, MessageQueue
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
-from reput_proxy.messages import check_name, ms_of, to_client
-from reput_proxy.rejections import Code, Rejected, ok
+from reput_proxy.messages import ms_of, to_client
+from reput_proxy.rejections import Code, Rejected, check_broker, check_name, ok
 from reput_proxy.settings import Known
 
 _RECOVERY_MAX_S: Final = 3600
@@ -135,10 +135,7 @@ class Transactions:
         session = self._session
         deadline = session.deadline(timeout_s)
         route = await session.route(topic, deadline)
-        if found.broker_name not in route.brokers:
-            raise Rejected(
-                Code.INVALID_TRANSACTION_ID, f"topic {topic!r} is not at broker {found.broker_name[:80]!r}"
-            )
+        check_broker(route, topic, found.broker_name, Code.INVALID_TRANSACTION_ID)
         header = EndTransactionHeader(
             producer_group=topic,
             tran_state_table_offset=found.queue_offset,
