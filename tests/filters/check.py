@@ -110,8 +110,8 @@ def _check_sql(filled: FilledStore, case: Case, limit: int, *, cold: bool) -> No
         with found:
             assert not found.cold
             found.cold = cold
-            result = found.run()
-            assert found.read(result) == filled.store.read_extents(result.extents)
+            result, data = found.run_and_read()
+            assert data == filled.store.read_extents(result.extents)
         return result
 
     actual = [offset for offset, _ in filled.read(get)]

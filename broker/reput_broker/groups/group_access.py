@@ -61,11 +61,15 @@ class GroupAccess:
         Raises:
             Refusal: NO_GROUP, or NO_PERMISSION if consuming is disabled for it.
         """
-        return _enabled(self.find_or_create(group))
+        config = self.find_or_create(group)
+        if not config.consume_enable:
+            raise _disabled(group)
+        return config
 
     def check_still_consuming(self, group: str) -> None:
         """Refuse as `consuming`, but create nothing: for a request that the group made earlier."""
-        _enabled(self.existing(group))
+        if not self.existing(group).consume_enable:
+            raise _disabled(group)
 
     def existing(self, group: str) -> SubscriptionGroupConfig:
         """Return the group, or refuse with NO_GROUP; a group of the broker with NO_PERMISSION."""
@@ -123,13 +127,11 @@ class GroupAccess:
         return found
 
 
-def _enabled(config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-    if not config.consume_enable:
-        raise Refusal(
-            ErrorCode.NO_PERMISSION,
-            f"group {config.group_name!r} may not consume: an administrator has disabled it (consumeEnable)",
-        )
-    return config
+def _disabled(group: str) -> Refusal:
+    return Refusal(
+        ErrorCode.NO_PERMISSION,
+        f"group {group!r} may not consume: an administrator has disabled it (consumeEnable)",
+    )
 
 
 def check_not_brokers(group: str) -> None:

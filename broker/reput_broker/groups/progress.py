@@ -6,6 +6,7 @@ members pull and commit again. (RocketMQ keeps only the pull offsets: ConsumerOf
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -36,11 +37,12 @@ class GroupProgress:
     """All groups in all queues. Only for existing groups and queues: the table grows with every name."""
 
     def __init__(self) -> None:
-        self._table: dict[tuple[str, str], dict[int, QueueProgress]] = {}
+        self._table: defaultdict[tuple[str, str], defaultdict[int, QueueProgress]]
+        self._table = defaultdict(lambda: defaultdict(QueueProgress))
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int, next_offset: int, peer: str) -> int:
         """Record a pull at `offset`, and where the member pulls next; return how many messages it pulls again."""
-        progress = self._of(group, topic, queue_id)
+        progress = self._table[group, topic][queue_id]
         before = progress.pull_offset
         if before < 0:
             progress.first_offset = before = offset
@@ -50,7 +52,7 @@ class GroupProgress:
 
     def committed(self, group: str, topic: str, queue_id: int, now_ms: int) -> None:
         """Record a commit."""
-        self._of(group, topic, queue_id).committed_at_ms = now_ms
+        self._table[group, topic][queue_id].committed_at_ms = now_ms
 
     def get(self, group: str, topic: str, queue_id: int) -> QueueProgress | None:
         """Return a group's progress in a queue, if known."""
@@ -69,7 +71,7 @@ class GroupProgress:
 
     def forget_queues(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
         """Forget the progress of queues whose offsets were reset."""
-        queues = self._table.get((group, topic), {})
+        queues: dict[int, QueueProgress] = self._table.get((group, topic), {})
         for queue_id in queue_ids:
             queues.pop(queue_id, None)
 
@@ -82,15 +84,6 @@ class GroupProgress:
         """Forget a deleted topic."""
         for key in [key for key in self._table if key[1] == topic]:
             del self._table[key]
-
-    def _of(self, group: str, topic: str, queue_id: int) -> QueueProgress:
-        queues = self._table.get((group, topic))
-        if queues is None:
-            queues = self._table[group, topic] = {}
-        progress = queues.get(queue_id)
-        if progress is None:
-            progress = queues[queue_id] = QueueProgress()
-        return progress
 
 
 class GroupPositions:

@@ -13,6 +13,7 @@ from reput_broker.pop.polling import PollingKey
 from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.state import PopState
+from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.store.results import GetStatus
 from reput_broker.tenure.core import Core
@@ -37,7 +38,7 @@ class PeekProcessor(Processor):
     def __init__(self, core: Core, state: PopState) -> None:
         self._core = core
         self._state = state
-        self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
+        self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "peek again")
 
     @serves(RequestCode.PEEK_MESSAGE)
     async def peek(self, request: Request) -> Response:
@@ -59,8 +60,8 @@ class PeekProcessor(Processor):
             if result.count:
                 wanted -= result.count
                 if result.cold:
-                    with self._core.store.hold_extents(result.extents) as held:
-                        bodies.append(await trio.to_thread.run_sync(held.read, limiter=self._cold_places))
+                    held = self._core.store.hold_extents(result.extents)
+                    bodies.append(await self._cold_reads.read(request.client, held, held.read))
                 else:
                     bodies.append(self._core.store.read_extents(result.extents))
         ext = PopMessageResult(self._core.clock_ms(), rest_num=rest).to_ext(request.header_type)

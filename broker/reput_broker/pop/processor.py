@@ -25,12 +25,12 @@ from reput_broker.pop.positions import PoppedQueue
 from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
-from reput_broker.pull.cold_reads import get_unless_cold
+from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
-from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, PutStatus
+from reput_broker.store.results import GetMessageResult, GetStatus, PutStatus
 from reput_broker.store.select_entries import FilteredGet
 from reput_broker.tenure.core import Core
 from reput_protocol import properties as names
@@ -115,7 +115,7 @@ class PopProcessor(Processor):
         self._state = state
         self._expired = ExpiredMessages(core)
         self._expiring = core.tables.topics.expiring
-        self._cold_places = trio.CapacityLimiter(_COLD_READS_AT_ONCE)
+        self._cold_reads = ColdReads(_COLD_READS_AT_ONCE, "pop again")
 
     # -- pops ----------------------------------------------------------------------------------------------
 
@@ -229,8 +229,9 @@ class PopProcessor(Processor):
 
     def _get(self, pop: _Pop, place: PoppedQueue, offset: int, wanted: int) -> GetMessageResult | FilteredGet:
         size = min(self._core.config.limits.pull_bytes, pop.request.client.share)
-        key = place.topic, place.queue_id, offset
-        return get_unless_cold(self._core.store, key, wanted, size, pop.message_filter, ROCKETMQ_LIMITS)
+        return self._core.store.get_message(
+            place.topic, place.queue_id, offset, wanted, size, pop.message_filter
+        )
 
     def _unlock(self, selection: _Selection) -> None:
         for taken in selection.taken:
@@ -291,23 +292,14 @@ class PopProcessor(Processor):
         for taken in selection.taken:
             found = taken.found
             if isinstance(found, FilteredGet):
-                get = found
-
-                def look(get: FilteredGet = get) -> tuple[GetMessageResult, bytes]:
-                    with get:
-                        result = get.run()
-                        return result, get.read(result) if result.count else b""
-
-                while client.is_crowded:
-                    await client.drained()
-                result, taken.body = await trio.to_thread.run_sync(look, limiter=self._cold_places)
+                result, taken.body = await self._cold_reads.read(client, found, found.run_and_read)
                 taken.found = result
                 self._core.store.count_get(result)
                 selection.count += result.count
                 selection.rest += max(0, result.max_offset - result.next_begin_offset)
             elif found.cold:
-                with self._core.store.hold_extents(found.extents) as held:
-                    taken.body = await trio.to_thread.run_sync(held.read, limiter=self._cold_places)
+                held = self._core.store.hold_extents(found.extents)
+                taken.body = await self._cold_reads.read(client, held, held.read)
 
     async def _leave_out_expired(self, taken: _Taken) -> bool:
         """Leave out messages that have expired, and tell whether there were some; the group's position passes them with

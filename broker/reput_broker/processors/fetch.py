@@ -94,12 +94,11 @@ class FetchProcessor(Processor):
 
     async def _read_cold(self, request: Request, held: HeldExtents, ext: dict[str, Value]) -> None:
         """Answer with records outside the page cache."""
-
-        def read() -> Response:
-            with held:
-                return Response(0, ext, held.read())
-
-        request.reply(await self._cold_reads.read(request.client, read, held))
+        try:
+            response = Response(0, ext, await self._cold_reads.read(request.client, held, held.read))
+        except Refusal as refusal:
+            response = refusal.response()
+        request.reply(response)
 
     @serves(RequestCode.QUERY_QUEUE_BOUNDS)
     async def bounds(self, request: Request) -> Response:

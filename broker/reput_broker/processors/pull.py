@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import structlog
 
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.processors.spans import Spans
-from reput_broker.pull.cold_reads import ColdReads, get_unless_cold
+from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
 from reput_broker.store.errors import FileMissing
@@ -20,7 +21,6 @@ from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tenure.core import Core, RoleDuties
 from reput_broker.tenure.roles import MASTER_ID
 from reput_protocol.codes import PullSysFlag, RequestCode, ResponseCode
-from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.pull import PullMessageHeader, PullMessageResult
 from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.filter.tags import MessageFilter
@@ -28,6 +28,8 @@ from reput_protocol.record.head import store_timestamp_at
 from reput_protocol.wire.header import HeaderType, Value
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
@@ -68,7 +70,10 @@ class PullProcessor(Processor):
         """Answer with messages or with the next offset, or hold the request until there are messages."""
         header = PullMessageHeader.from_ext(request.header.ext)
         self._core.puts.reput.dispatch_acknowledged(can_wait=bool(header.sys_flag & _SUSPEND))
-        kind, expression = self._wanted(header)
+        kind, expression = header.expression_type, header.subscription
+        if not header.sys_flag & _SUBSCRIPTION:
+            found = self._core.group_access.subscribed(header.consumer_group, header.topic)
+            kind, expression = (None, None) if found is None else (found.expression_type, found.sub_string)
         if expression is not None and self._core.filter_check.takes_long(kind, expression):
             return self._pull_prepared(request, header, expression)
         return self._pull(request, header)
@@ -79,19 +84,17 @@ class PullProcessor(Processor):
         await self._core.filter_check.prepare(expression)
         return self._pull(request, header)
 
-    def _wanted(self, header: PullMessageHeader) -> tuple[str | None, str | None]:
-        """Return the type and text of the filter, of the pull or of its group's subscription."""
-        if header.sys_flag & _SUBSCRIPTION:
-            return header.expression_type, header.subscription
-        found = self._core.group_access.subscribed(header.consumer_group, header.topic)
-        return (None, None) if found is None else (found.expression_type, found.sub_string)
-
     def _pull(self, request: Request, header: PullMessageHeader) -> Response | None:
         # The order is RocketMQ's: group, topic, filter.
         group = self._core.group_access.consuming(header.consumer_group)
         self._core.topic_access.readable(header.topic, header.queue_id)
         self._core.group_access.check_readable(header.consumer_group, header.topic)
-        message_filter = self._filter_of(header, group)
+        filters = self._core.filter_check
+        if header.sys_flag & _SUBSCRIPTION:
+            message_filter = filters.filter_of(header.expression_type, header.subscription)
+        else:
+            found = self._core.group_access.subscription(group, header.topic, header.sub_version)
+            message_filter = filters.filter_of_subscription(found.expression_type, found.sub_string)
         if header.queue_offset < 0:
             raise Refusal(
                 ErrorCode.INVALID_ARGUMENT,
@@ -100,15 +103,6 @@ class PullProcessor(Processor):
         if header.sys_flag & _COMMIT:
             self._commit(request, header)
         return self._answer(request, header, message_filter, may_suspend=bool(header.sys_flag & _SUSPEND))
-
-    def _filter_of(self, header: PullMessageHeader, group: SubscriptionGroupConfig) -> MessageFilter | None:
-        """Return the filter of the pull, or else of its group's subscription."""
-        if header.sys_flag & _SUBSCRIPTION:
-            return self._core.filter_check.filter_of(header.expression_type, header.subscription)
-        subscription = self._core.group_access.subscription(group, header.topic, header.sub_version)
-        return self._core.filter_check.filter_of_subscription(
-            subscription.expression_type, subscription.sub_string
-        )
 
     def _filter_now(self, header: PullMessageHeader, before: MessageFilter | None) -> MessageFilter | None:
         """Return the filter of a pull that was held: its group's subscription may have changed."""
@@ -136,11 +130,6 @@ class PullProcessor(Processor):
             # The member commits again with a later pull; messages continue to flow.
             log.warning("offset_not_committed", group=header.consumer_group, detail=str(error))
 
-    def _reset_to(self, header: PullMessageHeader) -> int | None:
-        """Return the offset that an administrator has set, once, if the pull has another one."""
-        offset = self._resets.take(header.consumer_group, header.topic, header.queue_id)
-        return None if offset == header.queue_offset else offset
-
     def _answer(
         self,
         request: Request,
@@ -150,58 +139,78 @@ class PullProcessor(Processor):
         may_suspend: bool,
     ) -> Response | None:
         began_at = 0.0 if self._spans is None else time.monotonic()
-        reset_to = self._reset_to(header)
-        if reset_to is not None:
+        reset_to = self._resets.take(header.consumer_group, header.topic, header.queue_id)
+        if reset_to is not None and reset_to != header.queue_offset:
             return self._not_read(request, header, reset_to, _MOVED, "OFFSET_RESET")
+        store, limits = self._core.store, self._core.config.limits
+        count = min(max(1, header.max_msg_nums), limits.pull_messages)
+        size = min(limits.pull_bytes, request.client.share)
+        if header.max_msg_bytes is not None:
+            size = min(size, max(1, header.max_msg_bytes))
+        transfer = ROCKETMQ_LIMITS
+        if request.is_native:
+            transfer = TransferLimits(size, count, size, count, ROCKETMQ_LIMITS.scan_bytes)
         while True:
-            found = self._get(request, header, message_filter)
+            found = store.get_message(
+                header.topic,
+                header.queue_id,
+                header.queue_offset,
+                count,
+                size,
+                message_filter,
+                limits=transfer,
+            )
             if isinstance(found, FilteredGet):
                 request.client.spawn(self._look_cold, request, header, found, began_at)
                 return None
-            result = found
-            code = self._code_of(result, header)  # it may correct the next offset
-            self._note_progress(request, header, result)
+            code = self._code_of(request, header, found)
             if code == _NOT_FOUND and may_suspend and header.suspend_timeout_millis > 0:
                 self._hold_pull(request, header, message_filter)
                 return None
             if code == _NOT_FOUND and self._role.reaches_master():
                 code = _RETRY  # at the master, which the answer suggests
-            ext = self._ext_of(result, request, header)
+            ext = self._ext_of(request, header, found)
             if code != 0:
-                return Response(code, ext, remark=result.status.name)
+                return Response(code, ext, remark=found.status.name)
             try:
-                if result.cold:
-                    held = self._core.store.hold_extents(result.extents)
-                    body = b""
-                else:
-                    held = None
-                    body = self._core.store.read_extents(result.extents)
+                if found.cold:
+                    held = store.hold_extents(found.extents)
+                    request.client.spawn(self._read_cold, request, header, found, held, ext, began_at)
+                    return None
+                body = store.read_extents(found.extents)
             except FileMissing:
-                if result.extents[0].physical_offset >= self._core.store.min_physical_offset:
+                if found.extents[0].physical_offset >= store.min_physical_offset:
                     raise
                 continue  # deleted since the queue was read: read it again
-            if held is None:
-                if header.topic in self._expiring or header.topic[0] == "%":
-                    sifted = self._expired.sift(header.topic, header.consumer_group, body)
-                    if sifted is not None:
-                        return self._answer_sifted(request, header, ext, sifted)
-                self._count(header, result.count, result.size)
-                if result.next_begin_offset >= result.max_offset:
-                    self._note_latency(header.topic, body)
-                if self._spans is not None:
-                    self._spans.delivered(request, header, began_at, result.count, body)
-                return Response(0, ext, body, "FOUND")
-            request.client.spawn(self._read_cold, request, header, held, ext, result.count, began_at)
-            return None
+            return self._deliver(request, header, found, ext, body, began_at)
 
-    def _answer_sifted(
-        self, request: Request, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted
+    def _deliver(
+        self,
+        request: Request,
+        header: PullMessageHeader,
+        result: GetMessageResult,
+        ext: dict[str, Value],
+        body: bytes,
+        began_at: float,
     ) -> Response | None:
-        """Answer without messages that have expired, once they are dead letters, if they are to be."""
-        if not sifted.expired:
-            return self._response_of(header, ext, sifted)
-        request.client.spawn(self._bury, request, header, ext, sifted)
-        return None
+        """Return the answer with the records that were found, but without those that have expired; None if it is sent
+        once these are dead letters.
+        """
+        if header.topic in self._expiring or header.topic[0] == "%":
+            sifted = self._expired.sift(header.topic, header.consumer_group, body)
+            if sifted is not None and sifted.expired:
+                request.client.spawn(self._bury, request, header, ext, sifted)
+                return None
+            if sifted is not None:
+                return self._response_of(header, ext, sifted)
+        counters = self._core.counters
+        counters.groups[header.topic, header.consumer_group].count_out(result.count, result.size)
+        if result.next_begin_offset >= result.max_offset and not result.cold:
+            age_ms = self._core.clock_ms() - store_timestamp_at(body)
+            counters.topics[header.topic].deliver_seconds.observe(max(0, age_ms) / 1000)
+        if self._spans is not None:
+            self._spans.delivered(request, header, began_at, result.count, body)
+        return Response(0, ext, body, "FOUND")
 
     async def _bury(
         self, request: Request, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted
@@ -216,19 +225,9 @@ class PullProcessor(Processor):
     def _response_of(self, header: PullMessageHeader, ext: dict[str, Value], sifted: Sifted) -> Response:
         if not sifted.left:
             return Response(_RETRY, ext, remark=GetStatus.NO_MATCHED_MESSAGE.name)
-        self._count(header, sifted.left, len(sifted.body))
+        traffic = self._core.counters.groups[header.topic, header.consumer_group]
+        traffic.count_out(sifted.left, len(sifted.body))
         return Response(0, ext, sifted.body, "FOUND")
-
-    def _note_progress(self, request: Request, header: PullMessageHeader, result: GetMessageResult) -> None:
-        self._core.groups.readers.asked(header.consumer_group, request.client.peer)
-        self._commits.note_pull(
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            header.queue_offset,
-            result.next_begin_offset,
-            request.client.peer,
-        )
 
     def _not_read(
         self, request: Request, header: PullMessageHeader, next_offset: int, code: int, remark: str
@@ -238,21 +237,6 @@ class PullProcessor(Processor):
         high = self._core.store.max_offset_in_queue(header.topic, header.queue_id)
         ext = PullMessageResult(next_offset, low, high).to_ext(request.header_type)
         return Response(code, ext, remark=remark)
-
-    def _get(
-        self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
-    ) -> GetMessageResult | FilteredGet:
-        """Read messages, or return a get for a worker thread, because it filters cold messages."""
-        limits = self._core.config.limits
-        count = min(max(1, header.max_msg_nums), limits.pull_messages)
-        size = min(limits.pull_bytes, request.client.share)
-        if header.max_msg_bytes is not None:
-            size = min(size, max(1, header.max_msg_bytes))
-        transfer = ROCKETMQ_LIMITS
-        if request.is_native:
-            transfer = TransferLimits(size, count, size, count, ROCKETMQ_LIMITS.scan_bytes)
-        place = header.topic, header.queue_id, header.queue_offset
-        return get_unless_cold(self._core.store, place, count, size, message_filter, transfer)
 
     def _hold_pull(
         self, request: Request, header: PullMessageHeader, message_filter: MessageFilter | None
@@ -306,109 +290,93 @@ class PullProcessor(Processor):
         request.note_held()
         header.subscription = header.expression_type = None  # frees them; the filter exists
 
-    def _count(self, header: PullMessageHeader, count: int, size_b: int) -> None:
-        self._core.counters.groups[header.topic, header.consumer_group].count_out(count, size_b)
-
-    def _note_latency(self, topic: str, body: bytes) -> None:
-        """Count how old the first message of an answer is."""
-        stored_ms = store_timestamp_at(body)
-        seconds = self._core.counters.topics[topic].deliver_seconds
-        seconds.observe(max(0, self._core.clock_ms() - stored_ms) / 1000)
-
     async def _read_cold(
         self,
         request: Request,
         header: PullMessageHeader,
+        result: GetMessageResult,
         held: HeldExtents,
         ext: dict[str, Value],
-        count: int,
         began_at: float,
     ) -> None:
         """Answer with records outside the page cache."""
-
-        def read() -> Response:
-            with held:
-                return Response(0, ext, held.read(), "FOUND")
-
-        response = await self._answer_cold(request, header, read, held)
-        await self._reply_read(request, header, response, count, began_at)
-
-    async def _reply_read(
-        self, request: Request, header: PullMessageHeader, response: Response, count: int, began_at: float
-    ) -> None:
-        """Answer with records that a worker thread has read."""
-        sifted = self._expired.sift(header.topic, header.consumer_group, response.body)
-        if sifted is not None:
-            await self._bury(request, header, response.ext, sifted)
-            return
-        if response.body:
-            self._count(header, count, len(response.body))
-            if self._spans is not None:
-                self._spans.delivered(request, header, began_at, count, response.body)
-        request.reply(response)
+        response: Response | None
+        try:
+            body = await self._cold(request, header, held, held.read)
+            self._core.cold_quotas.count(header.consumer_group, len(body))
+            response = self._deliver(request, header, result, ext, body, began_at)
+        except Refusal as refusal:
+            response = refusal.response()
+        if response is not None:
+            request.reply(response)
 
     async def _look_cold(
         self, request: Request, header: PullMessageHeader, get: FilteredGet, began_at: float
     ) -> None:
         """Likewise, if a filter must examine the records."""
-
-        def look() -> Response:
-            with get:
-                result = get.run()
-                found.append(result)
-                body = get.read(result) if result.count else b""
-            return Response(self._code_of(result, header), {}, body, result.status.name)
-
-        found: list[GetMessageResult] = []
-        response = await self._answer_cold(request, header, look, get)
-        for result in found:
-            response.ext = self._ext_of(result, request, header)
+        response: Response | None
+        try:
+            result, body = await self._cold(request, header, get, get.run_and_read)
+            self._core.cold_quotas.count(header.consumer_group, len(body))
             self._core.store.count_get(result)
-            self._note_progress(request, header, result)
-        count = sum([result.count for result in found])
-        await self._reply_read(request, header, response, count, began_at)
+            code, ext = self._code_of(request, header, result), self._ext_of(request, header, result)
+            if code == 0:
+                response = self._deliver(request, header, result, ext, body, began_at)
+            else:
+                response = Response(code, ext, remark=result.status.name)
+        except Refusal as refusal:
+            response = refusal.response()
+        if response is not None:
+            request.reply(response)
 
-    async def _answer_cold(
+    async def _cold(
         self,
         request: Request,
         header: PullMessageHeader,
-        read: Callable[[], Response],
         held: HeldExtents | FilteredGet,
-    ) -> Response:
+        read: Callable[[], T],
+    ) -> T:
         """Read in a worker thread, once the quota of the group permits it."""
         try:
             await self._core.cold_quotas.wait(header.consumer_group)
         except BaseException:
             held.release()
             raise
-        response = await self._cold_reads.read(request.client, read, held)
-        self._core.cold_quotas.count(header.consumer_group, len(response.body))
-        return response
+        return await self._cold_reads.read(request.client, held, read)
 
-    def _code_of(self, result: GetMessageResult, header: PullMessageHeader) -> int:
+    def _code_of(self, request: Request, header: PullMessageHeader, result: GetMessageResult) -> int:
+        """Note how far the group is, and return the code of the answer."""
         code = _CODES.get(result.status)
         if code is None:  # an empty queue
             code = _NOT_FOUND if header.queue_offset == 0 else _MOVED
         if code == _MOVED and self._role.is_slave and header.queue_offset > result.max_offset:
             # The master has these messages, and this slave does not yet (RocketMQ: offsetCheckInSlave).
             result.next_begin_offset = header.queue_offset
-            return _NOT_FOUND
+            code = _NOT_FOUND
+        peer = request.client.peer
+        self._core.groups.readers.asked(header.consumer_group, peer)
+        self._commits.note_pull(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            result.next_begin_offset,
+            peer,
+        )
         return code
 
     def _ext_of(
-        self, result: GetMessageResult, request: Request, header: PullMessageHeader
+        self, request: Request, header: PullMessageHeader, result: GetMessageResult
     ) -> dict[str, Value]:
+        suggested = MASTER_ID
+        if self._core.config.ha.slave_read_enabled:
+            suggested = self._suggested_broker_id(header, result)
         return PullMessageResult(
-            result.next_begin_offset,
-            result.min_offset,
-            result.max_offset,
-            self._suggested_broker_id(result, header),
+            result.next_begin_offset, result.min_offset, result.max_offset, suggested
         ).to_ext(request.header_type)
 
-    def _suggested_broker_id(self, result: GetMessageResult, header: PullMessageHeader) -> int:
+    def _suggested_broker_id(self, header: PullMessageHeader, result: GetMessageResult) -> int:
         """Return where to pull next: a slave while the group is further behind than the page cache reaches."""
-        if not self._core.config.ha.slave_read_enabled:
-            return MASTER_ID
         group = self._core.group_access.settings_of(header.consumer_group)
         if group is None:
             return MASTER_ID

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import trio
 
-from reput_broker.request import Client, Refusal, Response
+from reput_broker.request import Client, Refusal
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import GetMessageResult, TransferLimits
 from reput_broker.store.select_entries import FilteredGet
 from reput_protocol.errors import ErrorCode
-from reput_protocol.filter.sql import SqlFilter
-from reput_protocol.filter.tags import MessageFilter
 
-
-def get_unless_cold(
-    store: MessageStore,
-    place: tuple[str, int, int],
-    count: int,
-    size: int,
-    message_filter: MessageFilter | None,
-    limits: TransferLimits,
-) -> GetMessageResult | FilteredGet:
-    """Read messages, or return a get for a worker thread, because it filters cold messages.
-
-    Args:
-        place: topic, queue and the queue offset to begin at.
-    """
-    if not isinstance(message_filter, SqlFilter):
-        return store.get_message(*place, count, size, message_filter, limits=limits)
-    found = store.get_filtered(*place, count, size, message_filter, limits=limits)
-    if isinstance(found, GetMessageResult) or found.cold:
-        return found
-    with found:
-        result = found.run()
-    store.count_get(result)
-    return result
+T = TypeVar("T")
 
 
 class ColdReads:
@@ -52,10 +27,15 @@ class ColdReads:
         self._places = trio.CapacityLimiter(at_once)
         self._remedy = remedy
 
-    async def read(
-        self, client: Client, read: Callable[[], Response], held: HeldExtents | FilteredGet
-    ) -> Response:
-        """Read in a worker thread, once the client has read its earlier answers; then release `held`."""
+    async def read(self, client: Client, held: HeldExtents | FilteredGet, read: Callable[[], T]) -> T:
+        """Call `read` in a worker thread, once the client has read its earlier answers; then release `held`.
+
+        Args:
+            read: a method of `held`.
+
+        Raises:
+            Refusal: the read failed.
+        """
         try:
             while True:
                 async with self._places:
@@ -63,8 +43,8 @@ class ColdReads:
                         return await trio.to_thread.run_sync(read)
                 await client.drained()
         except Exception as error:
-            return Refusal(
+            raise Refusal(
                 ErrorCode.INTERNAL, f"reading old messages failed: {error}; {self._remedy}"
-            ).response()
+            ) from error
         finally:
-            held.release()  # in case the read did not begin
+            held.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, overload
 
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
@@ -22,7 +22,7 @@ from reput_broker.store.select_entries import (
 )
 from reput_broker.store.stats import StoreStats
 from reput_protocol.filter.sql import SqlFilter
-from reput_protocol.filter.tags import TagFilter
+from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.store.unit import UNIT_BYTES, unpack_unit
 
 NEAR_BYTES: Final = 8 << 20
@@ -55,6 +55,7 @@ class MessageReader:
         self._stats = stats
         self._memory_bytes = memory_bytes
 
+    @overload
     def get_message(
         self,
         topic: str,
@@ -62,32 +63,70 @@ class MessageReader:
         offset: int,
         max_messages: int,
         max_bytes: int,
-        tag_filter: TagFilter | None = None,
+        message_filter: TagFilter | None = None,
+        *,
+        limits: TransferLimits = ...,
+    ) -> GetMessageResult: ...
+
+    @overload
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+        *,
+        limits: TransferLimits = ...,
+    ) -> GetMessageResult | FilteredGet: ...
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None = None,
         *,
         limits: TransferLimits = ROCKETMQ_LIMITS,
-    ) -> GetMessageResult:
+    ) -> GetMessageResult | FilteredGet:
         """Find the messages of a queue from a queue offset on (RocketMQ: DefaultMessageStore.getMessage).
 
         The first matching message is returned whatever its size. The result ends at the first limit: `max_messages`,
         `max_bytes`, `limits`, the end of a queue file, or the number of entries that one call may scan.
 
+        Returns:
+            The result; or a get for a worker thread, as `get_filtered`, if the filter has to read cold records.
+
         Raises:
             StoreClosed: the store is not open.
             StoreDamaged: an entry of the queue points to where no record can be.
         """
+        if isinstance(message_filter, SqlFilter):
+            get = self.get_filtered(
+                topic, queue_id, offset, max_messages, max_bytes, message_filter, limits=limits
+            )
+            if isinstance(get, GetMessageResult) or get.cold:
+                return get
+            with get:
+                result = get.run()
+            self.count(result)
+            return result
         began_at = time.perf_counter()
         wanted = max(1, max_messages)
-        if tag_filter is None or tag_filter.matches_all:
+        if message_filter is None or message_filter.matches_all:
             entries = min(wanted, limits.memory_messages)
         else:
             entries = max(limits.scan_bytes // UNIT_BYTES, wanted)
         found = self._entries(topic, queue_id, offset, entries)
         if isinstance(found, GetMessageResult):
             return found
-        if tag_filter is not None and not tag_filter.matches_all:
+        if message_filter is not None and not message_filter.matches_all:
             found = found._replace(units=found.queue.with_tags_codes(found.units))
         window = self._window()
-        selection = select(found.units, window, wanted, clamp_bytes(max_bytes), tag_filter, limits)
+        selection = select(found.units, window, wanted, clamp_bytes(max_bytes), message_filter, limits)
         result = result_of(found, selection, window)
         if result.status is GetStatus.FOUND:
             result.cold = self._is_cold(result.extents, window)

@@ -238,9 +238,10 @@ class FilteredGet:
         rest = file.read_held(position + tail, size - tail)
         return properties_of_tail(rest, 0, len(rest), read_head(head).magic)
 
-    def read(self, result: GetMessageResult) -> bytes:
-        """Return the bytes of what `run` has found, by positional reads; before `release`."""
-        return self._held.read(result.extents)
+    def run_and_read(self) -> tuple[GetMessageResult, bytes]:
+        """Evaluate the filter, and return what was found and its bytes, by positional reads; before `release`."""
+        result = self.run()
+        return result, self._held.read(result.extents) if result.count else b""
 
     def release(self) -> None:
         """Release the files. May be called twice."""

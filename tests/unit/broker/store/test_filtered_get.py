@@ -223,8 +223,8 @@ def test_files_are_held_until_they_are_released(store: MessageStore) -> None:
     file = log_of(store).files.first_file
     assert file is not None
     assert not file.destroy(1000)  # it is being read
-    result = found.run()
-    assert found.read(result)[88:90] == b"05"
+    _, data = found.run_and_read()
+    assert data[88:90] == b"05"
     found.release()
     found.release()
     assert file.destroy(1000)

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> MessageStore:
 
 def get(store: MessageStore, offset: int, **arguments: object) -> GetMessageResult:
     arguments = {"max_messages": 32, "max_bytes": 1 << 20} | arguments
-    return store.get_message("T", 0, offset, **arguments)  # type: ignore[arg-type]
+    return store.get_message("T", 0, offset, **arguments)  # type: ignore[call-overload, no-any-return]
 
 
 def numbers(store: MessageStore, result: GetMessageResult) -> list[int]:
@@ -101,20 +101,20 @@ def test_one_call_reads_one_queue_file(store: MessageStore) -> None:
 
 
 def test_filter_by_tag(store: MessageStore) -> None:
-    result = get(store, 0, tag_filter=TagFilter.parse("b"))
+    result = get(store, 0, message_filter=TagFilter.parse("b"))
     assert (numbers(store, result), result.next_begin_offset) == ([1, 3, 5, 7, 9], 10)
     assert len(result.extents) == 5
-    result = get(store, 0, tag_filter=TagFilter.parse("a || b"))
+    result = get(store, 0, message_filter=TagFilter.parse("a || b"))
     assert numbers(store, result) == list(range(10))
-    result = get(store, 11, tag_filter=TagFilter.parse("b"), max_messages=2)
+    result = get(store, 11, message_filter=TagFilter.parse("b"), max_messages=2)
     assert (numbers(store, result), result.next_begin_offset) == ([11, 13], 14)
-    assert outline(get(store, 4, tag_filter=TagFilter.parse("none"))) == (
+    assert outline(get(store, 4, message_filter=TagFilter.parse("none"))) == (
         GetStatus.NO_MATCHED_MESSAGE,
         10,
         0,
         25,
     )
-    assert get(store, 0, tag_filter=TagFilter.parse("*"), max_messages=3).count == 3
+    assert get(store, 0, message_filter=TagFilter.parse("*"), max_messages=3).count == 3
 
 
 def test_the_first_message_is_returned_whatever_its_size(store: MessageStore) -> None:
@@ -158,9 +158,9 @@ def test_at_most_800_entries_are_scanned_for_a_filter(tmp_path: Path) -> None:
         put(store, *[b""] * 50, tag="a")
     dispatch_all(store)
     rare = TagFilter.parse("rare")
-    assert get(store, 0, tag_filter=rare).next_begin_offset == 800
-    assert get(store, 0, tag_filter=rare, max_messages=900).next_begin_offset == 900
-    assert get(store, 0, tag_filter=rare, limits=PLENTY).next_begin_offset == 1000
+    assert get(store, 0, message_filter=rare).next_begin_offset == 800
+    assert get(store, 0, message_filter=rare, max_messages=900).next_begin_offset == 900
+    assert get(store, 0, message_filter=rare, limits=PLENTY).next_begin_offset == 1000
 
 
 def test_records_outside_the_page_cache_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
