@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from reput_broker.store.cleaners import CleanConsumeQueue
-from reput_broker.store.log.clean import CleanCommitLog, DeletedFile
+from reput_broker.store.cleaners import CleanCommitLog, CleanConsumeQueue, DeletedFile
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.retention import RetentionRules
 from reput_broker.tenure.core import Surroundings

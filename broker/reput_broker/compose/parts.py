@@ -23,9 +23,8 @@ from reput_broker.observe.statistics import Statistics
 from reput_broker.processors.client import ClientProcessor, LockProcessor
 from reput_broker.processors.fetch import FetchProcessor
 from reput_broker.processors.group_members import GroupMembersProcessor, GroupOverviewProcessor
-from reput_broker.processors.group_offsets import GroupOffsetsProcessor
 from reput_broker.processors.group_settings import ColdQuotaProcessor, GroupSettingsProcessor
-from reput_broker.processors.offset import OffsetProcessor
+from reput_broker.processors.offset import GroupOffsetsProcessor, OffsetProcessor
 from reput_broker.processors.operations import PromotionProcessor
 from reput_broker.processors.pull import PullProcessor
 from reput_broker.processors.query import QueryProcessor

@@ -22,6 +22,7 @@ import msgspec
 import structlog
 import trio
 
+from reput_broker.access.control import AccessControl
 from reput_broker.access.model import OPERATOR, Account, Need
 from reput_broker.access.pages import USER
 from reput_broker.config.model import BrokerConfig
@@ -30,7 +31,7 @@ from reput_broker.console.actions import ACTIONS, Action, offered
 from reput_broker.console.bodies import Bodies
 from reput_broker.console.downloads import Downloads, one_part
 from reput_broker.console.figures import LiveFigures
-from reput_broker.console.login import LASTS_S, Accounts, Logins, TooManyAttempts
+from reput_broker.console.login import LASTS_S, Logins, TooManyAttempts
 from reput_broker.console.members import TIMEOUT_S, Member, Members
 from reput_broker.console.shared_answers import SharedAnswers
 from reput_broker.console.source import InvalidQuery, Query, Source
@@ -154,7 +155,7 @@ class Console:
         figures: MetricsSources,
         history: History,
         serving: Callable[[], LocalRequests | None],
-        accounts: Accounts | None = None,
+        accounts: AccessControl | None = None,
     ) -> None:
         self.live = LiveFigures(figures, history)
         self.members = Members(figures.config, self._list_own, self._own_addresses, figures.clock_ms)

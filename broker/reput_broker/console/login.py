@@ -10,27 +10,16 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from reput_broker.access.attempts import Attempts
+from reput_broker.access.control import AccessControl
 from reput_broker.access.model import Account
 
 LASTS_S: Final = 8 * 3600
 _OF_ONE_USER: Final = 8
 """Of access control; without it all browsers have the same token."""
 _LOGINS_MAX: Final = 256
-
-
-class Accounts(Protocol):
-    """The users of access control; `AccessControl` implements it."""
-
-    attempts: Attempts
-
-    def check_password(self, name: str, password: str, host: str) -> Account | None:
-        """Return the user with its rights at an address, None if the password is not its secret."""
-
-    def account(self, name: str, host: str) -> Account | None:
-        """Return a user that is enabled, with its rights at an address, or None."""
 
 
 class TooManyAttempts(Exception):
@@ -61,7 +50,7 @@ class Logins:
     """
 
     def __init__(
-        self, token: str, accounts: Accounts | None = None, clock: Callable[[], float] = time.monotonic
+        self, token: str, accounts: AccessControl | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._token = token.encode()
         self._accounts = accounts

@@ -1,23 +1,181 @@
-"""Deletion of queue and index files that follow the log, and the cleaners of an open store.
+"""Deletion of expired files (RocketMQ: CleanCommitLogService, CleanConsumeQueueService, MappedFileQueue): the oldest
+files of the log, one at a time, and the files of queues and index that follow it.
 
-RocketMQ: CleanConsumeQueueService, CleanCommitLogService. No log file is deleted before its queue entries are on disk;
-queues and index follow the log."""
+A round begins with `look`, which decides whether anything may be deleted now, and continues with `delete_next` until
+nothing is left to delete. Rules:
+
+- Only the oldest file, and never the last one.
+- A file that was not changed for `file_reserved_ms` and holds no scheduled message, or any file while the disk is too
+  full. The disk is checked again before each file that has not expired; RocketMQ deletes a whole batch.
+- Only if its records have been dispatched and their queue entries synced. RocketMQ deletes it anyway; but a message
+  without a queue entry was never delivered, and a queue that loses its last entries in a power failure would give their
+  offsets to other messages.
+- Only once no reader holds it. A held file accepts no new readers and does not count as part of the log. It is retried
+  in each round and every `redelete_hanged_ms`. After `destroy_forcibly_ms` its name is removed; the bytes stay for the
+  holder.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from reput_broker.store.checkpoint import StoreCheckpoint
 from reput_broker.store.index.file import index_file_size
 from reput_broker.store.index.service import IndexService
-from reput_broker.store.log.clean import CleanCommitLog
 from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.log.mapped_file import MappedFile
+from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.retention import DiskUsage, DiskWatch, RetentionRules
+from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskUsage, DiskWatch, RetentionRules
 from reput_protocol.store.unit import UNIT_BYTES
+
+Reason = Literal["time", "disk"]
+
+
+class DeletedFile(NamedTuple):
+    """A log file that has been deleted."""
+
+    base_offset: int
+    size: int
+    reason: Reason
+    """`time`: it had expired. `disk`: the disk was too full."""
+
+
+class CleanCommitLog:
+    """Deletes files of one log in rounds. May run in a worker thread, one call at a time.
+
+    Args:
+        files: the log's files; they receive which directories are full.
+        rules: called each time, so that they may change.
+        deletable_end: files that end at or before this log offset may be deleted.
+        clock_ms: wall clock that determines the age of files.
+        monotonic_ms: clock for intervals.
+        local_hour: 0 to 23.
+        waiting_from: records from this log offset on may be scheduled messages.
+    """
+
+    def __init__(
+        self,
+        files: MappedFileQueue,
+        rules: Callable[[], RetentionRules],
+        disk: DiskWatch,
+        *,
+        deletable_end: Callable[[], int],
+        clock_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        local_hour: Callable[[], int],
+        waiting_from: Callable[[], int] | None = None,
+    ) -> None:
+        self.disk = disk
+        self._files = files
+        self._rules = rules
+        self._deletable_end = deletable_end
+        self._clock_ms = clock_ms
+        self._monotonic_ms = monotonic_ms
+        self._wall_ahead_ms = clock_ms() - monotonic_ms()
+        self._local_hour = local_hour
+        self._waiting_from = waiting_from
+        self._manual_rounds = 0
+        self._left = 0
+        self._hanged_reason: Reason = "time"
+        self._redeleted_ms = monotonic_ms()
+
+    def delete_manually(self) -> None:
+        """Delete expired files at any hour in the next rounds (RocketMQ: executeDeleteFilesManually)."""
+        self._manual_rounds = MANUAL_ROUNDS
+
+    def look(self) -> bool:
+        """Check the clock and the disk; True begins a round. Blocks."""
+        rules = self._rules()
+        level = self.disk.look(rules)
+        self._files.note_full(self.disk.full_directories)
+        is_manual = self._manual_rounds > 0
+        if is_manual:
+            self._manual_rounds -= 1
+        due = is_manual or level is not DiskLevel.OK or self._local_hour() in rules.delete_when
+        self._left = rules.delete_files_batch if due else 0
+        return due
+
+    @property
+    def hanged(self) -> MappedFile | None:
+        """The oldest file if it is being deleted and still held."""
+        first = self._files.first_file
+        return None if first is None or first.is_available else first
+
+    @property
+    def is_unwritable(self) -> bool:
+        """Whether the oldest file is in a directory in which nothing can be deleted."""
+        first = self._files.first_file
+        return first is not None and not first.is_writable
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the oldest file could not be deleted even if it had expired.
+
+        It is the last one, is not dispatched and synced, or cannot be deleted in its directory.
+        """
+        files = self._files.files
+        return len(files) < 2 or files[0].end_offset > self._deletable_end() or self.is_unwritable
+
+    def delete_next(self) -> DeletedFile | None:
+        """Delete the oldest file if the round may; None ends the round. Blocks.
+
+        Raises:
+            FlushFailed: the file is deleted, but the sync of the directory failed.
+            OSError: the file could not be removed; the next round retries.
+        """
+        if self._left <= 0 or self.is_held_back:
+            return None
+        rules = self._rules()
+        first = self._files.files[0]
+        reason = self._hanged_reason if self.hanged is not None else self._reason_to_delete(first, rules)
+        if reason is None:
+            return None
+        self._left -= 1
+        deleted = self._delete_first(first, reason, rules)
+        if deleted is None:
+            self._left = 0
+        return deleted
+
+    def retry_hanged(self) -> DeletedFile | None:
+        """Delete the oldest file if it was held when it was due and no longer is; None otherwise. Blocks.
+
+        Acts at most every `redelete_hanged_ms`. Raises what `delete_next` does.
+        """
+        rules = self._rules()
+        now_ms = self._monotonic_ms()
+        if now_ms - self._redeleted_ms < rules.redelete_hanged_ms:
+            return None
+        self._redeleted_ms = now_ms
+        hanged = self.hanged
+        return None if hanged is None else self._delete_first(hanged, self._hanged_reason, rules)
+
+    def _reason_to_delete(self, file: MappedFile, rules: RetentionRules) -> Reason | None:
+        try:
+            changed_ms = file.last_modified_ms
+        except FileNotFoundError:  # removed by hand: release it
+            changed_ms = 0
+        waiting_from = self._waiting_from
+        # By both clocks, so that a wall clock that is set forward does not expire the whole log.
+        now_ms = min(self._clock_ms(), self._wall_ahead_ms + self._monotonic_ms())
+        if now_ms >= changed_ms + rules.file_reserved_ms and (
+            waiting_from is None or file.end_offset <= waiting_from()
+        ):
+            return "time"
+        if self.disk.forces and rules.clean_file_forcibly:
+            self.disk.look(rules)
+            if self.disk.forces:
+                return "disk"
+        return None
+
+    def _delete_first(self, first: MappedFile, reason: Reason, rules: RetentionRules) -> DeletedFile | None:
+        self._hanged_reason = reason
+        if not self._files.delete_first(rules.destroy_forcibly_ms, now_ms=self._monotonic_ms()):
+            return None
+        return DeletedFile(first.base_offset, first.size, reason)
 
 
 class StoreCleaners:

@@ -48,8 +48,7 @@ from reput_broker.store.opening.parts import StoreParts
 from reput_broker.store.opening.start import open_parts, truncate_tail
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import ConsumeQueueBuilder, ReplicaQueueBuilder
-from reput_broker.store.queue.offsets import QueueOffsets
-from reput_broker.store.queue.table import ConsumeQueueTable, queues_digest
+from reput_broker.store.queue.table import ConsumeQueueTable, QueueOffsets, queues_digest
 from reput_broker.store.reput import LogDispatch, LogFollower
 from reput_broker.store.results import RecoveryReport
 from reput_broker.store.running_flags import RunningFlags
@@ -204,7 +203,7 @@ class MessageStore:
         self.want_file = self._writer.want_file
         self.when_file_wanted = self._writer.when_file_wanted
 
-        # Getting (message_reader.py, queue/offsets.py, index/query.py)
+        # Getting (message_reader.py, queue/table.py, index/query.py)
         self.get_message = self._reader.get_message
         self.get_filtered = self._reader.get_filtered
         self.count_get = self._reader.count

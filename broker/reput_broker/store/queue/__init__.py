@@ -1,6 +1,6 @@
 """The ConsumeQueues.
 
-table: all queues. consume_queue: one queue. extension: extended entries.
-files: the sparse files below both. builder: dispatch to the queues. offsets, search: look-ups by
-offset and time. recovery: valid end after a start. Deletion is in `cleaners`.
+table: all queues, and look-ups in them. consume_queue: one queue. extension: extended entries.
+files: the sparse files below both. builder: dispatch to the queues. search: look-ups by offset
+and time. recovery: valid end after a start. Deletion is in `cleaners`.
 """

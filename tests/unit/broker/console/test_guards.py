@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 
 from reput_broker.access.attempts import Attempts
-from reput_broker.access.model import Account, User
+from reput_broker.access.control import AccessControl
+from reput_broker.access.model import User, Users
+from reput_broker.access.user_file import UserFile
 from reput_broker.background import BackgroundBroker
 from reput_broker.config.description import config_options, describe
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import apply_live, load_config, with_values
 from reput_broker.config.model import BrokerConfig
+from reput_broker.config.sections import AccessConfig
 from reput_broker.console.login import LASTS_S, Logins, TooManyAttempts
+from reput_broker.observe.counters import Counters
 from reput_client.blocking import Admin
 from support.console_client import ConsoleClient
 from support.scrapes import read, value
@@ -233,7 +237,7 @@ def test_administrators_do_not_get_the_token(broker: BackgroundBroker) -> None:
     assert with_values(config, {"shutdown_grace": "1s"}).console.token == TOKEN
 
 
-def test_logins_end_by_themselves_and_are_limited() -> None:
+def test_logins_end_by_themselves_and_are_limited(tmp_path: Path) -> None:
     now = 0.0
     logins = Logins(TOKEN, clock=lambda: now)
     first = logins.begin("", TOKEN, HOST)
@@ -245,7 +249,7 @@ def test_logins_end_by_themselves_and_are_limited() -> None:
     others.append(logins.begin("", TOKEN, HOST))
     assert not logins.is_valid(first)
     assert all(map(logins.is_valid, others))
-    of_users = Logins("", _Accounts(alice=SECRET, bob=SECRET))
+    of_users = Logins("", _access(tmp_path, "alice", "bob"))
     first, other, *_ = [of_users.begin(name, SECRET, HOST) for name in ("alice", "bob", *["alice"] * 8)]
     assert (of_users.is_valid(first), of_users.is_valid(other)) == (False, True)
     now = LASTS_S
@@ -253,12 +257,12 @@ def test_logins_end_by_themselves_and_are_limited() -> None:
     assert Logins("").begin("", "", HOST) is None
 
 
-def test_a_secret_can_be_tried_a_few_times_only() -> None:
+def test_a_secret_can_be_tried_a_few_times_only(tmp_path: Path) -> None:
     """Also the right one waits then; other users and other addresses do not."""
     now = 0.0
-    accounts = _Accounts(alice=SECRET, bob=SECRET)
-    accounts.attempts = Attempts(lambda: now)
-    logins = Logins("", accounts, lambda: now)
+    access = _access(tmp_path, "alice", "bob")
+    access.attempts = Attempts(lambda: now)
+    logins = Logins("", access, lambda: now)
     for _ in range(5):
         assert logins.begin("alice", "wrong", HOST) is None
         now += 1
@@ -276,33 +280,34 @@ def test_a_secret_can_be_tried_a_few_times_only() -> None:
     assert logins.begin("bob", SECRET, "2001:db8:1::1")
 
 
-def test_a_login_ends_with_its_users_secret_and_its_user() -> None:
-    accounts = _Accounts(alice=SECRET, bob=SECRET)
-    logins = Logins("", accounts)
+def test_a_login_ends_with_its_users_secret_and_its_user(tmp_path: Path) -> None:
+    access = _access(tmp_path, "alice", "bob")
+    logins = Logins("", access)
     alice, bob = (logins.begin(name, SECRET, HOST) for name in ("alice", "bob"))
-    assert logins.account(alice, HOST) is accounts.known["alice"]
+    found = logins.account(alice, HOST)
+    assert found is not None
+    assert found.name == "alice"
     assert logins.account("guess", HOST) is None
-    accounts.known["alice"] = Account(User("alice", SECRET + "2"), ())
+    access.change(lambda users: users.with_user(User("alice", SECRET + "2")))
     assert logins.account(alice, HOST) is None
-    del accounts.known["bob"]
+    access.change(lambda users: users.without_user("bob"))
     assert logins.account(bob, HOST) is None
-    accounts.known["bob"] = Account(User("bob", SECRET), ())
+    access.change(lambda users: users.with_user(User("bob", SECRET)))
     assert logins.account(bob, HOST) is None, "it has ended"
 
 
-class _Accounts:
-    """Users with these secrets."""
+def _access(directory: Path, *names: str) -> AccessControl:
+    """Return the access control of users with one secret."""
 
-    def __init__(self, **secrets: str) -> None:
-        self.attempts = Attempts()
-        self.known = {name: Account(User(name, secret), ()) for name, secret in secrets.items()}
+    def with_names(users: Users) -> Users:
+        for name in names:
+            users = users.with_user(User(name, SECRET))
+        return users
 
-    def check_password(self, name: str, password: str, host: str) -> Account | None:
-        account = self.account(name, host)
-        return account if account is not None and account.secret == password.encode() else None
-
-    def account(self, name: str, _host: str) -> Account | None:
-        return self.known.get(name)
+    file = UserFile(directory / "users.json")
+    file.change(with_names)
+    users, seen = file.read()
+    return AccessControl(file, users, seen, AccessConfig(), Counters())
 
 
 def test_with_tls_the_cookie_of_a_login_travels_encrypted_only(tmp_path: Path) -> None:

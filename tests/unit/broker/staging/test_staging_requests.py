@@ -13,7 +13,7 @@ import trio
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.staging import committer, staging_table
-from reput_broker.staging.processor import check_staged
+from reput_broker.staging.feature import check_staged
 from reput_broker.staging.staging_file import StagingFile
 from reput_client.produce import staging_producer
 from reput_client.produce.staging_producer import StagingProducer, StagingScope

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.queue.offsets import QueueOffsets
+from reput_broker.store.queue.table import QueueOffsets
 
 
 class Queue:

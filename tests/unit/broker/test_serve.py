@@ -14,7 +14,7 @@ import trio
 
 from reput_broker import serve
 from reput_broker.config.model import BrokerConfig
-from reput_broker.service_manager import ServiceManager
+from reput_broker.serve import ServiceManager
 
 
 class Ended(Exception):

@@ -17,7 +17,7 @@ import trio
 from trio.testing import MockClock
 
 from reput_broker.observe.health import BrokerState, Health, StoreHealth
-from reput_broker.service_manager import ServiceManager
+from reput_broker.serve import ServiceManager
 from support.broker_process import BrokerProcess
 
 UNIT = Path(__file__).parents[3] / "conf" / "systemd" / "reput.service"
