@@ -101,7 +101,7 @@ async def _first(
     """
     failure: ReputError | None = None
     for name in brokers:
-        address = session.brokers.master(name)
+        address = session.brokers.masters.get(name)
         if address is None:
             failure = failure or BrokerNotFound(name, "")
             continue

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from reput_client.consume.pull import PULL_BYTES_MAX
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode
@@ -82,7 +83,7 @@ class ReadAhead:
         self.drop(queue)
         now, size = self._session.runtime.now(), min(max_bytes, PULL_BYTES_MAX)
         if connection is not None and connection.usable() and self._make_room(size, now):
-            call = connection.start(self._code, ext, Waiter())
+            call = connection.start_template(RequestTemplate(self._code, ext), Waiter())
             connection.flush_now()
             self._pulls[queue] = _Ahead(what, connection, connection.epoch, call, now, size)
 

@@ -25,6 +25,7 @@ from reput_client.errors import NoQueue
 from reput_client.pop.popped import popped_messages
 from reput_client.pop.settling import Popped, Settling
 from reput_client.transport.backoff import Backoff
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.session import SILENCE_S, Session, wall_clock_ms
 from reput_protocol.codes import RequestCode, ResponseCode
@@ -378,9 +379,8 @@ class PopFetcher:
         )
         source.connection = connection
         source.call_until = now + wait_s + _GRACE_S
-        source.call = connection.start(
-            RequestCode.NOTIFICATION, header.to_ext(HeaderType.MSGPACK), _Arrival(self)
-        )
+        template = RequestTemplate(RequestCode.NOTIFICATION, header.to_ext(HeaderType.MSGPACK))
+        source.call = connection.start_template(template, _Arrival(self))
 
     def forget(self) -> None:
         """Forget all notifications, which are the parent's in a forked child."""

@@ -132,7 +132,7 @@ class BlockSender:
         return (link is not None and (bool(link.waiting) or link.is_full)) or self._is_away(broker_name)
 
     def _is_away(self, broker_name: str) -> bool:
-        return self._session.brokers.master(broker_name) is None or self._faults.is_left_out(broker_name)
+        return self._session.brokers.masters.get(broker_name) is None or self._faults.is_left_out(broker_name)
 
     @property
     def is_connecting(self) -> bool:
@@ -249,7 +249,7 @@ class BlockSender:
         """Return the brokers that may still take a block."""
         route = self._session.routes.get(block.queue.topic)
         names = () if route is None else route.brokers
-        masters = {name for name in names if self._session.brokers.master(name) is not None}
+        masters = {name for name in names if self._session.brokers.masters.get(name) is not None}
         return masters - block.refused_by - {block.queue.broker_name}
 
     def _move(self, block: OutgoingBlock, names: set[str]) -> bool:

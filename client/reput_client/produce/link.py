@@ -124,7 +124,7 @@ class Link:
     @property
     def _connection(self) -> BrokerConnection | None:
         """The connection to the master, open or not; None if its address is not known."""
-        address = self._session.brokers.master(self._broker_name)
+        address = self._session.brokers.masters.get(self._broker_name)
         return None if address is None else self._session.connection_to(address)
 
     @property
@@ -454,7 +454,7 @@ class Link:
             if not isinstance(self._failure, NotMaster):
                 self._failure = error
             if isinstance(error, NotABroker | TlsRefused) or (
-                isinstance(error, BrokerNotFound) and not self._session.brokers.slaves(self._broker_name)
+                isinstance(error, BrokerNotFound) and not self._session.brokers.slaves.get(self._broker_name)
             ):
                 self._hopeless = error
                 self.expires_at = -math.inf

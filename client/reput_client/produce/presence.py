@@ -126,7 +126,7 @@ class Presence(Chore):
 
     def is_known_to(self, name: str) -> bool:
         """Whether a broker knows this producer by the present connection to its master."""
-        address = self._session.brokers.master(name)
+        address = self._session.brokers.masters.get(name)
         connection = None if address is None else self._session.connection_to(address)
         return (
             connection is not None
@@ -136,7 +136,7 @@ class Presence(Chore):
 
     async def _beat(self, name: str, deadline: float, *, patient: bool) -> None:
         session = self._session
-        address = session.brokers.master(name)
+        address = session.brokers.masters.get(name)
         if address is None:
             raise BrokerNotFound(name, "")
         if not patient:

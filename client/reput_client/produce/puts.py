@@ -179,7 +179,7 @@ def lacks_replica(error: ReputError, session: Session, broker_name: str) -> bool
     Its slaves are in the route, or the application has given their addresses.
     """
     is_refused = isinstance(error, BrokerError) and error.error is ErrorCode.NO_REPLICA
-    return is_refused and bool(session.brokers.slaves(broker_name) or session.home.others)
+    return is_refused and bool(session.brokers.slaves.get(broker_name) or session.home.others)
 
 
 def is_not_taken(error: ReputError) -> bool:

@@ -6,12 +6,16 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec import Struct
+from typing_extensions import override
+
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.errors import ErrorCode
 from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
-from reput_protocol.wire.frames import encode_frame_head, encode_header
+from reput_protocol.wire.frames import encode_frame_head
 from reput_protocol.wire.header import Header, HeaderType, Value, text_ext
+from reput_protocol.wire.header_msgpack import encode_msgpack_header
 from reput_protocol.wire.signature import (
     REPUT_SIGNATURE,
     REPUT_SIGNATURE_LENGTH,
@@ -32,29 +36,16 @@ _UNKNOWN: Final = Peer.UNKNOWN
 _REPUT: Final = Peer.REPUT
 
 
-class OnewayCall(Call):
+class OnewayCall(Call, eq=False):
     """A frame without an answer: a oneway request, or our answer to the broker.
 
     Done, without a header, when the system has taken the whole frame.
     """
 
-    __slots__ = ("_was_sent",)
-
-    def __init__(self, opaque: int, waiter: Waiter) -> None:
-        self._was_sent = False
-        super().__init__(opaque, waiter)
-
-    @property
-    def sent(self) -> bool:
-        """As in `Call`."""
-        return self._was_sent
-
-    @sent.setter
-    def sent(self, value: bool) -> None:
-        self._was_sent = value
-        if value:
-            self.done = True
-            self.waiter.notify()
+    def written(self) -> None:
+        """Note that the system has taken all of it."""
+        self.done = True
+        self.waiter.notify()
 
 
 class _SignedForm(NamedTuple):
@@ -69,28 +60,20 @@ class _SignedForm(NamedTuple):
     """Of the whole header."""
 
 
-class RequestTemplate:
+class RequestTemplate(Struct, eq=False):
     """A request whose header differs only in its opaque and signature: encoded once, copied for each frame."""
 
-    __slots__ = ("_head_bytes", "_prefix", "_signed", "_suffix", "code", "ext", "flag")
-
-    def __init__(self, code: int, ext: Mapping[str, Value], *, flag: int = 0) -> None:
-        self.code = int(code)
-        self.ext = ext
-        self.flag = flag
-        self._head_bytes = 0  # not encoded yet
-        self._signed: _SignedForm | None = None
+    code: int
+    ext: Mapping[str, Value]
+    flag: int = 0
+    _head_bytes: int = 0
+    """0: it is not encoded yet."""
+    _prefix: bytes = b""
+    _suffix: bytes = b""
+    _signed: _SignedForm | None = None
 
     def _header(self, opaque: int, version: int) -> Header:
         return Header(self.code, opaque, self.flag, None, dict(self.ext), _PYTHON, version)
-
-    def _encode_once(self) -> None:
-        encoded = encode_header(self._header(_OPAQUE_MARK, PROTOCOL_VERSION), HeaderType.MSGPACK)
-        # msgpack writes the mark as 0xce and four bytes, and so can any opaque be written.
-        before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
-        self._prefix = before
-        self._suffix = after
-        self._head_bytes = len(encoded)
 
     def encode(self, opaque: int, body_bytes: int, peer: Peer = _REPUT) -> bytes:
         """Return the frame up to its body, as `peer` reads it."""
@@ -98,7 +81,10 @@ class RequestTemplate:
             version = PROTOCOL_VERSION if peer is _UNKNOWN else ROCKETMQ_VERSION
             return encode_frame_head(self._header(opaque, version), HeaderType.JSON, body_bytes)
         if not self._head_bytes:
-            self._encode_once()
+            encoded = encode_msgpack_header(self._header(_OPAQUE_MARK, PROTOCOL_VERSION))
+            # msgpack writes the mark as 0xce and four bytes, and so can any opaque be written.
+            self._prefix, _, self._suffix = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
+            self._head_bytes = len(encoded)
         size = self._head_bytes
         return b"%b%b%b%b" % (
             _HEAD.pack(4 + size + body_bytes, HeaderType.MSGPACK << 24 | size),
@@ -142,7 +128,7 @@ class RequestTemplate:
         header.ext[REPUT_SIGNATURE] = (
             "?" * REPUT_SIGNATURE_LENGTH
         )  # the last field, and so the end of the header
-        encoded = encode_header(header, HeaderType.MSGPACK)
+        encoded = encode_msgpack_header(header)
         before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
         return _SignedForm(credentials, before, after[:-REPUT_SIGNATURE_LENGTH], content, len(encoded))
 
@@ -179,10 +165,13 @@ class ClientChannel(Channel):
     rocketmq_user: Credentials | None = None
     """Signs the requests in RocketMQ's form, for a server that knows no other."""
 
-    @property
-    def has_stopped(self) -> bool:
-        """Whether the server is going to close the connection, and has handled only what it has answered."""
-        return self.last_words is not None and self.last_words.startswith(_DRAINING)
+    has_stopped = False
+    """Whether the server is going to close the connection, and has handled only what it has answered."""
+
+    @override
+    def _note(self, answer: Header) -> None:
+        super()._note(answer)
+        self.has_stopped = self.last_words is not None and self.last_words.startswith(_DRAINING)
 
     def head(self, template: RequestTemplate, opaque: int, *body: Buffer) -> bytes | UnsignedHead:
         """Return a request's frame up to its body, which consists of the pieces `body`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from reput_client.errors import ClientClosed, ConnectFailed, ConnectionLost, NotABroker, TlsRefused
@@ -30,7 +30,7 @@ from reput_protocol.commands.users import NoSigner, signer_of
 from reput_protocol.errors import ErrorCode, ProtocolError, ReputError, TlsFailed
 from reput_protocol.wire.channel import Call, Peer, Waiter
 from reput_protocol.wire.frames import encode_frame_head
-from reput_protocol.wire.header import ONEWAY_FLAG, Header, Value
+from reput_protocol.wire.header import ONEWAY_FLAG, Header
 from reput_protocol.wire.signature import Credentials, RequestSigner
 
 if TYPE_CHECKING:
@@ -373,7 +373,7 @@ class BrokerConnection:
 
     async def _ask(self, code: RequestCode, until: float) -> Call:
         timeout_s = max(0.0, until - self._runtime.now())
-        call = self.start(code, {}, Waiter())
+        call = self.start_template(RequestTemplate(code, {}), Waiter())
         try:
             await self._pump.wait(call.waiter, self._runtime.now() + timeout_s)
         finally:
@@ -391,19 +391,11 @@ class BrokerConnection:
     @property
     def has_unwritten(self) -> bool:
         """Whether there are unwritten frames and no caller is writing them."""
-        return (bool(self._out) or self._has_unsent) and not self._writing
-
-    @property
-    def _has_unsent(self) -> bool:
-        """Whether frames were taken by TLS that the system has not taken yet."""
-        return self._secured is not None and self._secured.has_unsent
-
-    def start(self, code: int, ext: Mapping[str, Value], waiter: Waiter, body: Buffer = b"") -> Call:
-        """Queue a request on the open connection; the caller then calls `Pump.wait`."""
-        return self.start_template(RequestTemplate(code, ext), waiter, body)
+        is_taken = self._secured is None or not self._secured.has_unsent  # by the system, what TLS has taken
+        return not self._writing and (bool(self._out) or not is_taken)
 
     def start_template(self, template: RequestTemplate, waiter: Waiter, body: Buffer = b"") -> Call:
-        """Like `start`, with an encoded header."""
+        """Queue a request on the open connection; the caller then calls `Pump.wait`."""
         channel = self._channel
         peer = channel.peer
         if peer is Peer.ROCKETMQ:
@@ -442,7 +434,7 @@ class BrokerConnection:
         call = channel.add(
             Call(channel.next_opaque(), waiter)
             if ack is None
-            else SentToRocket(channel.next_opaque(), waiter, ack)
+            else SentToRocket(channel.next_opaque(), waiter, ack=ack)
         )
         head = channel.head(template, call.opaque, body)
         self._out.append((call, (head, body) if body else (head,)))
@@ -497,7 +489,11 @@ class BrokerConnection:
         try:
             if polite:
                 await self._runtime.pause()
-            while (self._out or self._has_unsent) and self._socket is not None and self._wire is not None:
+            while (
+                (self._out or not self._flush_secured())
+                and self._socket is not None
+                and self._wire is not None
+            ):
                 if not self._write_some(self._wire):
                     now = self._runtime.now()
                     if now >= min(deadline, stuck_at):
@@ -510,46 +506,49 @@ class BrokerConnection:
             self._pump.look_at_reader()
 
     def flush_now(self) -> bool:
-        """Write what the system takes without waiting; return whether nothing is left."""
-        out = self._out
-        if (out or self._has_unsent) and not self._writing and self._wire is not None:
-            if len(out) == 1 and not self._out_skip and len(out[0][1][-1]) <= _JOIN_BYTES_MAX:
-                self._write_single(self._wire, out[0])
-            else:
-                self._write_some(self._wire)
-        return not (out or self._has_unsent)
+        """Write what the system takes without waiting; return whether nothing is left that no caller is writing."""
+        if not self._writing and self._wire is not None:
+            self._write_some(self._wire)
+        return not self.has_unwritten
 
     def _write_some(self, sock: socket.socket | TlsSocket) -> bool:
-        """Write what the system takes without waiting; False if it took nothing."""
-        if not self._out:
-            return self._flush_secured()
-        pieces, size = self._next_pieces()
-        try:
-            if size - self._out_skip <= _JOIN_BYTES_MAX * 2:
-                joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                written = sock.send(memoryview(joined)[self._out_skip :] if self._out_skip else joined)
-            elif hasattr(sock, "sendmsg"):
-                written = sock.sendmsg(_skip(pieces, self._out_skip)[:_IOV_MAX])
-            else:  # Windows
-                written = sock.send(_skip(pieces, self._out_skip)[0])
-        except OSError as error:
-            return self._write_failed(error)
-        self._mark_written(written)
-        return True
-
-    def _next_pieces(self) -> tuple[list[Buffer], int]:
-        """Return the pieces of the frames to be written together, and their size; they are signed now."""
+        """Write what the system takes without waiting; False if it took nothing. Frames are signed now."""
+        out, skip = self._out, self._out_skip
         pieces: list[Buffer] = []
         size = 0
-        for place, (call, (head, *body)) in enumerate(self._out):
+        for place, (call, (head, *body)) in enumerate(out):
             if isinstance(head, UnsignedHead):
                 head = head.signed(tuple(body))
-                self._out[place] = (call, (head, *body))
+                out[place] = (call, (head, *body))
             pieces += (head, *body)
             size += len(head) + sum(map(len, body))
             if size >= _JOIN_BYTES_MAX or len(pieces) >= _IOV_MAX * 4:
                 break
-        return pieces, size
+        if not pieces:
+            return self._flush_secured()
+        try:
+            if size - skip <= _JOIN_BYTES_MAX * 2:
+                joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                written = sock.send(memoryview(joined)[skip:] if skip else joined)
+            elif hasattr(sock, "sendmsg"):
+                written = sock.sendmsg(_skip(pieces, skip)[:_IOV_MAX])
+            else:  # Windows
+                written = sock.send(_skip(pieces, skip)[0])
+        except OSError as error:
+            return self._write_failed(error)
+        written += skip
+        while written:
+            call, frame = out[0]
+            size = sum(map(len, frame))
+            if written < size:
+                break
+            out.popleft()
+            call.sent = True
+            if isinstance(call, OnewayCall):
+                call.written()
+            written -= size
+        self._out_skip = written
+        return True
 
     def _flush_secured(self) -> bool:
         """Write what TLS has taken before; False if the system does not take all of it."""
@@ -558,25 +557,6 @@ class BrokerConnection:
         except OSError as error:
             return self._write_failed(error)
 
-    def _write_single(self, sock: socket.socket | TlsSocket, frame: Outgoing) -> None:
-        """Like `_write_some`, for a single small unwritten frame: usual with one message in flight."""
-        call, pieces = frame
-        head, body = pieces[0], pieces[1:]
-        if isinstance(head, UnsignedHead):
-            head = head.signed(body)
-            self._out[0] = (call, (head, *body))
-        data = b"".join((head, *body)) if body else head
-        try:
-            written = sock.send(data)
-        except OSError as error:
-            self._write_failed(error)
-            return
-        if written == len(data):
-            self._out.popleft()
-            call.sent = True
-        else:
-            self._out_skip = written
-
     def _write_failed(self, error: OSError) -> bool:
         if error.errno is None:
             raise error  # from a signal handler, such as a TimeoutError: bytes may have been written
@@ -584,18 +564,6 @@ class BrokerConnection:
             return False
         self.lose(ConnectionLost(str(self._places[0]), error.strerror or str(error)))
         return True
-
-    def _mark_written(self, written: int) -> None:
-        written += self._out_skip
-        while written:
-            call, pieces = self._out[0]
-            size = sum(map(len, pieces))
-            if written < size:
-                break
-            self._out.popleft()
-            call.sent = True
-            written -= size
-        self._out_skip = written
 
     def abandon(self, call: Call) -> bool:
         """Stop waiting for `call`; True if its frame was unwritten and has been removed."""

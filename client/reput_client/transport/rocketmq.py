@@ -20,7 +20,7 @@ from reput_protocol.errors import ErrorCode, MessageRefused, RequestNotSupported
 from reput_protocol.kernel.records import record_starts
 from reput_protocol.names import CLIENT_INNER_PRODUCER_GROUP
 from reput_protocol.properties import encode_properties, find_property
-from reput_protocol.wire.channel import Call, Waiter
+from reput_protocol.wire.channel import Call
 from reput_protocol.wire.header import Header, HeaderType, Value
 
 STORE_TIME_UNKNOWN: Final = -1
@@ -49,19 +49,15 @@ class RocketBroker(NamedTuple):
         return cls(name)
 
 
-class SentToRocket(Call):
+class SentToRocket(Call, eq=False, kw_only=True):
     """A send to one of RocketMQ's brokers; its answer gets the ack level reached, which follows from its code."""
 
-    __slots__ = ("_ack",)
-
-    def __init__(self, opaque: int, waiter: Waiter, ack: AckLevel) -> None:
-        super().__init__(opaque, waiter)
-        self._ack = ack
+    ack: AckLevel
 
     @override
     def finish(self, header: Header, body: memoryview) -> None:
         is_reached = header.code == ResponseCode.SUCCESS
-        header.ext["ack"] = (self._ack if is_reached else AckLevel.PAGE_CACHE).value
+        header.ext["ack"] = (self.ack if is_reached else AckLevel.PAGE_CACHE).value
         header.ext["storeTimestamp"] = STORE_TIME_UNKNOWN
         super().finish(header, body)
 

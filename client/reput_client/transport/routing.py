@@ -57,10 +57,16 @@ class Route:
 
 
 class BrokerTable:
-    """The addresses of the brokers by name: the master's and its slaves' (RocketMQ: brokerAddrTable)."""
+    """The addresses of the brokers by name (RocketMQ: brokerAddrTable).
+
+    Attributes:
+        masters: of the brokers that have one.
+        slaves: of all known brokers, by id.
+    """
 
     def __init__(self) -> None:
-        self._addresses: dict[str, dict[int, Address]] = {}
+        self.masters: dict[str, Address] = {}
+        self.slaves: dict[str, dict[int, Address]] = {}
 
     def learn(self, data: BrokerData, home: Address | None = None) -> dict[int, Address]:
         """Take a broker's addresses from an answer, and return them by id.
@@ -71,40 +77,29 @@ class BrokerTable:
         addresses = {broker_id: parse_address(text) for broker_id, text in data.broker_addrs.items()}
         if home is not None and MASTER_ID in addresses:
             addresses[MASTER_ID] = home
-        self._addresses[data.broker_name] = addresses
+        name = data.broker_name
+        self.masters.pop(name, None)
+        if MASTER_ID in addresses:
+            self.masters[name] = addresses[MASTER_ID]
+        self.slaves[name] = {at: address for at, address in addresses.items() if at != MASTER_ID}
         return addresses
-
-    def __len__(self) -> int:
-        return len(self._addresses)
-
-    def master(self, name: str) -> Address | None:
-        """Return the address of the named broker's master, or None while it has none."""
-        addresses = self._addresses.get(name)
-        return None if addresses is None else addresses.get(MASTER_ID)
-
-    def masters(self) -> dict[str, Address]:
-        """Return the addresses of all masters that are known, by name."""
-        return {
-            name: addresses[MASTER_ID]
-            for name, addresses in self._addresses.items()
-            if MASTER_ID in addresses
-        }
 
     def address(self, name: str, broker_id: int) -> Address | None:
         """Return the address of the named broker's member `broker_id`, if known."""
-        return self._addresses.get(name, {}).get(broker_id)
-
-    def slaves(self, name: str) -> dict[int, Address]:
-        """Return the addresses of the named broker's slaves by id."""
-        return {at: address for at, address in self._addresses.get(name, {}).items() if at != MASTER_ID}
+        return self.masters.get(name) if broker_id == MASTER_ID else self.slaves.get(name, {}).get(broker_id)
 
     def names_at(self, address: Address) -> list[str]:
         """Return the brokers that have a master or a slave at `address`."""
-        return [name for name, addresses in self._addresses.items() if address in addresses.values()]
+        return [
+            name
+            for name, slaves in self.slaves.items()
+            if self.masters.get(name) == address or address in slaves.values()
+        ]
 
     def forget(self, name: str) -> None:
         """Forget a broker's addresses."""
-        self._addresses.pop(name, None)
+        self.masters.pop(name, None)
+        self.slaves.pop(name, None)
 
 
 class RouteTable:

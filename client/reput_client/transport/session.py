@@ -23,6 +23,7 @@ from reput_client.errors import (
 from reput_client.transport.address import Address, parse_addresses
 from reput_client.transport.backoff import Backoff
 from reput_client.transport.broker_requests import RequestHandlers
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.options import ClientOptions
 from reput_client.transport.pump import Pump
@@ -121,7 +122,7 @@ class Session:
 
     def known_connection(self, queue: MessageQueue) -> BrokerConnection | None:
         """Return the connection to the master of the queue's broker, open or not, if known."""
-        address = self.brokers.master(queue.broker_name)
+        address = self.brokers.masters.get(queue.broker_name)
         return None if address is None else self._connections.get(address)
 
     async def connect(self) -> None:
@@ -159,7 +160,7 @@ class Session:
         self.check_open()
         connection = self.connection_to(address)
         limit_s = self.connect_timeout_s
-        if self.brokers.slaves(broker_name) or len(self.brokers) > 1:
+        if self.brokers.slaves.get(broker_name) or len(self.brokers.slaves) > 1:
             limit_s = min(limit_s, TRY_S)
         try:
             await connection.open(min(deadline, self.runtime.now() + limit_s), patient=False)
@@ -172,7 +173,7 @@ class Session:
         """Refresh the routes of topics at an unreachable address."""
         if address != self.home:
             for name in self.brokers.names_at(address):
-                if self.brokers.master(name) == address:
+                if self.brokers.masters.get(name) == address:
                     self.master_is_stale(name)
                 else:
                     self._refresh_soon(name)
@@ -205,11 +206,15 @@ class Session:
         while True:
             self.check_open()
             try:
-                address = await self.master_address(queue, deadline, patient=patient)
-                if patient and address == self.home:
-                    connection = await self.open(address, deadline)  # which tries each of its addresses
-                else:
-                    connection = await self.try_to_open(address, deadline, queue.broker_name)
+                address = self.brokers.masters.get(queue.broker_name)
+                if address is None:
+                    address = await self.master_address(queue, deadline, patient=patient)
+                connection = self.connection_to(address)
+                if not connection.usable():
+                    if patient and address == self.home:
+                        await self.open(address, deadline)  # which tries each of its addresses
+                    else:
+                        await self.try_to_open(address, deadline, queue.broker_name)
                 if not connection.is_of(queue.broker_name):
                     raise BrokerNotFound(queue.broker_name, queue.topic)
                 if connection.is_master:
@@ -221,7 +226,7 @@ class Session:
                 if not patient or not await self.look_for_master(queue.topic, deadline):
                     raise
             except BrokerNotFound:
-                is_known = bool(self.brokers.slaves(queue.broker_name))
+                is_known = bool(self.brokers.slaves.get(queue.broker_name))
                 if not (is_known and patient) or not await self.look_for_master(queue.topic, deadline):
                     raise
 
@@ -257,12 +262,12 @@ class Session:
             if looks.due_at > runtime.now():
                 is_late = looks.due_at + _LAST_S > deadline
                 await runtime.sleep(max(0.0, (deadline if is_late else looks.due_at) - runtime.now()))
-            now, before = runtime.now(), self.brokers.masters()
+            now, before = runtime.now(), dict(self.brokers.masters)
             if now < deadline:
                 try:
                     await self.look_up(topic, min(deadline, now + limit_s))
                 finally:
-                    if self.brokers.masters() != before:
+                    if self.brokers.masters != before:
                         looks.pauses.reset()
                     looks.due_at = now + looks.pauses.next_delay_s()
             return True
@@ -342,18 +347,30 @@ class Session:
         started_at = self.runtime.now()
         if deadline is None:
             deadline = started_at + self.timeout_s
+        template = RequestTemplate(code, ext)
         while True:
             if queue is None:
                 connection = await self.open(address, deadline)
             else:
                 connection = await self.open_for(queue, deadline, patient=patient)
-            call = connection.start(code, ext, Waiter(), body)
+            call = connection.start_template(template, Waiter(), body)
+            since = self.runtime.now()
             try:
-                answered = await self._wait(connection, call, deadline)
+                # If there is an alternative to a silent broker, it is asked to identify itself; if it does not, its
+                # connection is lost and the call fails.
+                while not await self.pump.wait(
+                    call.waiter, min(deadline, since + SILENCE_S) if connection.has_alternative else deadline
+                ):
+                    doubtful = connection.doubt(since)
+                    since = self.runtime.now()
+                    if since >= deadline:
+                        break
+                    if doubtful:
+                        await connection.check(deadline)
             finally:
                 if not call.done:
                     connection.abandon(call)
-            if not answered:
+            if not call.done:
                 raise RequestTimeout(what, deadline - started_at, connection.silence(started_at))
             if call.error is None:
                 if queue is None or not is_not_master(call):
@@ -369,25 +386,7 @@ class Session:
             if not patient and connection.is_resting:
                 raise connection.failure() from call.error
             if ext_repeated is not None:
-                ext = ext_repeated
-
-    async def _wait(self, connection: BrokerConnection, call: Call, deadline: float) -> bool:
-        """Wait for the end of a call; False if `deadline` came first.
-
-        If there is an alternative to it, a silent broker is asked to identify itself; if it does not, its connection is
-        lost and the call fails.
-        """
-        if not connection.has_alternative:
-            return await self.pump.wait(call.waiter, deadline)
-        while True:
-            since = self.runtime.now()
-            if await self.pump.wait(call.waiter, min(deadline, since + SILENCE_S)):
-                return True
-            doubtful = connection.doubt(since)
-            if self.runtime.now() >= deadline:
-                return False
-            if doubtful:
-                await connection.check(deadline)
+                template = RequestTemplate(code, ext_repeated)
 
     async def ask_ok(
         self,
@@ -437,11 +436,13 @@ class Session:
         Raises:
             TopicNotFound: the broker has no such topic.
         """
-        known = self.routes.get(topic)
-        if known is None:
-            return await self.fetch_route(topic, deadline)
-        await self._refresh(topic, deadline)
-        return known
+        route = self.routes.fresh(topic, self.runtime.now())
+        if route is None:
+            route = self.routes.get(topic)
+            if route is None:
+                return await self.fetch_route(topic, deadline)
+            await self._refresh(topic, deadline)
+        return route
 
     async def fetch_route(self, topic: str, deadline: float) -> Route:
         """Fetch the route of `topic` now. Of several addresses, each is asked until one knows the topic's masters."""
@@ -504,7 +505,9 @@ class Session:
             self.routes.refresh_at(topic, self.runtime.now() + RETRY_S)
         else:
             arrival = _RouteArrival(self, topic, asked_at)
-            arrival.call = connection.start(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic), arrival)
+            arrival.call = connection.start_template(
+                RequestTemplate(RequestCode.GET_ROUTEINFO_BY_TOPIC, route_ext(topic)), arrival
+            )
 
     def _learn(self, topic: str, call: Call, asked_at: Address) -> tuple[Route, bool]:
         """Take the route from an answer; return it, and whether it has the masters of all brokers."""
@@ -558,7 +561,7 @@ class Session:
         Raises:
             BrokerNotFound: there is no master.
         """
-        found = {name: self.brokers.master(name) for name in await self.broker_names(deadline)}
+        found = {name: self.brokers.masters.get(name) for name in await self.broker_names(deadline)}
         masters = {name: address for name, address in found.items() if address is not None}
         if not masters:
             raise BrokerNotFound("", "")
@@ -601,11 +604,13 @@ class Session:
 
         Raises `BrokerNotFound` if that has no address for it.
         """
-        address = self.brokers.master(queue.broker_name)
-        has_looked = not patient and self._looks_of(queue.topic).due_at > self.runtime.now()
+        address = self.brokers.masters.get(queue.broker_name)
+        has_looked = (
+            address is None and not patient and self._looks_of(queue.topic).due_at > self.runtime.now()
+        )
         while address is None and not has_looked:
             has_looked = await self._look(queue.topic, deadline)
-            address = self.brokers.master(queue.broker_name)
+            address = self.brokers.masters.get(queue.broker_name)
         if address is None:
             raise BrokerNotFound(queue.broker_name, queue.topic)
         return address

@@ -26,23 +26,23 @@ async def standbys(session: Session, queue: MessageQueue, deadline: float) -> li
     If none is known then, the broker's members are looked up.
     """
     name = queue.broker_name
-    master = session.brokers.master(name)
-    if session.brokers.slaves(name):
+    master = session.brokers.masters.get(name)
+    if session.brokers.slaves.get(name):
         session.poll(to_the_end=True)  # a master that has gone is known to be gone
     elif master is not None and session.connection_to(master).is_open:
         return []
     if master is not None and await _reaches_master(session, master, name, deadline):
         return []
-    if not session.brokers.slaves(name) and (master != session.home or session.home.others):
+    if not session.brokers.slaves.get(name) and (master != session.home or session.home.others):
         await session.look_for_master(queue.topic, deadline)
-        master = session.brokers.master(name)
+        master = session.brokers.masters.get(name)
         if master is not None and await _reaches_master(session, master, name, deadline):
             return []
-    return [address for _, address in sorted(session.brokers.slaves(name).items())]
+    return [address for _, address in sorted(session.brokers.slaves.get(name, {}).items())]
 
 
 async def _reaches_master(session: Session, master: Address, name: str, deadline: float) -> bool:
-    if session.connection_to(master).is_resting and session.brokers.slaves(name):
+    if session.connection_to(master).is_resting and session.brokers.slaves.get(name):
         return False  # it may be stuck, and each attempt would take a second
     try:
         connection = await session.try_to_open(master, deadline, name)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import chain, repeat
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
@@ -57,22 +60,19 @@ class Waiter:
             self.wake()
 
 
-class Call:
+class Call(Struct, eq=False):
     """One request and, once `done`, its answer (`header`, `body`) or the `error` that has ended its connection.
 
     `sent`: the whole frame was written; only then may the peer have acted on it.
     """
 
-    __slots__ = ("body", "done", "error", "header", "opaque", "sent", "waiter")
-
-    def __init__(self, opaque: int, waiter: Waiter) -> None:
-        self.opaque = opaque
-        self.waiter = waiter
-        self.done = False
-        self.sent = False
-        self.header: Header | None = None
-        self.body: memoryview = _EMPTY
-        self.error: ReputError | None = None
+    opaque: int
+    waiter: Waiter
+    done: bool = False
+    sent: bool = False
+    header: Header | None = None
+    body: memoryview = _EMPTY
+    error: ReputError | None = None
 
     def finish(self, header: Header, body: memoryview) -> None:
         """Take the answer."""
@@ -131,18 +131,14 @@ class Channel:
         self._on_request = on_request
         self._reader = FrameReader(frame_limit=frame_limit)
         self._pending: dict[int, Call] = {}
-        self._opaque_min = self._next_opaque = opaque_min
+        opaques = range(opaque_min, _OPAQUE_MAX + 1)
+        self.next_opaque: Callable[[], int] = chain.from_iterable(repeat(opaques)).__next__
+        """Returns the number of the next request: of one without an answer, or of a call that is not pending yet."""
 
     @property
     def pending(self) -> int:
         """How many calls wait for an answer."""
         return len(self._pending)
-
-    def next_opaque(self) -> int:
-        """Return the number of the next request: of one without an answer, or of a call that is not pending yet."""
-        opaque = self._next_opaque
-        self._next_opaque = opaque + 1 if opaque < _OPAQUE_MAX else self._opaque_min
-        return opaque
 
     def new_call(self, waiter: Waiter) -> Call:
         """Return a pending call with an opaque of its own."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import FrameMalformed, FrameTooLarge, ProtocolError, UnknownHeaderType
@@ -23,16 +24,30 @@ from reput_protocol.wire.header_binary import decode_binary_header, encode_binar
 from reput_protocol.wire.header_json import decode_json_header, encode_json_header
 from reput_protocol.wire.header_msgpack import decode_msgpack_header, encode_msgpack_header
 
-_DECODERS = {
-    HeaderType.JSON.value: decode_json_header,
-    HeaderType.BINARY.value: decode_binary_header,
-    HeaderType.MSGPACK.value: decode_msgpack_header,
-}
-_ENCODERS = {
-    HeaderType.JSON.value: encode_json_header,
-    HeaderType.BINARY.value: encode_binary_header,
-    HeaderType.MSGPACK.value: encode_msgpack_header,
-}
+T = TypeVar("T")
+
+
+class _ByType(dict[int, T]):
+    """What is there for each header type; for others it raises `UnknownHeaderType`."""
+
+    def __missing__(self, header_type: int) -> T:
+        raise UnknownHeaderType(header_type)
+
+
+_DECODERS: Final[_ByType[Callable[[Buffer], Header]]] = _ByType(
+    {
+        HeaderType.JSON.value: decode_json_header,
+        HeaderType.BINARY.value: decode_binary_header,
+        HeaderType.MSGPACK.value: decode_msgpack_header,
+    }
+)
+_ENCODERS: Final[_ByType[Callable[[Header], bytes]]] = _ByType(
+    {
+        HeaderType.JSON.value: encode_json_header,
+        HeaderType.BINARY.value: encode_binary_header,
+        HeaderType.MSGPACK.value: encode_msgpack_header,
+    }
+)
 FRAME_BYTES_MAX: Final = 16_777_216
 """Maximum size of a frame, including its length field."""
 HEADER_BYTES_MAX: Final = 1_048_576
@@ -51,10 +66,7 @@ def decode_header(header_type: int, data: Buffer) -> Header:
         UnknownHeaderType: there is no such type.
         HeaderMalformed: `data` is not a header of that type.
     """
-    decode = _DECODERS.get(header_type)
-    if decode is None:
-        raise UnknownHeaderType(header_type)
-    return decode(data)
+    return _DECODERS[header_type](data)
 
 
 def encode_header(header: Header, header_type: int) -> bytes:
@@ -64,10 +76,7 @@ def encode_header(header: Header, header_type: int) -> bytes:
         UnknownHeaderType: there is no such type.
         ValueError: the type cannot carry a value, such as a code beyond 16 bits in the binary form.
     """
-    encode = _ENCODERS.get(header_type)
-    if encode is None:
-        raise UnknownHeaderType(header_type)
-    return encode(header)
+    return _ENCODERS[header_type](header)
 
 
 class Frame(NamedTuple):
@@ -88,13 +97,15 @@ class FrameReader:
     still returned, `failure` is set, and every later call raises it.
     """
 
-    __slots__ = ("_buffer", "_header_max", "_needed", "_total_max", "failure")
+    __slots__ = ("_buffer", "_header_max", "_needed", "_total_max", "failure", "mid_frame")
 
     def __init__(self, frame_limit: int = FRAME_BYTES_MAX, header_limit: int = HEADER_BYTES_MAX) -> None:
         self._total_max = frame_limit - _LENGTH_SIZE
         self._header_max = header_limit
         self._buffer = bytearray()  # the incomplete frame, from its first byte
         self._needed = _HEAD_SIZE  # size of `_buffer` for the next step: the head, then the whole frame
+        self.mid_frame = False
+        """Whether a frame is incomplete."""
         self.failure: ProtocolError | None = None
 
     @property
@@ -112,14 +123,10 @@ class FrameReader:
         """The size of the incomplete frame as far as known."""
         return self._needed
 
-    @property
-    def mid_frame(self) -> bool:
-        """Whether a frame is incomplete."""
-        return bool(self._buffer)
-
     def close(self) -> None:
         """Drop the incomplete frame at the end of the stream."""
         self._buffer = bytearray()
+        self.mid_frame = False
 
     def receive_data(self, data: Buffer) -> list[Frame]:
         """Take the next bytes and return the frames that they complete, in order.
@@ -133,29 +140,32 @@ class FrameReader:
         if self.failure is not None:
             raise self.failure
         frames: list[Frame] = []
-        start = 0
-        while self._buffer and start < len(data) and self.failure is None:
-            piece = memoryview(data)[start : start + self._needed - len(self._buffer)]
-            self._buffer += piece
-            start += len(piece)
-            if self._cut(self._buffer, 0, frames):
-                self._buffer = bytearray()
-        if not self._buffer and self.failure is None:
-            start = self._cut(data, start, frames)
-            self._buffer += memoryview(data)[start:]
-        if self.failure is not None:
-            self._buffer = bytearray()
-            if not frames:
-                raise self.failure
+        buffer, start = self._buffer, 0
+        while start < len(data) and self.failure is None:
+            if buffer:
+                piece = memoryview(data)[start : start + self._needed - len(buffer)]
+                buffer += piece
+                start += len(piece)
+                found, end, self._needed, fault = cut_frames(
+                    buffer, 0, self._total_max, self._header_max, _frame
+                )
+                if end:
+                    buffer = bytearray()  # bodies are views of the one before
+            else:
+                found, end, self._needed, fault = cut_frames(
+                    data, start, self._total_max, self._header_max, _frame
+                )
+                buffer += memoryview(data)[end:]
+                start = len(data)
+            frames += found
+            if fault is not None:
+                self.failure = self._refusal(*fault)
+                buffer = bytearray()
+        self._buffer = buffer
+        self.mid_frame = bool(buffer)
+        if self.failure is not None and not frames:
+            raise self.failure
         return frames
-
-    def _cut(self, data: Buffer, start: int, frames: list[Frame]) -> int:
-        """Append all whole frames of `data` from `start` on; return where they end."""
-        found, end, self._needed, fault = cut_frames(data, start, self._total_max, self._header_max, _frame)
-        frames += found
-        if fault is not None:
-            self.failure = self._refusal(*fault)
-        return end
 
     def _refusal(self, total: int, header_size: int) -> ProtocolError:
         if total > self._total_max:
@@ -172,7 +182,7 @@ def encode_frame_head(header: Header, header_type: int, body_size: int) -> bytes
         FrameTooLarge: the frame would exceed `FRAME_BYTES_MAX`.
         ValueError: as `encode_header`.
     """
-    encoded = encode_header(header, header_type)
+    encoded = _ENCODERS[header_type](header)
     header_size = len(encoded)
     total = _MARK_SIZE + header_size + body_size
     if total > FRAME_BYTES_MAX - _LENGTH_SIZE:

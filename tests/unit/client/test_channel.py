@@ -30,8 +30,7 @@ def test_a_oneway_call_is_done_when_it_has_left_and_is_never_pending() -> None:
     call = channel.new_oneway(waiter)
     assert channel.pending == 0
     assert not any((call.sent, call.done, waiter.ready))
-    call.sent = True
-    assert call.sent
+    call.written()
     assert call.done
     assert waiter.ready
     assert call.error is None

@@ -41,11 +41,11 @@ def test_brokers_are_known_by_name_and_id() -> None:
     table = BrokerTable()
     for data in BODY.broker_datas:
         table.learn(data)
-    assert [table.master(name) for name in ("b1", "b3", "b4")] == [Address("h1", 1), None, None]
-    assert table.slaves("b1") == {1: Address("h1", 2)}
+    assert [table.masters.get(name) for name in ("b1", "b3", "b4")] == [Address("h1", 1), None, None]
+    assert table.slaves["b1"] == {1: Address("h1", 2)}
     assert table.address("b3", 1) == Address("h3", 2)
     table.learn(BrokerData("c", "b1", {0: "h1:2"}))
-    assert (table.master("b1"), table.slaves("b1")) == (Address("h1", 2), {}), "a failover"
+    assert (table.masters["b1"], table.slaves["b1"]) == (Address("h1", 2), {}), "a failover"
     home = Address("here", 3)
     table.learn(BrokerData("c", "b1", {0: "h1:2", 1: "h1:1"}), home)
     assert table.names_at(home) == ["b1"]

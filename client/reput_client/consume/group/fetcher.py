@@ -28,6 +28,7 @@ from reput_client.consume.pull import (
 from reput_client.errors import BrokerNotFound, ClientClosed, ConnectFailed
 from reput_client.received import Deliverer
 from reput_client.transport.address import Address
+from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.routing import MASTER_ID
 from reput_client.transport.session import Session
@@ -247,7 +248,7 @@ class Fetcher:
         if self.queues.get(queue) is not assigned or not self._wants_pull(assigned):
             return  # moved, or no longer confirmed, meanwhile
         position = assigned.progress.position
-        assigned.from_slave = connection.address != session.brokers.master(queue.broker_name)
+        assigned.from_slave = connection.address != session.brokers.masters.get(queue.broker_name)
         commits = (
             self._commit_with_pulls
             and not assigned.from_slave
@@ -267,7 +268,9 @@ class Fetcher:
         )
         assigned.connection = connection
         arrival = _Arrival(self, assigned)
-        assigned.call = arrival.call = connection.start(RequestCode.PULL_MESSAGE, ext, arrival)
+        assigned.call = arrival.call = connection.start_template(
+            RequestTemplate(RequestCode.PULL_MESSAGE, ext), arrival
+        )
         assigned.call_deadline = session.runtime.now() + _POLL_S + PULL_GRACE_S
         self._earliest_deadline = min(self._earliest_deadline, assigned.call_deadline)
         self._idle.pop(assigned, None)

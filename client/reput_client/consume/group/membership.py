@@ -171,7 +171,7 @@ class Membership(Chore):
                     _RETRY_S if len(addresses) == 1 else _RETRY_S * 2 ** min(registration.failures - 1, 3)
                 )
                 registration.due_at = session.runtime.now() + retry_s
-                if address != session.brokers.master(name):
+                if address != session.brokers.masters.get(name):
                     log.info(
                         "group %s: no heartbeat to slave %s of %s: %s", self._group, address, name, error
                     )
@@ -203,7 +203,7 @@ class Membership(Chore):
             body=body,
         )
         registration.failures, registration.refusal = 0, None
-        if address == session.brokers.master(name) and not session.connection_to(address).is_master:
+        if address == session.brokers.masters.get(name) and not session.connection_to(address).is_master:
             session.master_is_stale(name)
         # So that a silent broker is noticed and looked for elsewhere.
         is_alone = patient and not session.home.others
@@ -225,10 +225,10 @@ class Membership(Chore):
         """Return the masters of all topics with known routes, and after them the slaves, with their brokers' names."""
         routes = map(self._session.routes.get, self._subscriptions.all_topics)
         names = sorted({name for route in routes if route is not None for name in route.brokers})
-        masters = {self._session.brokers.master(name): name for name in names}
+        masters = {self._session.brokers.masters.get(name): name for name in names}
         addresses = {address: name for address, name in masters.items() if address is not None}
         for name in names:
-            for _, address in sorted(self._session.brokers.slaves(name).items()):
+            for _, address in sorted(self._session.brokers.slaves.get(name, {}).items()):
                 addresses.setdefault(address, name)
         return addresses
 
@@ -249,7 +249,7 @@ class Membership(Chore):
         return (
             source is not None
             and source.is_master
-            and source.address == self._session.brokers.master(broker_name)
+            and source.address == self._session.brokers.masters.get(broker_name)
             and self._is_registered(source.address)
         )
 
@@ -277,13 +277,13 @@ class Membership(Chore):
 
     def _find_source(self, name: str, now: float) -> _Source | None:
         session = self._session
-        master = session.brokers.master(name)
+        master = session.brokers.masters.get(name)
         if master is not None and self._is_registered(master) and session.connection_to(master).is_master:
             self._away_since.pop(name, None)
             return _Source(master, is_master=True)
         since = self._away_since.setdefault(name, now)
         if self._reads_slaves and now >= since + _SLAVE_AFTER_S:
-            for _, address in sorted(session.brokers.slaves(name).items()):
+            for _, address in sorted(session.brokers.slaves.get(name, {}).items()):
                 if not self._is_registered(address):
                     continue
                 connection = session.connection_to(address)

@@ -117,7 +117,7 @@ class Rebalancer(Chore):
         for topic in self._subscriptions.all_topics:
             try:
                 route = await self._route(topic, refresh)
-                if any(self._session.brokers.master(name) is None for name in route.brokers):
+                if any(self._session.brokers.masters.get(name) is None for name in route.brokers):
                     self._try_again(with_routes=True)
                 if self._strategy is None:
                     assignment.queues |= set(route.readable)
