@@ -86,7 +86,7 @@ class PulledRecords:
         topic, broker_name: where they were pulled from.
         data: the records.
         table: the kernel's numbers for them (`COLUMNS`).
-        faults: checksum failures, by the start of the record's row in the table.
+        faults: checksum failures, by the number of the record's row in the table.
     """
 
     __slots__ = ("broker_name", "data", "deliverer", "deserializer", "faults", "table", "topic")
@@ -98,7 +98,7 @@ class PulledRecords:
         self.broker_name = broker_name
         self.data = data
         self.table = table
-        self.faults = {WIDTH * row: reason for row, reason in checksum_faults(data, table)}
+        self.faults = dict(checksum_faults(data, table))
 
     def alone(self, at: int) -> PulledRecords:
         """Return only the record of the row that starts at `at`."""
@@ -446,7 +446,7 @@ class ReceivedMessage(Generic[V]):
         return self._records.data[start : start + size]
 
     def _check(self) -> None:
-        reason = self._records.faults.get(self._at)
+        reason = self._records.faults.get(self._at // WIDTH)
         if reason is not None:
             raise self._damaged(reason)
 

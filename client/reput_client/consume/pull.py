@@ -11,6 +11,8 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import Final, Generic, NamedTuple, overload
 
+from msgspec import Struct
+
 from reput_client.consume.pull_survey import Pulled, SurveyedMessage, survey
 from reput_client.received import DamagedRecord, Deliverer, PulledRecords, ReceivedMessage, V
 from reput_protocol.buffers import Buffer
@@ -51,10 +53,8 @@ class MessageSelector:
     tag_filter: TagFilter | None
     """The broker compares only hashes of tags; None for SQL92, which it evaluates completely."""
 
-    @property
-    def is_everything(self) -> bool:
-        """Whether every message matches."""
-        return self.tag_filter is not None and self.tag_filter.matches_all
+    is_everything: bool
+    """Whether every message matches."""
 
     @classmethod
     def of(cls, tags: str, sql: str | None) -> MessageSelector:
@@ -68,13 +68,13 @@ class MessageSelector:
             return _of_tags(tags)
         if tags != ALL:
             raise ValueError("pass tags= or sql=, not both; in an expression the tag is the property TAGS")
-        return cls(ExpressionType.SQL92, sql, None)
+        return cls(ExpressionType.SQL92, sql, None, False)
 
 
 @lru_cache(maxsize=64)
 def _of_tags(tags: str) -> MessageSelector:
     tag_filter = TagFilter.parse(tags)
-    return MessageSelector(ExpressionType.TAG, tag_filter.expression, tag_filter)
+    return MessageSelector(ExpressionType.TAG, tag_filter.expression, tag_filter, tag_filter.matches_all)
 
 
 _STATUS_OF_CODE: Final = {
@@ -274,7 +274,7 @@ class FoundMessages(NamedTuple):
     """False while the broker rebuilds its index after a crash: messages may be missing."""
 
 
-class PullResult(Generic[V]):
+class PullResult(Struct, Generic[V], eq=False):
     """Status, messages and the offsets to continue with.
 
     Attributes:
@@ -285,30 +285,12 @@ class PullResult(Generic[V]):
         suggested_broker_id: the id of the broker's member that should be asked next; 0 is the master.
     """
 
-    __slots__ = (
-        "max_offset",
-        "messages",
-        "min_offset",
-        "next_begin_offset",
-        "status",
-        "suggested_broker_id",
-    )
-
-    def __init__(
-        self,
-        status: PullStatus,
-        messages: PulledMessages[V],
-        next_begin_offset: int,
-        min_offset: int,
-        max_offset: int,
-        suggested_broker_id: int = 0,
-    ) -> None:
-        self.suggested_broker_id = suggested_broker_id
-        self.status = status
-        self.messages = messages
-        self.next_begin_offset = next_begin_offset
-        self.min_offset = min_offset
-        self.max_offset = max_offset
+    status: PullStatus
+    messages: PulledMessages[V]
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int = 0
 
     def __repr__(self) -> str:
         return (

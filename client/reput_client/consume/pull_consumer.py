@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
@@ -33,8 +34,8 @@ from reput_client.received import V
 from reput_client.transport.address import Address
 from reput_client.transport.options import ClientOptions, takes
 from reput_client.transport.routing import MASTER_ID
-from reput_client.transport.session import Session, is_not_master
-from reput_client.transport.standbys import ask_slave, from_slave_or_master, standbys
+from reput_client.transport.session import is_not_master
+from reput_client.transport.standbys import ask_slave, from_slave_or_master
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.filter.tags import TagFilter
@@ -79,7 +80,8 @@ class PullConsumer(QueueBounds, Generic[V]):
     def _new_read_aheads(self) -> None:
         self._read_ahead = ReadAhead(self._session, bytes_max=AHEAD_BYTES_MAX)
         self._columns_ahead = ReadAhead(self._session, RequestCode.FETCH_RECORDS, bytes_max=AHEAD_BYTES_MAX)
-        self._slave_pulls = _SlavePulls(self._session)
+        self._suggested: dict[MessageQueue, int] = {}
+        """Which member of its broker the last answer about each queue suggests (RocketMQ: pullFromWhichNodeTable)."""
         self._ends: dict[MessageQueue, int] = {}
         """Where the last pull of each queue has ended."""
 
@@ -134,7 +136,12 @@ class PullConsumer(QueueBounds, Generic[V]):
         deadline = self._session.deadline(None)
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
 
-        def ext(start: int, wait_s: float) -> dict[str, Value]:
+        terms = wanted, max_messages, max_bytes
+        what, until = f"pull from {topic}/{queue_id}", deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0)
+        now = self._session.runtime.now
+        waited_until = now() + wait_s
+
+        def ext(start: int, until: float) -> dict[str, Value]:
             return pull_ext(
                 self.group,
                 topic,
@@ -143,17 +150,35 @@ class PullConsumer(QueueBounds, Generic[V]):
                 wanted,
                 max_messages=max_messages,
                 max_bytes=max_bytes,
-                wait_s=wait_s,
+                wait_s=max(0.0, until - now()),
             )
 
-        terms = wanted, max_messages, max_bytes
-        what, until = f"pull from {topic}/{queue_id}", deadline + (wait_s + PULL_GRACE_S if wait_s else 0.0)
-        waited_until = self._session.runtime.now() + wait_s
-
-        def waiting_ext() -> dict[str, Value]:
-            return ext(offset, max(0.0, waited_until - self._session.runtime.now()))
+        async def from_slave(address: Address) -> PullResult | None:
+            call = await ask_slave(
+                self._session,
+                address,
+                RequestCode.PULL_MESSAGE,
+                ext(offset, waited_until),
+                what=what,
+                queue=queue,
+                deadline=deadline,
+                until=until,
+            )
+            if call is None:
+                return None
+            try:
+                result = pull_result(queue, offset, call, wanted)
+            except BrokerError as error:
+                log.info("%s: not from the slave %s: %s", what, address, error)
+                return None
+            # A slave may not have these messages yet; then only the master knows what follows.
+            if result.status is PullStatus.OFFSET_ILLEGAL or result.next_begin_offset < offset:
+                return None
+            self._suggested[queue] = result.suggested_broker_id
+            return result
 
         async def from_master(patient: bool) -> PullResult:
+            self._suggested.pop(queue, None)  # that slave has not answered
             call = await self._read_ahead.take(queue, (offset, *terms), deadline)
             if (
                 call is None
@@ -162,26 +187,27 @@ class PullConsumer(QueueBounds, Generic[V]):
             ):
                 call = await self._session.ask(
                     RequestCode.PULL_MESSAGE,
-                    waiting_ext(),
+                    ext(offset, waited_until),
                     what=what,
                     queue=queue,
                     deadline=until,
                     patient=patient,
                 )
             result = pull_result(queue, offset, call, wanted)
-            self._slave_pulls.suggested(queue, result)
+            self._suggested[queue] = result.suggested_broker_id
             goes_on = self._ends.get(queue) == offset if read_ahead is None else read_ahead
             self._ends[queue] = result.next_begin_offset
             has_more = offset < result.next_begin_offset < result.max_offset
             if goes_on and has_more and result.suggested_broker_id == MASTER_ID:
                 end = result.next_begin_offset
                 connection = self._session.known_connection(queue)
-                self._read_ahead.start(queue, (end, *terms), ext(end, 0.0), connection, max_bytes)
+                self._read_ahead.start(queue, (end, *terms), ext(end, -math.inf), connection, max_bytes)
             return result
 
+        suggested_id = self._suggested.get(queue, MASTER_ID)
+        suggested = self._session.brokers.slaves.get(queue.broker_name, {}).get(suggested_id)
         result = await from_slave_or_master(
-            lambda: self._slave_pulls.pull(queue, offset, waiting_ext, wanted, what, deadline, until),
-            from_master,
+            self._session, queue, deadline, from_slave, from_master, suggested
         )
         result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
         return result
@@ -226,8 +252,9 @@ class PullConsumer(QueueBounds, Generic[V]):
         queue = await self._session.queue(check_topic(topic), queue_id, broker_name, deadline)
         ext = fetch_ext(topic, queue_id, offset, NO_END, max_bytes, tags)
 
-        async def from_slave() -> tuple[None] | None:
-            return (None,) if await standbys(self._session, queue, deadline) else None
+        async def from_slave(address: Address) -> tuple[None]:
+            del address
+            return (None,)
 
         async def from_master(patient: bool) -> tuple[Call | None]:
             connection = await self._session.open_for(queue, deadline, patient=patient)
@@ -245,7 +272,7 @@ class PullConsumer(QueueBounds, Generic[V]):
                 )
             return (call,)
 
-        (call,) = await from_slave_or_master(from_slave, from_master)
+        (call,) = await from_slave_or_master(self._session, queue, deadline, from_slave, from_master)
         if call is None:
             return await self._pull_as_columns(
                 queue, offset, wait_s, tag_filter, max_bytes, read_ahead=read_ahead
@@ -328,70 +355,3 @@ class PullConsumer(QueueBounds, Generic[V]):
         """In a forked child: abandon the parent's connections."""
         super()._after_fork()
         self._new_read_aheads()
-
-
-class _SlavePulls:
-    """The queues that are read from a slave: because the master suggests it, or because it cannot be reached.
-
-    (RocketMQ: PullAPIWrapper, pullFromWhichNodeTable.)
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._suggested: dict[MessageQueue, int] = {}
-
-    def suggested(self, queue: MessageQueue, result: PullResult) -> None:
-        """Note which member of the queue's broker its answer suggests."""
-        if result.suggested_broker_id != MASTER_ID:
-            self._suggested[queue] = result.suggested_broker_id
-        elif self._suggested:
-            self._suggested.pop(queue, None)
-
-    async def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        ext: Callable[[], Mapping[str, Value]],
-        wanted: MessageSelector,
-        what: str,
-        deadline: float,
-        until: float,
-    ) -> PullResult | None:
-        """Pull from a slave; None if the master is to be asked, or if no slave has the messages.
-
-        Args:
-            ext: returns the header of the pull, as of now.
-            deadline, until: for connecting, and for the answer.
-        """
-        for address in await self._slaves(queue, deadline):
-            call = await ask_slave(
-                self._session,
-                address,
-                RequestCode.PULL_MESSAGE,
-                ext(),
-                what=what,
-                queue=queue,
-                deadline=deadline,
-                until=until,
-            )
-            if call is None:
-                continue
-            try:
-                result = pull_result(queue, offset, call, wanted)
-            except BrokerError as error:
-                log.info("%s: not from the slave %s: %s", what, address, error)
-                continue
-            # A slave may not have these messages yet; then only the master knows what follows.
-            if result.status is not PullStatus.OFFSET_ILLEGAL and result.next_begin_offset >= offset:
-                self.suggested(queue, result)
-                return result
-        self._suggested.pop(queue, None)
-        return None
-
-    async def _slaves(self, queue: MessageQueue, deadline: float) -> list[Address]:
-        """Return the slaves to ask instead of the master."""
-        session = self._session
-        suggested = session.brokers.address(queue.broker_name, self._suggested.get(queue, MASTER_ID))
-        if queue in self._suggested and suggested is not None:
-            return [suggested]
-        return await standbys(session, queue, deadline)

@@ -54,17 +54,27 @@ async def _reaches_master(session: Session, master: Address, name: str, deadline
 
 
 async def from_slave_or_master(
-    from_slave: Callable[[], Awaitable[T | None]], from_master: Callable[[bool], Awaitable[T]]
+    session: Session,
+    queue: MessageQueue,
+    deadline: float,
+    from_slave: Callable[[Address], Awaitable[T | None]],
+    from_master: Callable[[bool], Awaitable[T]],
+    suggested: Address | None = None,
 ) -> T:
-    """Read from a slave, or from the master if that returns None; once more if the master has gone meanwhile.
+    """Read from a slave, or from the master if no slave returns anything; once more if the master has gone meanwhile.
 
     Args:
+        deadline: for connecting.
+        from_slave: called with the address of each slave to ask, until one returns something.
         from_master: its argument is whether to wait for a master until the deadline.
+        suggested: a slave to ask first, whether the master can be reached or not.
     """
     for patient in (False, True):
-        found = await from_slave()
-        if found is not None:
-            return found
+        slaves = [suggested] if suggested and not patient else await standbys(session, queue, deadline)
+        for address in slaves:
+            found = await from_slave(address)
+            if found is not None:
+                return found
         try:
             return await from_master(patient)
         except (BrokerNotFound, ConnectFailed, NotMaster):
@@ -112,16 +122,12 @@ async def read(
     A slave may lack the newest messages and commits.
     """
 
-    async def from_slave() -> Call | None:
-        for address in await standbys(session, queue, deadline):
-            call = await ask_slave(
-                session, address, code, ext, what=what, queue=queue, deadline=deadline, until=deadline
-            )
-            if call is not None:
-                return call
-        return None
-
     return await from_slave_or_master(
-        from_slave,
+        session,
+        queue,
+        deadline,
+        lambda address: ask_slave(
+            session, address, code, ext, what=what, queue=queue, deadline=deadline, until=deadline
+        ),
         lambda patient: session.ask(code, ext, what=what, queue=queue, deadline=deadline, patient=patient),
     )
