@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Struct
-
 from reput_client.produce.receipts import SendReceipt
 from reput_protocol.errors import ReputError
 
@@ -14,14 +12,17 @@ if TYPE_CHECKING:
     from reput_client.produce.gathered_block import GatheredBlock
 
 
-class Posted(Struct, eq=False):
+class Posted:
     """One posted message: `await` it under trio or asyncio, call `result()` in the synchronous API.
 
     A failure reported here or to a callback is not raised again by `flush`.
     """
 
-    block: GatheredBlock
-    number: int
+    __slots__ = ("block", "number")
+
+    def __init__(self, block: GatheredBlock, number: int) -> None:
+        self.block = block
+        self.number = number
 
     @property
     def done(self) -> bool:
