@@ -275,23 +275,21 @@ class BlockSender:
             self._finished(link.expire(now, spares=spares))
 
     def _finished(self, blocks: Sequence[OutgoingBlock]) -> None:
-        for block in blocks:
-            self._tell_end(block)
-            if block.whole is not None and block.whole.done:  # this was its last part
-                self._tell_end(block.whole)
+        for part in blocks:
+            for block in (part, part.whole):
+                if block is None or not block.done:
+                    continue  # other parts of it are not done
+                if block.on_done is not None:
+                    block.on_done(block)
+                if block.sleepers:
+                    self._asleep.pop(block, None)
+                    self._session.runtime.wake(block.sleepers)
+                    block.sleepers = []
+                    self._have_woken = True
         self.wake()
         for event, condition in self._conditions.items():
             if condition():
                 event.set()
-
-    def _tell_end(self, block: OutgoingBlock) -> None:
-        if block.on_done is not None:
-            block.on_done(block)
-        if block.sleepers:
-            self._asleep.pop(block, None)
-            self._session.runtime.wake(block.sleepers)
-            block.sleepers = []
-            self._have_woken = True
 
     def take_answers(self) -> None:
         """Handle the answers received."""

@@ -4,9 +4,9 @@ A client needs no task to read, and owns no task group: the caller that waits fo
 `pump.py`). So clients may be closed in any order and from any task, and leaving an `async for` early leaves nothing
 running.
 
-Under trio, waits are anyio's, and events are trio's. Under asyncio they are futures of the loop, because anyio's cost
-more there than the rest of a `send`: each registers the socket, removes it again, and opens a cancel scope for its
-timeout. The loop's callback reads before it wakes the task, so that the loop does not report the same bytes once more.
+Under trio, events and the waits for answers are trio's own; anyio's first find out each time which loop runs. Under
+asyncio they are futures of the loop, because anyio's cost more there than the rest of a `send`: each registers the
+socket, removes it again, and opens a cancel scope for its timeout. The loop's callback reads before it wakes the task, so that the loop does not report the same bytes once more.
 """
 
 from __future__ import annotations
@@ -195,6 +195,8 @@ class AnyioRuntime(Runtime):
         self._new_event: Callable[[], Event] = AsyncioEvent
         self._new_sleeper: Callable[[], Any] = _new_future
         self._wake_all: Callable[[Iterable[Any]], None] = _wake_futures
+        self._waits: Any = anyio
+        """Has `CancelScope`, `wait_readable` and `ClosedResourceError`: anyio, or trio's own by `in_trio`."""
         self._reading: anyio.CancelScope | None = None
         self._watch: SocketWatch | None = None  # under asyncio
         self._tasks: dict[asyncio.Task[None], Callable[[], None]] = {}
@@ -212,6 +214,7 @@ class AnyioRuntime(Runtime):
 
             self._new_event, self._new_sleeper = in_trio.TrioEvent, in_trio.TrioSleeper
             self._wake_all = in_trio.wake
+            self._waits = in_trio
             self.now = sys.modules["trio"].lowlevel.current_clock().current_time
             return
         self._watch = _watch()
@@ -258,14 +261,16 @@ class AnyioRuntime(Runtime):
         if self._watch is not None:
             await self._watch.wait(sockets, timeout_s, read)
             return
-        with anyio.CancelScope(deadline=anyio.current_time() + timeout_s) as scope:
+        waits = self._waits
+        with waits.CancelScope(deadline=self.now() + timeout_s) as scope:
             self._reading = scope
             try:
                 if len(sockets) == 1:
-                    with suppress(anyio.ClosedResourceError):
-                        await anyio.wait_readable(sockets[0])
+                    await waits.wait_readable(sockets[0])
                 else:
                     await _wait_any_readable(sockets)
+            except waits.ClosedResourceError:
+                pass
             finally:
                 self._reading = None
         read()

@@ -7,7 +7,10 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 import trio
+from trio import CancelScope as CancelScope
+from trio import ClosedResourceError as ClosedResourceError
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import wait_readable as wait_readable
 from typing_extensions import override
 
 from reput_client.transport.runtime import Event, Sleeper
@@ -19,7 +22,7 @@ class TrioEvent(Event):
     __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self._event = trio.Event()  # not anyio's, which first finds out each time which loop runs
+        self._event = trio.Event()
 
     @override
     def set(self) -> None:

@@ -58,6 +58,7 @@ MessageFilter: TypeAlias = Union[TagFilter, "SqlFilter"]
 """A consumer's filter."""
 
 
+@lru_cache(maxsize=1024)
 def _parse(expression: str) -> TagFilter:
     tags = expression.count(_SEPARATOR) + 1
     if tags > TAGS_MAX:
@@ -66,11 +67,6 @@ def _parse(expression: str) -> TagFilter:
             "SQL92 expression",
             0,
         )
-    return _parsed(expression)
-
-
-@lru_cache(maxsize=1024)
-def _parsed(expression: str) -> TagFilter:
     if expression == ALL:
         return TagFilter(ALL, True, frozenset(), frozenset())
     parts = expression.split(_SEPARATOR)
@@ -79,5 +75,5 @@ def _parsed(expression: str) -> TagFilter:
             f"filter expression {expression[:80]!r} names no tag; write tags joined by ||, or * for everything",
             0,
         )
-    tags = frozenset(tag for part in parts if (tag := part.strip()))
-    return TagFilter(expression, False, tags, frozenset(map(tags_code, tags)))
+    found = frozenset(tag for part in parts if (tag := part.strip()))
+    return TagFilter(expression, False, found, frozenset(map(tags_code, found)))
