@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 
 from reput_client.errors import DamagedMessage, PartlySent
-from reput_client.produce.receipts import SendReceipt, TransactionReceipt
+from reput_client.receipts import SendReceipt, TransactionReceipt
 from reput_client.received import R, ReceivedMessage
 from reput_protocol.properties import DELAY, TIMER_DELIVER_MS
 from reput_protocol.record.message import Message

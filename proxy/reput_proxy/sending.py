@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from reput_client.errors import PartlySent
 from reput_client.produce.contents import contents_of
 from reput_client.produce.queue_selector import ordered
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.delay import RecallHandle, RecallMessageHeader, RecallMessageResult
 from reput_protocol.errors import ErrorCode, MessageRefused, ReputError

@@ -32,7 +32,7 @@ from conformance.reput_broker_side import (
 from conformance.reput_side import REPUT_WRITES_INDEX
 from conformance.test_store_handover import Lists, apache_puts
 from reput_client.blocking import Message, Producer
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_protocol.commands.body import read_json
 from reput_protocol.errors import ReputError
 from reput_protocol.record.host import Host

@@ -52,7 +52,7 @@ from reput_client.faststream.subscriber import (
     SubscriberOptions,
 )
 from reput_client.produce.producer import SEND_TIMEOUT_S, Producer
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_client.tls import TLS
 from reput_client.transport.options import takes
 from reput_protocol.codes import Ack, AckLevel

@@ -13,7 +13,7 @@ from faststream.exceptions import IncorrectState
 from reput_client.errors import RequesterGone
 from reput_client.faststream.messages import Delivered, ReputPublishCommand, decode, parse
 from reput_client.produce.producer import Producer
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_protocol.record.message import Message
 
 if TYPE_CHECKING:

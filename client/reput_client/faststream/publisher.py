@@ -13,7 +13,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec
 
 from reput_client.faststream.messages import MessageOptions, ReputPublishCommand, ReputStreamMessage
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 
 if TYPE_CHECKING:
     from faststream._internal.configs import PublisherUsecaseConfig

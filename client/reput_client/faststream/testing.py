@@ -18,7 +18,7 @@ from reput_client.faststream.messages import Delivered, ReputPublishCommand
 from reput_client.faststream.producer import ReputProducer
 from reput_client.faststream.publisher import ReputPublisher
 from reput_client.faststream.subscriber import ReputSubscriber
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_protocol.codes import AckLevel
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.message import Message, encode_properties_text

@@ -20,7 +20,7 @@ from reput_client.produce.puts import (
     receipts_of,
 )
 from reput_client.produce.queue_selector import AnyBroker
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.connection import BrokerConnection
 from reput_client.transport.runtime import Sleeper

@@ -21,7 +21,7 @@ from reput_client.produce.gathered_block import EncodedBlock, GatheredBlock
 from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import FreeChoice, QueueChoice
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_client.transport.runtime import Event
 from reput_client.transport.session import Session
 from reput_protocol.buffers import Buffer

@@ -17,7 +17,7 @@ from reput_client.produce.block_sender import BlockSender
 from reput_client.produce.contents import Contents, block_of
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import QueueChoice
-from reput_client.produce.receipts import ChainedReceipts, SendReceipt
+from reput_client.receipts import ChainedReceipts, SendReceipt
 from reput_client.transport.session import Session
 from reput_protocol.errors import ReputError
 

@@ -39,10 +39,10 @@ from reput_client.produce.posted import OnDone, Posted
 from reput_client.produce.presence import HEARTBEAT_INTERVAL_S, Presence
 from reput_client.produce.puts import Putter, check_single
 from reput_client.produce.queue_selector import QueueChoice, RoundRobin, choice_of, ordered
-from reput_client.produce.receipts import SendReceipt
 from reput_client.produce.request_reply import REPLY_TIMEOUT_S, PendingRequests, reply_to, send_reply
 from reput_client.produce.traced import of_bodies, of_copy, of_message, of_messages, traced
 from reput_client.produce.unique_ids import id_text_bytes, new_generator
+from reput_client.receipts import SendReceipt
 from reput_client.received import ReceivedMessage
 from reput_client.transport.client import Client
 from reput_client.transport.options import ClientOptions, takes

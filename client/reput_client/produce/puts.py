@@ -17,7 +17,7 @@ from reput_client.errors import (
     NotABroker,
     SendOutcomeUnknown,
 )
-from reput_client.produce.receipts import BlockReceipts, SendReceipt
+from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_client.transport.channel import RequestTemplate
 from reput_client.transport.session import Session, wall_clock_ms
 from reput_protocol.codes import AckLevel, Dedup, RequestCode, ResponseCode

@@ -13,7 +13,6 @@ from reput_client.produce.block import OutgoingBlock
 from reput_client.produce.contents import contents_of_one
 from reput_client.produce.producer import Producer, ProducerOptions
 from reput_client.produce.queue_selector import choice_of, ordered
-from reput_client.produce.receipts import SendReceipt, TransactionReceipt
 from reput_client.produce.traced import of_transaction, traced
 from reput_client.produce.transaction_checks import (
     HalfPlace,
@@ -21,6 +20,7 @@ from reput_client.produce.transaction_checks import (
     TransactionChecks,
     TransactionEnds,
 )
+from reput_client.receipts import SendReceipt, TransactionReceipt
 from reput_client.transport.options import takes
 from reput_protocol import properties as names
 from reput_protocol.codes import AckLevel, MessageSysFlag, TransactionState

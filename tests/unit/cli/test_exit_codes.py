@@ -11,7 +11,7 @@ from reput_cli.options import Settings
 from reput_cli.produce import _failed_at, _send_lines
 from reput_client.blocking import Message
 from reput_client.errors import PartlySent, RequestTimeout, SendOutcomeUnknown
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, PermissionDenied
 from reput_protocol.exit_codes import ExitCode

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reput_client import PostsFailed, Producer, errors
-from reput_client.produce.receipts import SendReceipt
+from reput_client.receipts import SendReceipt
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import BrokerError, ErrorCode, ReputError
 

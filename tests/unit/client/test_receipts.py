@@ -8,7 +8,7 @@ import pytest
 
 from reput_client.errors import AckNotReached
 from reput_client.produce.puts import receipts_of
-from reput_client.produce.receipts import BlockReceipts, SendReceipt
+from reput_client.receipts import BlockReceipts, SendReceipt
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.commands.send import PutMessageResult
 from reput_protocol.errors import BrokerError
