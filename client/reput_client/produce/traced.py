@@ -12,7 +12,7 @@ from reput_protocol.codes import TransactionState
 from reput_protocol.record.message import Message
 
 if TYPE_CHECKING:
-    from reput_client.tracing import Sending, Tracing
+    from reput_client.otel.tracing import Sending, Tracing
 
 M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
 Begin: TypeAlias = "Callable[[Tracing, dict[str, Any]], Sending]"

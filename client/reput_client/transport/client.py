@@ -12,7 +12,7 @@ from reput_client.transport.runtime import Runtime
 from reput_client.transport.session import Session
 
 if TYPE_CHECKING:
-    from reput_client.tracing import Tracing
+    from reput_client.otel.tracing import Tracing
 
 
 class Client:

@@ -15,7 +15,7 @@ from reput_client.transport.client import Client
 try:
     from opentelemetry import metrics, trace
 
-    from reput_client.tracing import Tracing
+    from reput_client.otel.tracing import Tracing
 except ImportError as error:
     raise ImportError(
         "OpenTelemetry is not installed; install the extra otel of reput-client, or opentelemetry-sdk"
