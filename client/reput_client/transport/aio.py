@@ -6,7 +6,8 @@ running.
 
 Under trio, events and the waits for answers are trio's own; anyio's first find out each time which loop runs. Under
 asyncio they are futures of the loop, because anyio's cost more there than the rest of a `send`: each registers the
-socket, removes it again, and opens a cancel scope for its timeout. The loop's callback reads before it wakes the task, so that the loop does not report the same bytes once more.
+socket, removes it again, and opens a cancel scope for its timeout. The loop's callback reads before it wakes the task,
+so that the loop does not report the same bytes once more.
 """
 
 from __future__ import annotations
