@@ -76,7 +76,7 @@ def _check_end(store: MessageStore, ledger: Ledger, at: int, end: int, killed: b
         found.append(
             Violation("flushed", f"the log ends at {end}, but was flushed up to {flushed} by event {at}")
         )
-    if not store.dispatch_idle:
+    if not store.dispatch_is_idle():
         found.append(Violation("queue complete", "records wait to be dispatched after the start"))
     for event, queue, shown_end in ledger.shown:
         if event <= at and shown_end > end:

@@ -144,7 +144,7 @@ async def test_what_only_the_slave_has_is_truncated_into_a_file(tmp_path: Path) 
         config = slave_config(other, master)
         async with Broker(config) as slave:
             await load(master, 20)
-            await until(lambda: master.store.dispatch_idle)
+            await until(master.store.dispatch_is_idle)
             end = master.store.max_physical_offset
             synced = killed(master.store, tmp_path / "synced").data_dir
             await load(master, 3, 20)

@@ -214,7 +214,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def check_everything(self, at_least: int) -> None:
         """After a start every message is there, in order, and nothing waits to be dispatched."""
-        assert self.store.dispatch_idle
+        assert self.store.dispatch_is_idle()
         assert len(self.log) >= at_least
         for topic in ("T", "U"):
             for queue_id in (0, 1):

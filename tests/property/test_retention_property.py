@@ -64,7 +64,7 @@ class RetentionMachine(RuleBasedStateMachine):
             "at most a file that was held comes back"
         )
         self.start_offset = self.store.min_physical_offset
-        assert self.store.dispatch_idle
+        assert self.store.dispatch_is_idle()
         for queue, messages in self.put_into.items():
             assert self.store.max_offset_in_queue(*queue) == len(messages), "no offset is given twice"
             # A file that was held while its queue was cleaned is back, with or without its messages.

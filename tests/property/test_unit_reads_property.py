@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reput_broker.store.results import Extent, TransferLimits
-from reput_broker.store.select_entries import LogWindow, Selection, select, spans_files
+from reput_broker.store.select_entries import GET_BYTES_MIN, LogWindow, Selection, select, spans_files
 from reput_protocol.filter.tags import TagFilter, tag_hash
 from reput_protocol.kernel.units import (
     address_units,
@@ -66,6 +66,7 @@ def selected(
     accepts: Callable[[int, int], bool | None],
 ) -> Selection:
     """The rules of RocketMQ's broker (getMessage, isTheBatchFull), unit by unit."""
+    max_bytes = max(max_bytes, GET_BYTES_MIN)
     count = total = missing = scanned = 0
     extents: list[Extent] = []
     for place, size, code in units:

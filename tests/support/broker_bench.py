@@ -91,7 +91,6 @@ class BenchClient(FakeClient):
         request.principal = self.principal
         handling = self._bench.parts.server.handling
         result = await handling.handle_alone(request)
-        handling.after_puts(self)
         if result is not None:
             return None if oneway else result
         with trio.move_on_after(_NO_ANSWER_S):
@@ -249,7 +248,7 @@ class BrokerBench:
     async def settled(self) -> None:
         """Wait until everything that was put is on the disk and can be read."""
         store = self.broker.store
-        while store.flush_behind_bytes or not store.dispatch_idle:
+        while store.flush_behind_bytes or not store.dispatch_is_idle():
             await trio.sleep(0.001)
 
     async def read(self, topic: str, queue_id: int = 0, offset: int | None = None) -> list[Record]:

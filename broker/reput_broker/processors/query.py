@@ -92,7 +92,7 @@ class QueryProcessor(Processor):
         is_settled = False
         with suppress(DiskFull):  # dispatch meets it too, and reports it
             self._store.complete_index()
-            is_settled = self._store.dispatch_idle and self._store.is_confirmed
+            is_settled = self._store.dispatch_is_idle() and self._store.is_confirmed
         request.client.spawn(self._find, request, header, is_settled)
 
     async def _find(self, request: Request, header: QueryMessageHeader, is_settled: bool) -> None:

@@ -122,28 +122,22 @@ class Appender:
 
     def _write(self, puts: Sequence[Put]) -> None:
         """Perform the puts; consecutive blocks are appended together."""
-        blocks: list[Block] = []
-        for number, put in enumerate(puts):
-            work = put.work
-            if isinstance(work, Block):
-                blocks.append(work)
-                continue
-            self._write_blocks(blocks, puts[number - len(blocks) : number])
-            blocks = []
+        while puts:
+            work = puts[0].work
+            blocks: list[Block] = []
+            for put in puts:
+                if not isinstance(put.work, Block):
+                    break
+                blocks.append(put.work)
+            results: Sequence[PutResult | Exception]
+            size = max(1, len(blocks))
             try:
-                put.outcome = work()
+                results = self._store.put(blocks) if isinstance(work, Block) else [work()]
             except Exception as error:
-                put.outcome = error
-        self._write_blocks(blocks, puts[len(puts) - len(blocks) :])
-
-    def _write_blocks(self, blocks: Sequence[Block], puts: Sequence[Put]) -> None:
-        results: Sequence[PutResult | Exception]
-        try:
-            results = self._store.put(blocks)
-        except Exception as error:
-            results = [error] * len(puts)
-        for put, result in zip(puts, results, strict=True):
-            put.outcome = result
+                results = [error] * size
+            for put, result in zip(puts[:size], results, strict=True):
+                put.outcome = result
+            puts = puts[size:]
 
     def _set_outcomes(self, puts: Sequence[Put]) -> None:
         """Count what was stored, and set the answer of each put; of one that waits for its ack level, none yet."""

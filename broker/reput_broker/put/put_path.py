@@ -61,7 +61,7 @@ class PutPath:
             progress.replicated.want = progress.confirmed.want = self.flush.want
         # Under SYNC_FLUSH the flush dispatches, because readers see only what is flushed; with a pool, the commit does.
         put_dispatches = not is_sync and not progress.has_pool
-        self.dispatch_put_by = self.reput.dispatch_put_by if put_dispatches else _nothing
+        self.dispatch_put_by = self.reput.dispatch_put_by if put_dispatches else None
         # A slave reports first: its master waits for that, and its own consumers can wait a moment. A master answers
         # first: the step overlaps with the putters' next requests, and a read dispatches what was acknowledged before.
         dispatch_flushed = self.reput.wake if store.options.is_replica else self.reput.catch_up
@@ -105,5 +105,5 @@ class PutPath:
         return Confirmed.CONFIRMED if self._elects and ack is not AckLevel.REPLICATED else ack
 
 
-def _nothing(_: object = None) -> None:
+def _nothing() -> None:
     """Do nothing."""

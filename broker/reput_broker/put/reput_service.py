@@ -58,7 +58,7 @@ class ReputMessageService:
             self.wake()
         elif behind:
             self._step()
-            if not store.dispatch_idle:
+            if not store.dispatch_is_idle():
                 self.wake()
 
     def dispatch_acknowledged(self, *, can_wait: bool = False) -> None:
@@ -68,7 +68,7 @@ class ReputMessageService:
         otherwise force many small steps under load.
         """
         store = self._store
-        if store.dispatch_idle or (can_wait and store.dispatch_behind_bytes > _AT_ONCE_BYTES):
+        if store.dispatch_is_idle() or (can_wait and store.dispatch_behind_bytes > _AT_ONCE_BYTES):
             return
         self.catch_up()
 
@@ -76,9 +76,9 @@ class ReputMessageService:
         """Dispatch what has just become readable; `run` does the rest if it is much or fails."""
         store = self._store
         for _ in range(_CATCH_UP_STEPS):
-            if store.dispatch_idle or not self._step():
+            if store.dispatch_is_idle() or not self._step():
                 break
-        if not store.dispatch_idle:
+        if not store.dispatch_is_idle():
             self.wake()
 
     def complete_index(self, unknown: str) -> None:
@@ -110,7 +110,7 @@ class ReputMessageService:
         """Dispatch until cancelled."""
         store = self._store
         while True:
-            if store.dispatch_idle:
+            if store.dispatch_is_idle():
                 await self._woken.wait()
             self._woken = trio.Event()
             before = store.dispatched_offset
@@ -132,5 +132,5 @@ class ReputMessageService:
                     await trio.sleep(_REPUT_INTERVAL_S)
                 else:
                     await trio.lowlevel.checkpoint()
-            elif not store.dispatch_idle:
+            elif not store.dispatch_is_idle():
                 await trio.sleep(_REPUT_INTERVAL_S if store.is_writable else _STUCK_INTERVAL_S)

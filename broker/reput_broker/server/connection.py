@@ -554,9 +554,10 @@ class Connection(Client, Holder):
     def _send_answers(self) -> None:
         """Send the answers, then have what was put dispatched; before awaiting."""
         self.flush()
-        if self._has_put:
+        after_puts = self._handling.after_puts
+        if self._has_put and after_puts is not None:
             self._has_put = False
-            self._handling.after_puts(self)
+            after_puts(self)
 
     def _request_of(self, frame: Frame, received_at: float) -> Request | None:
         """Return the request in a frame; None if it is an answer, or the connection is closed."""

@@ -55,8 +55,8 @@ class RequestHandling:
     Args:
         access: checks every request before anything else looks at it; None: all requests are served.
         append: appends puts, now or when its result is awaited, and sets the outcome of each (`Appender.append`).
-        after_puts: called with the connection once the puts of a read are stored and their answers written; the log is
-            then dispatched, unless a sync or a commit does that (`PutPath.dispatch_put_by`).
+        after_puts: called with the connection once the puts of a read are stored and their answers written; it
+            dispatches the log. None if a sync or a commit does that (`PutPath.dispatch_put_by`).
         before_read: called before a request that may read what was put; it dispatches the log
             (`ReputMessageService.dispatch_acknowledged`). The handlers of pulls do so themselves.
 
@@ -68,7 +68,7 @@ class RequestHandling:
         self,
         handlers: Mapping[int, Handler],
         append: Callable[[Sequence[Put]], Awaitable[None] | None] = lambda _: None,
-        after_puts: Callable[[object], None] = lambda _: None,
+        after_puts: Callable[[object], None] | None = None,
         before_read: Callable[[], None] = lambda: None,
         limits: LimitsConfig | None = None,
         access: Access = None,
@@ -186,12 +186,14 @@ class RequestHandling:
         """Handle a request to the end, without others next to it; return None if the answer is sent later."""
         begun = self.begin(request)
         result = await self.resolve(request, begun) if isinstance(begun, Awaitable) else begun
-        if not isinstance(result, Put):
-            return result
-        waiting = self.append((result,))
-        if waiting is not None:
-            await waiting
-        return self.answer_of(result)
+        if isinstance(result, Put):
+            waiting = self.append((result,))
+            if waiting is not None:
+                await waiting
+            result = self.answer_of(result)
+        if self.after_puts is not None:
+            self.after_puts(request.client)
+        return result
 
     def _check_size(self, request: Request) -> None:
         if len(request.body) > self._body_limit(request.header.code):

@@ -87,7 +87,6 @@ class LocalRequests:
         )
         request.principal = client.principal
         answer = await self._handling.handle_alone(request)
-        self._handling.after_puts(client)
         if answer is None:
             answer = await client.answered()
         request.traffic.done(

@@ -16,7 +16,6 @@ from reput_broker.store.select_entries import (
     FilteredGet,
     LogWindow,
     QueueEntries,
-    clamp_bytes,
     result_of,
     select,
 )
@@ -126,7 +125,7 @@ class MessageReader:
         if message_filter is not None and not message_filter.matches_all:
             found = found._replace(units=found.queue.with_tags_codes(found.units))
         window = self._window()
-        selection = select(found.units, window, wanted, clamp_bytes(max_bytes), message_filter, limits)
+        selection = select(found.units, window, wanted, max_bytes, message_filter, limits)
         result = result_of(found, selection, window)
         if result.status is GetStatus.FOUND:
             result.cold = self._is_cold(result.extents, window)
@@ -169,7 +168,7 @@ class MessageReader:
                     found,
                     window,
                     wanted,
-                    clamp_bytes(max_bytes),
+                    max_bytes,
                     sql_filter,
                     limits,
                     cold=self._is_cold(ends, window),

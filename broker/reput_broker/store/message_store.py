@@ -227,6 +227,7 @@ class MessageStore:
 
         # Steps that services drive (reput.py, index/store_index.py, flush.py)
         self.reput_step = self._dispatch.reput_step
+        self.dispatch_is_idle = self._dispatch.dispatch_is_idle
         self.replay = self._follower.replay
         self.index_step = self._key_index.index_step
         self.complete_index = self._key_index.complete_index
@@ -507,11 +508,6 @@ class MessageStore:
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that can be dispatched and have not been."""
         return self._dispatch.dispatch_behind_bytes
-
-    @property
-    def dispatch_idle(self) -> bool:
-        """Whether a reput step would do nothing now; also true if dispatch has stopped for good."""
-        return self._dispatch.dispatch_idle
 
     @property
     def has_files_to_unlock(self) -> bool:

@@ -280,7 +280,6 @@ class LogDispatch:
         """Bytes of the log that can be dispatched and have not been."""
         return self._follower.behind_bytes
 
-    @property
-    def dispatch_idle(self) -> bool:
+    def dispatch_is_idle(self) -> bool:
         """Whether a step would do nothing now; also true if dispatch has stopped for good."""
         return self._follower.position >= self._log.visible_end() or self._stats.dispatch_damage > 0

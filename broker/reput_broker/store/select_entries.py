@@ -64,11 +64,6 @@ class Selection(NamedTuple):
     """Entries whose records expired, or that are damaged."""
 
 
-def clamp_bytes(max_bytes: int) -> int:
-    """Limit the bytes a get asks for to RocketMQ's range."""
-    return min(max(max_bytes, GET_BYTES_MIN), GET_BYTES_MAX)
-
-
 def select(
     units: bytes,
     window: LogWindow,
@@ -78,11 +73,12 @@ def select(
     limits: TransferLimits,
     accepts: Callable[[int, int], bool | None] | None = None,
 ) -> Selection:
-    """Apply the rules to queue entries.
+    """Apply the rules to queue entries; `max_bytes` is limited to RocketMQ's range.
 
     `accepts` receives log offset and size of the record of each entry that the tag filter accepts and that is in the
     log; if it returns None, the scan ends there.
     """
+    max_bytes = min(max(max_bytes, GET_BYTES_MIN), GET_BYTES_MAX)
     scanned, taken, size, extents, missing = select_units(
         units,
         window.min_offset,

@@ -149,7 +149,9 @@ class TopicAccess:
         Raises:
             Refusal: NO_TOPIC, NO_PERMISSION or INVALID_ARGUMENT.
         """
-        config = self.existing(topic)
+        config = self._topics.get(topic)
+        if config is None:
+            raise no_topic(topic)
         if not config.perm & Perm.READ:
             raise Refusal(ErrorCode.NO_PERMISSION, f"topic {topic!r} is not readable; alter its permission")
         if not 0 <= queue_id < config.read_queue_nums:

@@ -132,7 +132,7 @@ async def test_a_store_that_cannot_be_opened_in_the_next_role_ends_the_broker(tm
         async with Broker(config(tmp_path), tenures=tenures) as broker:
             async with Producer(broker.address, group="p") as producer:
                 await producer.send(Message("T", b"x"))
-            await until(lambda: broker.store.dispatch_idle)
+            await until(broker.store.dispatch_is_idle)
             (tmp_path / "checkpoint").write_bytes(b"no checkpoint")
             (tmp_path / "commitlog" / "foreign").mkdir()
             tenures.set(SECOND)

@@ -23,11 +23,14 @@ from reput_protocol.wire.header import Header, HeaderType
 class FakeStore:
     """A store whose index has no room for the keys that wait, or has."""
 
-    dispatch_idle = is_confirmed = True
+    is_dispatched = is_confirmed = True
 
     def __init__(self, *, is_full: bool, records: tuple[bytes, ...]) -> None:
         self.is_full = is_full
         self.records = records
+
+    def dispatch_is_idle(self) -> bool:
+        return self.is_dispatched
 
     def complete_index(self) -> None:
         if self.is_full:
@@ -79,7 +82,7 @@ async def test_keys_that_found_no_room_make_an_answer_incomplete(is_full: bool) 
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("what", ["dispatch_idle", "is_confirmed"])
+@pytest.mark.parametrize("what", ["is_dispatched", "is_confirmed"])
 async def test_what_is_not_dispatched_or_not_known_to_be_confirmed_makes_an_answer_incomplete(
     what: str,
 ) -> None:

@@ -39,8 +39,7 @@ class FakeStore:
         self.has_files_to_unlock = False
         self.unlocked += 1
 
-    @property
-    def dispatch_idle(self) -> bool:
+    def dispatch_is_idle(self) -> bool:
         return not self.behind
 
     def reput_step(self) -> int:

@@ -114,7 +114,7 @@ def test_a_replica_may_begin_at_a_later_file(tmp_path: Path) -> None:
     master, replica = filled(tmp_path / "m"), opened(replica_options(tmp_path / "s"))
     last = master.max_physical_offset // FILE * FILE
     replica.begin_replica_at(last)
-    assert replica.dispatch_idle
+    assert replica.dispatch_is_idle()
     replicate(master, replica, last)
     assert replica.min_physical_offset == last
     first = replica.min_offset_in_queue("T", 0)

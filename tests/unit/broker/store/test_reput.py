@@ -44,13 +44,13 @@ def test_under_sync_flush_nothing_is_seen_before_it_is_flushed(tmp_path: Path) -
     store = opened(small_options(tmp_path))
     put(store, b"a")
     assert store.reput_step() == 0
-    assert store.dispatch_idle
+    assert store.dispatch_is_idle()
     assert store.dispatch_behind_bytes == 0
     assert store.flush_behind_bytes > 0
     end = store.flush_commit_log()
     assert end == store.flushed_offset == store.max_physical_offset
     put(store, b"b")
-    assert not store.dispatch_idle
+    assert not store.dispatch_is_idle()
     assert store.dispatch_behind_bytes == end
     assert store.reput_step() == 1
     assert bodies(store) == [b"a"]
@@ -120,7 +120,7 @@ def test_steps_follow_the_log_over_files(tmp_path: Path) -> None:
     assert dispatch_all(store) == 12
     assert [count for _, _, count in batches.seen] == [5, 5, 2]
     assert [start for start, _, _ in batches.seen] == [0, 4096, 8192]
-    assert store.dispatch_idle
+    assert store.dispatch_is_idle()
     assert store.stats.dispatched_messages == 12
 
 
@@ -142,7 +142,7 @@ def test_a_damaged_record_stops_dispatch_and_the_store_says_so(tmp_path: Path) -
     assert f"{path} is damaged at byte {bad.physical_offset}" in (store.read_only_reason or "")
     assert "reput store repair" in (store.read_only_reason or "")
     assert events == ["store_read_only"]
-    assert store.dispatch_idle, "nobody waits for what will not come"
+    assert store.dispatch_is_idle(), "nobody waits for what will not come"
     assert put(store, b"d").status is PutStatus.READ_ONLY
     assert bodies(store) == [b"a"], "what is sound is served"
     assert store.close() is False
@@ -157,7 +157,7 @@ def test_a_dispatcher_without_room_gets_the_same_batch_again(tmp_path: Path) -> 
     put(store, b"a")
     store.flush_commit_log()
     assert store.reput_step() == 0
-    assert not store.dispatch_idle
+    assert not store.dispatch_is_idle()
     assert arrivals.calls == []
     assert put(store, b"b").status is PutStatus.DISK_FULL
     batches.failing = None
@@ -199,7 +199,7 @@ def test_a_disk_that_fails_under_the_queues_stops_the_store_and_not_the_process(
     assert store.reput_step() == 0
     assert "Input/output error" in (store.read_only_reason or "")
     assert put(store, b"b").status is PutStatus.READ_ONLY
-    assert store.dispatch_idle
+    assert store.dispatch_is_idle()
 
 
 @pytest.mark.parametrize("jump_ms", [-3_600_000, -1, 86_400_000])

@@ -54,7 +54,7 @@ def test_uncommitted_messages_are_invisible(store: MessageStore) -> None:
     assert store.commit_behind_bytes == store.flush_behind_bytes == result.end_offset
     assert (store.max_physical_offset, store.committed_offset) == (0, 0)
     assert store.reput_step() == 0
-    assert store.dispatch_idle
+    assert store.dispatch_is_idle()
     assert store.message_at(result.physical_offset) is None
     assert not any(log_bytes(store))
     assert store.is_able_to_commit(0)
