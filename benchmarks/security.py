@@ -33,7 +33,7 @@ from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFile
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Client, Request
+from reput_broker.remoting.request import Client, Request
 from reput_protocol.codes import ROCKETMQ_VERSION, RequestCode
 from reput_protocol.errors import ProtocolError
 from reput_protocol.rights import Rule, rule_of

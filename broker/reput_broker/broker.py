@@ -51,8 +51,8 @@ from reput_broker.observe.pages import make_app, status_of
 from reput_broker.observe.span_exporter import SpanExporter
 from reput_broker.processors.operations import MessageIntake, Operations
 from reput_broker.processors.properties import PropertiesProcessor
+from reput_broker.remoting.request import Handler
 from reput_broker.remoting.tls import ServerTls
-from reput_broker.request import Handler
 from reput_broker.server.gate import Gate
 from reput_broker.server.http_server import App, HttpListenFailed, serve_http
 from reput_broker.server.listener import ListenFailed, address_of, bind

@@ -111,7 +111,7 @@ def lock_never_free() -> None:
 
 def retry_dropped() -> None:
     """half of the messages that are given back are taken and forgotten"""
-    from reput_broker.request import Response
+    from reput_broker.remoting.request import Response
     from reput_broker.retry.feature import SendBackProcessor
 
     real = SendBackProcessor._store_it

@@ -20,7 +20,7 @@ from reput_broker.ha.election.copies import LogCopies, TableCopies
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer, Refusal, Response
+from reput_broker.remoting.request import ClientAnswer, Refusal, Response
 from reput_broker.server.listener import Server
 from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.publisher import Publisher

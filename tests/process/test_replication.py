@@ -20,7 +20,7 @@ from reput_broker.ha.epochs import Epoch, decode_epochs
 from reput_broker.ha.frames import HEADER, REPORT, Hello, encode_hello
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.remoting.client import dial as real_dial
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting.request import ClientAnswer
 from reput_broker.store.message_writer import MessageWriter
 from reput_client import AckNotReached, Message, Producer, StoreUnavailable
 from reput_protocol.codes import RequestCode, ResponseCode

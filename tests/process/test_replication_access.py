@@ -18,7 +18,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.election.others import OtherMembers
 from reput_broker.namesrv.members import GroupMembers
 from reput_broker.remoting.client import RemotingClient
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting.request import ClientAnswer
 from reput_client import TLS, Admin, Credentials, Message, Producer
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.rights import rule_of

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.processors.offset import OffsetProcessor
-from reput_broker.request import Client, Refusal, Request
+from reput_broker.remoting.request import Client, Refusal, Request
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_protocol.codes import RequestCode, ResponseCode

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from reput_broker.put.pending_puts import PendingPut
-from reput_broker.request import PutAck
+from reput_broker.remoting.request import PutAck
 from support import planted_bugs
 
 _FAILOVERS: Final = {"lose-master": 6, "partition": 1, "stall-broker": 1}

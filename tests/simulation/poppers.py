@@ -17,7 +17,7 @@ from histories.history import Event
 from histories.judge.facts import Facts
 from histories.judge.violation import Violation
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting.request import ClientAnswer
 from reput_client import Message, Producer
 from reput_client.errors import AckNotReached, SendOutcomeUnknown
 from reput_protocol.codes import AckLevel, RequestCode, ResponseCode

@@ -22,7 +22,7 @@ from reput_broker.broker import Broker
 from reput_broker.compose.master import MasterParts
 from reput_broker.compose.storage import Storage
 from reput_broker.config.model import BrokerConfig
-from reput_broker.request import Request, Response
+from reput_broker.remoting.request import Request, Response
 from reput_broker.tables.tables import Tables
 from reput_broker.tenure.core import Surroundings
 from reput_protocol.codes import LanguageCode, RequestCode, TransactionState

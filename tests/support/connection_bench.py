@@ -14,7 +14,7 @@ from reput_broker.access.opening import Access
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.request import (
+from reput_broker.remoting.request import (
     Handler,
     Put,
     Refusal,

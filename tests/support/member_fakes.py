@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.request import ClientAnswer, Principal, Request, Response
+from reput_broker.remoting.request import ClientAnswer, Principal, Request, Response
 from reput_protocol.codes import LanguageCode, MessageModel
 from reput_protocol.commands.group import ConsumerData, SubscriptionData
 from reput_protocol.wire.header import HeaderType, Value

@@ -20,7 +20,7 @@ from typing import Any
 
 import trio
 
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.staging import committer
 from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.committer import Committer

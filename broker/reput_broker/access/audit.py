@@ -15,7 +15,7 @@ import structlog
 from reput_broker.access.model import Need
 from reput_broker.access.requests import text_of
 from reput_broker.observe.counters import RequestTraffic
-from reput_broker.request import Request
+from reput_broker.remoting.request import Request
 from reput_protocol.codes import RequestCode, ResponseCode
 
 log = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ from reput_broker.access.requests import requirement_of
 from reput_broker.access.user_file import FileState, UserFile, UserFileRefused
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Refusal, Request
+from reput_broker.remoting.request import Refusal, Request
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import SignatureChallenge
 from reput_protocol.errors import ErrorCode

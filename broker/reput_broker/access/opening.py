@@ -17,7 +17,7 @@ from reput_broker.access.user_file import UserFile, write_private
 from reput_broker.config.model import BrokerConfig
 from reput_broker.config.sections import AccessConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Refusal, Request
+from reput_broker.remoting.request import Refusal, Request
 from reput_protocol.errors import ErrorCode, ReputError
 from reput_protocol.wire.header import Value
 

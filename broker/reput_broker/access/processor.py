@@ -17,7 +17,7 @@ from reput_broker.access.changes import with_altered_user, with_changed_rules, w
 from reput_broker.access.control import AccessControl
 from reput_broker.access.model import User, Users
 from reput_broker.access.user_file import UserFileRefused
-from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import (
     GROUP_MARK,

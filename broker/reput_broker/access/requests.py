@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from reput_broker.access.model import Need
-from reput_broker.request import Request
+from reput_broker.remoting.request import Request
 from reput_protocol.commands.named_fields import NamedField, named_fields
 from reput_protocol.commands.request import RequestType
 from reput_protocol.commands.table import REQUESTS

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 import trio
 
-from reput_broker.request import Response
+from reput_broker.remoting.request import Response
 from reput_client.admin import Admin
 from reput_client.credentials import Credentials
 from reput_client.produce.producer import Producer

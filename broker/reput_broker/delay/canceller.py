@@ -25,7 +25,7 @@ from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_wheel import slot_of
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor, until
 from reput_broker.put.own_puts import OwnPuts
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.results import PutResult, PutStatus

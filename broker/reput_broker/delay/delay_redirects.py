@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from reput_broker.config.sections import DelayConfig
 from reput_broker.delay.delayed_record import number_of, timer_out_ms
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_protocol import properties as names
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import ErrorCode

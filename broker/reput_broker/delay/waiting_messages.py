@@ -22,7 +22,7 @@ from reput_broker.delay.record_reader import RecordRange, RecordReader
 from reput_broker.delay.state import DelayState
 from reput_broker.delay.timer_log import NO_POSITION
 from reput_broker.delay.timer_wheel import PRECISION_MS, slot_of
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reput_broker.request import Client, Refusal
+from reput_broker.remoting.request import Client, Refusal
 from reput_protocol.codes import LanguageCode
 from reput_protocol.errors import ErrorCode
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reput_broker.groups.consumer_groups import ConsumerGroups
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.tables.tables import Tables
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.group import SubscriptionData, SubscriptionGroupConfig

@@ -18,7 +18,7 @@ from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.groups.readers import GroupReaders
 from reput_broker.groups.requesters import Requesters
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Client
+from reput_broker.remoting.request import Client
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.tables import Tables
 

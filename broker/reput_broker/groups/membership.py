@@ -21,7 +21,7 @@ from reput_broker.groups.notifications import GroupNotifier
 from reput_broker.groups.producer_groups import ProducerGroups
 from reput_broker.groups.queue_locks import QueueLocks
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Client, Refusal
+from reput_broker.remoting.request import Client, Refusal
 from reput_protocol.commands.group import ConsumerData
 from reput_protocol.errors import ErrorCode
 from reput_protocol.wire.header import HeaderType

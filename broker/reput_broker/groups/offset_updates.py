@@ -15,7 +15,7 @@ from reput_broker.groups.client_table import ClientChannel
 from reput_broker.groups.consumer_groups import ConsumerGroups
 from reput_broker.groups.progress import GroupProgress
 from reput_broker.observe.counters import Counters
-from reput_broker.request import write_in_turns
+from reput_broker.remoting.request import write_in_turns
 from reput_broker.tables.offsets import Commit, ConsumerOffsetManager
 from reput_protocol.codes import LanguageCode, RequestCode
 from reput_protocol.commands.offset import ResetOffsetBody, ResetOffsetHeader, ResetOffsetList

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_protocol.errors import ErrorCode
 
 QueueKey = tuple[str, int]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from reput_broker.groups.client_table import ClientTable
-from reput_broker.request import Client
+from reput_broker.remoting.request import Client
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import properties_have_any, record_starts

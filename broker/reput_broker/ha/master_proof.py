@@ -18,7 +18,7 @@ import structlog
 from reput_broker.access.model import Account
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer, Handled, Handler, Request, Response, Result
+from reput_broker.remoting.request import ClientAnswer, Handled, Handler, Request, Response, Result
 from reput_protocol.codes import ResponseCode
 from reput_protocol.commands.table import REQUESTS
 from reput_protocol.wire.header import Value, value_text

@@ -10,7 +10,7 @@ from zlib import crc32
 from reput_broker.ha.admission import SlaveAdmission
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.namesrv.members import GroupMembers
-from reput_broker.request import Processor, Request, Response, serves
+from reput_broker.remoting.request import Processor, Request, Response, serves
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.ha import HARuntimeInfo, ResetMasterFlushOffsetHeader

@@ -29,7 +29,7 @@ from reput_broker.delay.finished_timers import read_answer
 from reput_broker.groups.awaited_members import GroupMembersFile
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting.request import ClientAnswer
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import ConfigFile, DataVersion, decode, encode
 from reput_broker.tables.tables import Tables

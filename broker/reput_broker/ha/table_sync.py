@@ -20,7 +20,7 @@ import trio
 
 from reput_broker.delay.state import DelayState
 from reput_broker.groups.membership import Membership
-from reput_broker.request import Handled, Handler, Request, Response, write_in_turns
+from reput_broker.remoting.request import Handled, Handler, Request, Response, write_in_turns
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.tables import Tables

@@ -9,7 +9,7 @@ import trio
 
 from reput_broker.config.value_types import checked_address
 from reput_broker.namesrv.route_info import BrokerIdTaken, RouteInfoManager, has_unit, has_unit_subscription
-from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.config_file import DataVersion
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver

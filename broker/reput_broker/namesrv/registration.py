@@ -20,7 +20,7 @@ from reput_broker.config.value_types import is_address
 from reput_broker.namesrv.own_broker import OwnBroker
 from reput_broker.observe.counters import Counters, NameServerTraffic
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer, write_in_turns
+from reput_broker.remoting.request import ClientAnswer, write_in_turns
 from reput_broker.tables.config_file import DataVersion
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.header import CommandHeader

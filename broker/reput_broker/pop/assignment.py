@@ -14,7 +14,7 @@ from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.groups.membership import Membership
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.tables.message_request_modes import MessageRequestModes
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.codes import MessageModel, Perm, RequestCode, ResponseCode

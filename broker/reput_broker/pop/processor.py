@@ -26,7 +26,7 @@ from reput_broker.pop.queues import WRONG_OFFSET
 from reput_broker.pop.revive_log import size_of
 from reput_broker.pop.state import PopState
 from reput_broker.pull.cold_reads import ColdReads
-from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed

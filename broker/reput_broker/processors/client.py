@@ -11,7 +11,7 @@ import trio
 
 from reput_broker.groups.group_access import check_not_brokers
 from reput_broker.groups.membership import MemberConflict
-from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import (

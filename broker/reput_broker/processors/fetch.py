@@ -9,7 +9,7 @@ from __future__ import annotations
 import trio
 
 from reput_broker.pull.cold_reads import ColdReads
-from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits

@@ -8,7 +8,7 @@ import trio
 from msgspec.structs import replace
 
 from reput_broker.config.properties import read_properties
-from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.attributes import GROUP_ATTRIBUTES, changed_attributes
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode

@@ -23,7 +23,7 @@ from reput_broker.ha.election.mastership import HandOverRefused
 from reput_broker.observe.counters import PROTOCOLS
 from reput_broker.observe.health import Health
 from reput_broker.processors.properties import LiveOptions, Permission, PropertiesProcessor
-from reput_broker.request import (
+from reput_broker.remoting.request import (
     Client,
     Handler,
     Processor,

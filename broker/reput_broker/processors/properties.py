@@ -15,7 +15,7 @@ from typing_extensions import override
 from reput_broker.config.errors import ConfigError
 from reput_broker.config.loading import ConfigChange
 from reput_broker.config.properties import Properties, read_properties, written_properties
-from reput_broker.request import Handler, Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Handler, Processor, Refusal, Request, Response, serves
 from reput_broker.tables.config_file import DataVersion
 from reput_protocol.codes import Perm, RequestCode, ResponseCode
 from reput_protocol.commands.body import encode_json

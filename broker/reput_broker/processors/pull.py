@@ -11,7 +11,7 @@ import structlog
 from reput_broker.observe.counters import PULL_WAIT_CODE
 from reput_broker.processors.spans import Spans
 from reput_broker.pull.cold_reads import ColdReads
-from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
 from reput_broker.store.errors import FileMissing
 from reput_broker.store.held_extents import HeldExtents

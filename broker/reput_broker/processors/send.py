@@ -9,7 +9,17 @@ from typing import Final
 
 from reput_broker.delay.delayed_record import number_of
 from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Handled, Processor, Put, Refusal, Request, Response, Result, handled, serves
+from reput_broker.remoting.request import (
+    Handled,
+    Processor,
+    Put,
+    Refusal,
+    Request,
+    Response,
+    Result,
+    handled,
+    serves,
+)
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.retry.feature import RetryFeature
 from reput_broker.retry.send_back_deduplication import SendBackKey

@@ -10,7 +10,7 @@ import trio
 from msgspec.structs import replace
 
 from reput_broker.observe.counters import topic_kind
-from reput_broker.request import Processor, Refusal, Request, Response, serves, write_in_turns
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
 from reput_broker.tables.attributes import TOPIC_ATTRIBUTES, changed_attributes, parse_changes
 from reput_broker.tables.topics import why_not_kept
 from reput_broker.tenure.core import Core

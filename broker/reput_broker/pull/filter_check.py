@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from reput_broker.config.sections import FiltersConfig
-from reput_broker.request import Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode
 from reput_protocol.commands.group import CheckClientBody
 from reput_protocol.errors import ErrorCode, FilterSyntaxError

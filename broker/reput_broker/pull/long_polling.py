@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 import trio
 
 from reput_broker.config.sections import LongPollingConfig
-from reput_broker.request import Client, Refusal, Request
+from reput_broker.remoting.request import Client, Refusal, Request
 from reput_broker.store.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.sql import SqlFilter

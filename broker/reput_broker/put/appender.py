@@ -16,7 +16,7 @@ from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.pending_puts import PendingRequest, not_reached
 from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock
-from reput_broker.request import Put, Refusal, Response, Result
+from reput_broker.remoting.request import Put, Refusal, Response, Result
 from reput_broker.store.block import Block
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
 from reput_broker.store.message_store import MessageStore

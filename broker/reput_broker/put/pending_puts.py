@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reput_broker.put.fence import Fence
-from reput_broker.request import Client, Refusal, Request, Response
+from reput_broker.remoting.request import Client, Refusal, Request, Response
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, refusal_remark
 

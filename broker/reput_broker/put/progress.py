@@ -17,7 +17,7 @@ import trio
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters, Histogram
 from reput_broker.put.pending_puts import PendingPut, flush_clients
-from reput_broker.request import Confirmed, PutAck, Refusal
+from reput_broker.remoting.request import Confirmed, PutAck, Refusal
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode

@@ -15,7 +15,7 @@ from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock
 from reput_broker.put.reput_service import ReputMessageService
 from reput_broker.put.store_tasks import AllocateService, StoreTasks
-from reput_broker.request import Confirmed, PutAck
+from reput_broker.remoting.request import Confirmed, PutAck
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel
 

@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from reput_broker.put.progress import Position
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.store.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode, ReputError

@@ -13,8 +13,8 @@ import trio
 
 from reput_broker.config.sections import TlsConfig
 from reput_broker.config.value_types import checked_address
+from reput_broker.remoting.request import ClientAnswer
 from reput_broker.remoting.tls import TlsFilesUnusable, outgoing_context
-from reput_broker.request import ClientAnswer
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.users import NoSigner, signer_of
 from reput_protocol.errors import ProtocolError, ReputError

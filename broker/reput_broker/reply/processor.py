@@ -23,7 +23,7 @@ import trio
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.groups.client_table import owner_of
 from reput_broker.groups.requesters import Requesters
-from reput_broker.request import (
+from reput_broker.remoting.request import (
     ClientBusy,
     ClientGone,
     ClientSilent,

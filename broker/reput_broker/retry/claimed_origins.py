@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from reput_broker.request import Refusal, Request
+from reput_broker.remoting.request import Refusal, Request
 from reput_broker.retry.send_back_deduplication import SendBackKey
 from reput_broker.send.retry_records import can_be_returned
 from reput_broker.tenure.core import Core

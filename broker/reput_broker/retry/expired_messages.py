@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.send.retry_records import Returned, expired_message
 from reput_broker.send.send_redirects import note_dead_letter
 from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed

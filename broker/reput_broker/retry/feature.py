@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 
 from reput_broker.delay.delay_redirects import DelayRedirects
-from reput_broker.request import (
+from reput_broker.remoting.request import (
     Handled,
     Handler,
     Processor,

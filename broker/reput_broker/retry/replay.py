@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.request import Confirmed, Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Confirmed, Processor, Refusal, Request, Response, serves
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.store.index.query import Doubt

@@ -29,7 +29,7 @@ from zlib import crc32
 import trio
 
 from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Handled, Refusal, Result
+from reput_broker.remoting.request import Handled, Refusal, Result
 from reput_broker.send.deduplicated_puts import MakePut, Work
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore

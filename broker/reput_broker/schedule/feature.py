@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from reput_broker.observe.counters import ScheduleStats
 from reput_broker.observe.metrics import ScheduleSources
-from reput_broker.request import Handled, Handler, Processor, Put, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Handled, Handler, Processor, Put, Refusal, Request, Response, serves
 from reput_broker.schedule.messages import Content, ScheduledMessages, size_max, unique_id_by_hand
 from reput_broker.schedule.service import ScheduleService
 from reput_broker.schedule.times import InvalidTimes, times_of

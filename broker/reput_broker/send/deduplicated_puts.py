@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from reput_broker.request import Handled, Put, Refusal, Request, Result
+from reput_broker.remoting.request import Handled, Put, Refusal, Request, Result
 from reput_broker.send.deduplication import Deduplication, StoredAt
 from reput_broker.send.message_content import Content
 from reput_broker.store.results import PutResult, PutStatus

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.send.message_content import DELAY_TOPICS, Content, single_message_of
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore

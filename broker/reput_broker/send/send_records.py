@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.send.retry_records import DELAYED_BYTES
 from reput_broker.store.block import Block

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent
+from reput_broker.remoting.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent
 from reput_broker.server.outbox import Outbox
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
 from reput_protocol.wire.channel import Channel, Waiter

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.observe.counters import Counters, ListenerTraffic
-from reput_broker.request import (
+from reput_broker.remoting.request import (
     Client,
     ClientAnswer,
     ClientGone,

@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.access.opening import Access
 from reput_broker.config.sections import LimitsConfig
-from reput_broker.request import Handled, Handler, Put, Refusal, Request, Response, Result, handled
+from reput_broker.remoting.request import Handled, Handler, Put, Refusal, Request, Response, Result, handled
 from reput_broker.store.errors import DiskFull, StoreError
 from reput_broker.store.file_io import is_no_space
 from reput_broker.store.results import PutResult

@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.config.model import BrokerConfig, is_loopback
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Client
+from reput_broker.remoting.request import Client
 from reput_broker.server.acceptor import Acceptor, port_refusal
 from reput_broker.server.connection import Addresses, Connection, Shared
 from reput_broker.server.crowd import Crowd

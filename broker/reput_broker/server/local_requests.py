@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from reput_broker.access.model import OPERATOR
 from reput_broker.observe.counters import RequestTraffic
-from reput_broker.request import Client, ClientAnswer, ClientGone, Principal, Request, Response
+from reput_broker.remoting.request import Client, ClientAnswer, ClientGone, Principal, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_protocol.codes import PROTOCOL_VERSION, LanguageCode
 from reput_protocol.errors import BrokerError, ErrorCode

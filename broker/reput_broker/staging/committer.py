@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 import trio
 
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.staging.batches import CommittedBatch, marker_of, read_marker
 from reput_broker.staging.copies import StagedCopies
 from reput_broker.staging.intent import (

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from reput_broker.put.appender import malformed
-from reput_broker.request import Handler, Processor, Refusal, Request, Response, serves
+from reput_broker.remoting.request import Handler, Processor, Refusal, Request, Response, serves
 from reput_broker.staging.committer import Commit, Committer
 from reput_broker.staging.staging_file import StagingFile, StagingKey
 from reput_broker.staging.staging_table import STAGING_ID, StagingState, SyncAhead, remove

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_protocol.commands.group import DEAD_LETTER, EXPIRED_ATTRIBUTE, PRIORITY_FACTOR_ATTRIBUTE
 from reput_protocol.commands.topic import EXPIRING_ATTRIBUTE, GENERATION_ATTRIBUTE
 from reput_protocol.errors import ErrorCode

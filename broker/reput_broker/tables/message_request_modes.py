@@ -7,7 +7,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, SavedTable
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.pop import MessageRequestMode

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from typing_extensions import override
 
 from reput_broker.config.sections import GroupsConfig
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.tables.config_file import ConfigFile, ConfigFileSave, DataVersion, EntryTexts, SavedTable
 from reput_protocol.codes import Perm
 from reput_protocol.commands.body import read_members

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.tables.table_saver import TableSaver
 from reput_broker.tables.topics import TooManyTopics, TopicConfigManager, why_not_kept
 from reput_protocol.codes import Perm

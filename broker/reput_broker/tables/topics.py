@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from reput_broker.config.sections import TopicsConfig
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
 from reput_broker.tables.config_file import (
     ConfigFile,

@@ -28,7 +28,7 @@ from reput_broker.config.sections import HAConfig
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.put.fence import Fence
 from reput_broker.put.progress import LogProgress, Replica, Replicas
-from reput_broker.request import Handled, Handler, Refusal, Request, Response, Result
+from reput_broker.remoting.request import Handled, Handler, Refusal, Request, Response, Result
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.replica import QueryReplicaStateHeader
 from reput_protocol.commands.table import REQUESTS

@@ -14,7 +14,7 @@ import trio
 from reput_broker import Broker, BrokerConfig
 from reput_broker.name_server import NameServer
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import Refusal, Request, Response
+from reput_broker.remoting.request import Refusal, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_client import Admin, ConnectFailed, ConnectionLost, Credentials, Message, Producer
 from reput_client.blocking import Producer as BlockingProducer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.request import Response
+from reput_broker.remoting.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.delay import RecallHandle
 from reput_protocol.commands.send import SendMessageResult

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from reput_broker.access.model import Account, User
+from reput_broker.remoting.request import ClientAnswer, Response
 from reput_broker.reply.processor import SETTLE_S
-from reput_broker.request import ClientAnswer, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import ConsumerRunningInfoHeader
 from reput_protocol.commands.group import HeartbeatData, LockBatchBody, ProducerData

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from reput_broker.request import Response
+from reput_broker.remoting.request import Response
 from reput_broker.store.message_reader import MessageReader
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reput_broker.config.sections import GroupsConfig
 from reput_broker.groups.queue_locks import QueueLock, QueueLocks
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_protocol.errors import ErrorCode
 from support.waiting import FakeSeconds
 

@@ -11,7 +11,7 @@ import trio.testing
 
 from reput_broker.ha.role_refusals import fenced, in_every_role
 from reput_broker.put.fence import Fence
-from reput_broker.request import Handled, Handler, Refusal, Response
+from reput_broker.remoting.request import Handled, Handler, Refusal, Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.errors import ErrorCode
 

@@ -21,7 +21,7 @@ from reput_broker.ha import table_sync
 from reput_broker.ha.replication_lag import MasterLog
 from reput_broker.ha.slave_synchronize import SlaveSynchronize
 from reput_broker.remoting.client import RemoteUnreachable, RemotingClient
-from reput_broker.request import ClientAnswer, Request, Response
+from reput_broker.remoting.request import ClientAnswer, Request, Response
 from reput_broker.tables.tables import Tables
 from reput_broker.tenure.roles import Master
 from reput_client import Admin, Message, Producer, PullConsumer

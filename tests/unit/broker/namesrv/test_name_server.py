@@ -22,7 +22,7 @@ from reput_broker.config.loading import load_config
 from reput_broker.config.model import BrokerConfig
 from reput_broker.name_server import DEFAULTS, DirectoryInUse, NameServer, check_options, is_option
 from reput_broker.remoting.client import RemotingClient
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting.request import ClientAnswer
 from reput_protocol.codes import RequestCode
 
 CONF = Path(__file__).parents[4] / "conf" / "namesrv.toml"

@@ -17,7 +17,7 @@ from reput_broker.namesrv.processor import NameServerProcessor
 from reput_broker.namesrv.route_info import RouteInfoManager
 from reput_broker.observe.counters import Counters
 from reput_broker.remoting.client import RemotingClient
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting.request import ClientAnswer
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.listener import Server, bind
 from reput_broker.tables.kv_config import KVConfigManager

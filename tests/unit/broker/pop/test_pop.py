@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.request import Response
+from reput_broker.remoting.request import Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig, UnregisterClientHeader
 from reput_protocol.commands.pop import PopHandle

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.request import ClientAnswer, Response
+from reput_broker.remoting.request import ClientAnswer, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.send import PutMessageHeader

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from reput_broker.request import ClientAnswer
+from reput_broker.remoting.request import ClientAnswer
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.commands.send import PutMessageHeader

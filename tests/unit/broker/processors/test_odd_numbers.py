@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from msgspec import structs
 
-from reput_broker.request import Response
+from reput_broker.remoting.request import Response
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.frames import decode_header, encode_header
 from reput_protocol.wire.header import Header, HeaderType, Value

@@ -8,7 +8,7 @@ import pytest
 
 from reput_broker.config.sections import FiltersConfig
 from reput_broker.pull.filter_check import FilterCheck
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import ErrorCode, FilterSyntaxError
 from reput_protocol.filter.sql import SqlFilter, sql_filter

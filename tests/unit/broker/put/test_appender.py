@@ -17,7 +17,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.put.appender import Appender
 from reput_broker.put.fence import Fence
 from reput_broker.put.put_lock import PutLock
-from reput_broker.request import Put, Refusal, Response
+from reput_broker.remoting.request import Put, Refusal, Response
 from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
 from reput_broker.store.options import StoreOptions
 from reput_broker.store.results import PutResult, PutStatus

@@ -15,7 +15,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.pending_puts import PendingRequest
-from reput_broker.request import Refusal, Response
+from reput_broker.remoting.request import Refusal, Response
 from reput_broker.store.errors import StoreReadOnly
 from reput_broker.store.file_io import is_able_to_flush
 from reput_protocol.codes import AckLevel, ResponseCode

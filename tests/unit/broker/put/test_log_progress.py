@@ -16,7 +16,7 @@ from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.put.progress import Position, Replicas
-from reput_broker.request import Confirmed, PutAck, Refusal, Response
+from reput_broker.remoting.request import Confirmed, PutAck, Refusal, Response
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import AckLevel, ResponseCode
 from reput_protocol.errors import ErrorCode

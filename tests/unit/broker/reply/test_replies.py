@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
+from reput_broker.remoting.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent, Response
 from reput_broker.reply.processor import PUSH_TIMEOUT_S, SETTLE_S
-from reput_broker.request import ClientAnswer, ClientBusy, ClientGone, ClientSilent, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.reply import PushReplyHeader
 from reput_protocol.commands.send import SendMessageHeader, SendMessageResult

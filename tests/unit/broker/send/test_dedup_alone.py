@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from reput_broker.put.appender import StoredBefore
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.send.deduplication import Deduplication, StoredAt, _are_consecutive
 from reput_broker.send.message_content import content_of
 from reput_broker.store.results import PutResult

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from reput_broker.observe.counters import ROLES
-from reput_broker.request import (
+from reput_broker.remoting.request import (
     ClientBusy,
     ClientGone,
     ClientSilent,

@@ -16,7 +16,7 @@ import trio.testing
 
 from reput_broker.config.model import BrokerConfig
 from reput_broker.observe.counters import Counters
-from reput_broker.request import Client, Handler, Request, Response
+from reput_broker.remoting.request import Client, Handler, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.http_server import HttpListenFailed
 from reput_broker.server.listener import ListenFailed, Server, bind, listen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from reput_broker.request import Refusal, Request, Response
+from reput_broker.remoting.request import Refusal, Request, Response
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.local_requests import LocalRequests
 from reput_protocol.codes import RequestCode

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.request import Response
+from reput_broker.remoting.request import Response
 from reput_broker.server.memory import SHARE_MIN
 from reput_broker.store.message_reader import MessageReader
 from reput_protocol.codes import RequestCode

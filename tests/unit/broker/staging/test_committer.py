@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.staging import committer as committing
 from reput_broker.staging.publisher import Pace, Pieces, Publisher
 from reput_broker.store.errors import StoreDamaged

@@ -14,7 +14,7 @@ import pytest
 
 from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
-from reput_broker.request import Refusal
+from reput_broker.remoting.request import Refusal
 from reput_broker.staging import copies
 from reput_broker.staging.committer import Commit
 from reput_broker.staging.publisher import Publisher

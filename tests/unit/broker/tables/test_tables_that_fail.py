@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from reput_broker.request import Response
+from reput_broker.remoting.request import Response
 from reput_broker.store.deleted_topics import DeletedTopics
 from reput_protocol.codes import RequestCode
 from reput_protocol.wire.header import HeaderType, Value

@@ -16,7 +16,7 @@ from reput_broker.ha.election.copies import TableCopies
 from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence
-from reput_broker.request import Request, Response
+from reput_broker.remoting.request import Request, Response
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.table_sync import AwaitTableChangesHeader, TableChanges
 from reput_protocol.wire.header import ONEWAY_FLAG, Header, HeaderType
