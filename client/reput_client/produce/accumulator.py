@@ -6,11 +6,11 @@ A message is validated before any part of it is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from reput_client.produce.block import Terms
 from reput_client.produce.gathered_block import GatheredBlock
-from reput_client.produce.posted import Posted
+from reput_client.produce.posted import Posted, Waits
 from reput_client.produce.puts import too_large
 from reput_client.produce.queue_selector import AnyBroker, FreeChoice, QueueChoice, named_queue
 from reput_client.produce.unique_ids import id_text_bytes
@@ -21,9 +21,6 @@ from reput_protocol.record.layout import record_bytes
 from reput_protocol.record.message import Message, MessageQueue, encode_properties_text
 from reput_protocol.record.message_id import UniqueIdGenerator
 from reput_protocol.record.put_block import BLOCK_BYTES_MAX
-
-if TYPE_CHECKING:
-    from reput_client.produce.gathering import Gathering
 
 BLOCK_MESSAGES: Final = 1024
 """Maximum messages in a block; larger blocks are hardly cheaper."""
@@ -156,7 +153,7 @@ class Accumulator:
         queue: MessageQueue,
         terms: Terms,
         on_done: Callable[[GatheredBlock], None],
-        waits: Gathering,
+        waits: Waits,
         choice: QueueChoice,
         delay: Delay | None,
     ) -> GatheredBlock:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec import field
 
 from reput_client.produce.block import OutgoingBlock
-from reput_client.produce.posted import OnDone, Posted
+from reput_client.produce.posted import OnDone, Posted, Waits
 from reput_client.produce.puts import outcome_unknown
 from reput_client.produce.queue_selector import AnyBroker, QueueChoice
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message_id import UniqueIdGenerator
-
-if TYPE_CHECKING:
-    from reput_client.produce.gathering import Gathering
 
 
 class GatheredBlock(OutgoingBlock, kw_only=True):
@@ -24,7 +20,7 @@ class GatheredBlock(OutgoingBlock, kw_only=True):
 
     serial: int
     """Blocks are sealed in any order, those of one queue by their serials."""
-    waits: Gathering
+    waits: Waits
     fixed: int = 0
     """Bytes of a record without body and properties, but with the unique id."""
     due_at: float = 0.0

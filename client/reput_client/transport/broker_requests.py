@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
+from reput_client.transport.address import Address
 from reput_client.transport.channel import ClientChannel
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode, ResponseCode
 from reput_protocol.errors import ErrorCode, ReputError, refusal_remark
 from reput_protocol.wire.header import RESPONSE_FLAG, Header, HeaderType, Value
 
-if TYPE_CHECKING:
-    from reput_client.transport.connection import BrokerConnection
-
 log = logging.getLogger("reput_client")
+
+
+class Answering(Protocol):
+    """What a request needs of the connection that it came on: a `BrokerConnection`."""
+
+    @property
+    def address(self) -> Address:
+        """The broker's address."""
+
+    def answer(self, channel: ClientChannel, header: Header, header_type: int, body: Buffer) -> None:
+        """Send a response, unless the connection of `channel` is gone."""
 
 
 class BrokerRequest:
@@ -33,7 +42,7 @@ class BrokerRequest:
 
     def __init__(
         self,
-        connection: BrokerConnection,
+        connection: Answering,
         channel: ClientChannel,
         header: Header,
         header_type: int,
