@@ -29,6 +29,12 @@ Empty for a topic that the broker did not create; missing if the broker or check
 """
 
 
+def is_remade(queue: QueueKey, before: Generations, now: Generations) -> bool:
+    """Return whether a queue's topic has certainly been deleted and created again."""
+    was, there = before.get((queue.topic, queue.broker)), now.get((queue.topic, queue.broker))
+    return was is not None and bool(there) and was != there
+
+
 class Bounds(NamedTuple):
     """The ends of a queue."""
 

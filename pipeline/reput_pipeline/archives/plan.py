@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from reput_client.arrow.queues import Generations, QueueKey, QueueRange
+from reput_client.arrow.queues import Generations, QueueKey, QueueRange, is_remade
 from reput_pipeline.archives.manifests import ArchiveBatch
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import is_remade
 from reput_pipeline.source.ranges import limited, pack
 from reput_pipeline.source.resolve import Catalog, first_offsets, resolve, wanted_queues
 from reput_pipeline.spark.errors import BrokerGone, DataLost, RemadeTopic

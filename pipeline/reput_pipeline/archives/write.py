@@ -15,7 +15,7 @@ from reput_client.arrow.queues import Generations, QueueRange
 from reput_pipeline.archives.columns import file_schema, read_schema, split
 from reput_pipeline.archives.manifests import Archive, ArchiveFile
 from reput_pipeline.archives.names import file_path
-from reput_pipeline.archives.places import open_archive
+from reput_pipeline.archives.opening import open_archive
 from reput_pipeline.source.live_plan import LivePartition, live_partition
 from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition

@@ -18,7 +18,7 @@ from reput_client.arrow.urls import directory_of, is_remote, without_secret
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
 from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveKind
-from reput_pipeline.archives.places import open_archive
+from reput_pipeline.archives.opening import open_archive
 from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments

@@ -11,7 +11,7 @@ from typing import Final
 from reput_client.arrow.queues import QueueKey
 from reput_client.tls import TLS
 from reput_client.transport.address import parse_addresses
-from reput_pipeline.source.places import (
+from reput_pipeline.source.bounds import (
     EARLIEST,
     LATEST,
     QueryBound,

@@ -21,10 +21,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
+from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange, is_remade
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing, narrow
 from reput_pipeline.source.options import parse_source_options
-from reput_pipeline.source.places import is_remade
 from reput_pipeline.source.ranges import limited
 from reput_pipeline.source.resolve import starting_offsets, wanted_queues
 from reput_pipeline.source.schema import arrow_schema, check_schema

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, QueueRange
+from reput_pipeline.source.bounds import EARLIEST, GROUP, LATEST, QueryBound
 from reput_pipeline.source.narrowing import Narrowing
 from reput_pipeline.source.options import SourceOptions
-from reput_pipeline.source.places import EARLIEST, GROUP, LATEST, QueryBound
 from reput_pipeline.spark.errors import DataLost, NoSuchTopic
 from reput_pipeline.spark.option_reader import OptionError
 

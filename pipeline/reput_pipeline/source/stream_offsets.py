@@ -3,7 +3,7 @@
     {"version": 2, "topics": {"orders": {"broker-a": {"0": 17, "1": 4}}},
      "generations": {"orders": {"broker-a": "5f3c"}}}
 
-An offset is that of the queue's next message. Version 1 has no generations (`places.Generations`).
+An offset is that of the queue's next message. Version 1 has no generations (`reput_client.arrow.queues.Generations`).
 """
 
 from __future__ import annotations

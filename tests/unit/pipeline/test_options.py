@@ -10,8 +10,8 @@ from reput_client import TLS
 from reput_client.arrow.queues import QueueKey
 from reput_pipeline.data_source import options_in_force, with_options_kept
 from reput_pipeline.sink.options import parse_sink_options
+from reput_pipeline.source.bounds import EARLIEST, GROUP, LATEST
 from reput_pipeline.source.options import parse_source_options
-from reput_pipeline.source.places import EARLIEST, GROUP, LATEST
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.names import SYSTEM_TOPICS
 from support.pipeline_schemas import spark_schema_of

@@ -25,7 +25,8 @@ from reput_client.tasks.celery.envelope import (
     priority_of,
 )
 from reput_client.tasks.celery.held import Held
-from reput_client.tasks.celery.places import (
+from reput_client.tasks.celery.receiving import Delivery, Receiver, SharedQueue, TransientQueue
+from reput_client.tasks.celery.topics import (
     TRANSIENT,
     Binding,
     exchange_topic,
@@ -35,7 +36,6 @@ from reput_client.tasks.celery.places import (
     topic_of,
     topics_of,
 )
-from reput_client.tasks.celery.receiving import Delivery, Receiver, SharedQueue, TransientQueue
 from reput_protocol.errors import ReputError, TopicNotFound
 
 _PRIORITIES: Final = 10
@@ -48,7 +48,7 @@ log = logging.getLogger("reput_client")
 
 
 class Channel(virtual.Channel):
-    """Sends to the topics of queues and exchanges, and receives from them; see `places`.
+    """Sends to the topics of queues and exchanges, and receives from them; see `topics`.
 
     Messages are received by threads; only the thread of the connection calls consumers.
     """

@@ -22,9 +22,9 @@ from celery.backends.base import BaseKeyValueStoreBackend
 from kombu.utils.encoding import bytes_to_str
 
 from reput_client.errors import ClientClosed
-from reput_client.tasks.celery.arriving import Mailbox, SharedClients, shared_clients
 from reput_client.tasks.celery.connecting import client_options
-from reput_client.tasks.celery.places import tag_of
+from reput_client.tasks.celery.result_clients import Mailbox, SharedClients, shared_clients
+from reput_client.tasks.celery.topics import tag_of
 from reput_client.tasks.stored_results import result_that_counts
 from reput_protocol.errors import ReputError
 from reput_protocol.record.message import Message

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from reput_client.arrow.queues import Generations, QueueKey
+from reput_client.arrow.queues import QueueKey
 from reput_pipeline.spark.option_reader import OptionError
 
 EARLIEST: Final = -2
@@ -18,12 +18,6 @@ _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 
 
 QueueTable: TypeAlias = Mapping[QueueKey, int]
-
-
-def is_remade(queue: QueueKey, before: Generations, now: Generations) -> bool:
-    """Return whether a queue's topic has certainly been deleted and created again."""
-    was, there = before.get((queue.topic, queue.broker)), now.get((queue.topic, queue.broker))
-    return was is not None and bool(there) and was != there
 
 
 @dataclass(frozen=True, slots=True)
