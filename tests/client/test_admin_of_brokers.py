@@ -18,13 +18,9 @@ from reput_protocol.errors import GroupNotFound
 from reput_protocol.record.message import MessageQueue
 from support.fakes import Answer, FakeBroker
 
+pytestmark = pytest.mark.usefixtures("slow_is_not_faulty")
+
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
-
-
-@pytest.fixture(autouse=True)
-def _slow_is_not_faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not make a producer leave out a broker that is slow to answer."""
-    monkeypatch.setattr("reput_client.produce.fault_isolation._LEFT_OUT_S", (0.0,) * 8)
 
 
 @asynccontextmanager

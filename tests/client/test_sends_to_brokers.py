@@ -23,14 +23,10 @@ from support.faces import Face, scenario
 from support.fake_cluster import FakeCluster
 from support.fakes import HANG_UP, Answer, FakeBroker
 
+pytestmark = pytest.mark.usefixtures("slow_is_not_faulty")
+
 PUT = RequestCode.PUT_MESSAGE
 BUSY = Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: too many requests")
-
-
-@pytest.fixture(autouse=True)
-def _slow_is_not_faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not make a producer leave out a broker that is slow to answer."""
-    monkeypatch.setattr("reput_client.produce.fault_isolation._LEFT_OUT_S", (0.0,) * 8)
 
 
 @pytest.fixture

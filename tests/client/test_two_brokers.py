@@ -17,6 +17,8 @@ from reput_protocol.record.message import MessageQueue
 from support.faces import Face, scenario
 from support.fakes import HANG_UP, Answer, FakeBroker
 
+pytestmark = pytest.mark.usefixtures("slow_is_not_faulty")
+
 A, B = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
 
 
@@ -27,12 +29,6 @@ def name_service(fake: FakeBroker, addresses: dict[str, str], *, queues: int = 1
         broker_datas=[BrokerData("c", name, {0: address}) for name, address in addresses.items()],
     )
     fake.behave(RequestCode.GET_ROUTEINFO_BY_TOPIC, Answer(body=route.to_json()))
-
-
-@pytest.fixture(autouse=True)
-def _slow_is_not_faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not make a producer leave out a broker that is slow to answer."""
-    monkeypatch.setattr("reput_client.produce.fault_isolation._LEFT_OUT_S", (0.0,) * 8)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,6 @@ from support.command import reput
 from support.fakes import HANG_UP, Answer, FakeBroker
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
 
 
 def test_lines_without_an_answer_are_sent_again_and_stored_once() -> None:

@@ -9,7 +9,6 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -181,12 +180,6 @@ def _get(broker: BrokerProcess, path: str) -> str:
 
 
 # -- the command line ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
 
 
 class Cli:

@@ -9,9 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,12 +26,6 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.process
 
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
 
 
 class Letters:

@@ -58,12 +58,6 @@ JSON = HeaderType.JSON
 
 
 @pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
 def admin(broker: BrokerProcess) -> Iterator[Admin]:
     with Admin(broker.address, timeout_s=30.0) as admin:
         yield admin

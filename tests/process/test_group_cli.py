@@ -6,7 +6,6 @@ import json
 import subprocess
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.process
 
 _numbers = count()
 HEAD = "topic\tqueue\tcommitted\tnew\tmove"
-
-
-@pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
 
 
 @pytest.fixture

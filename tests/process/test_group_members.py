@@ -24,12 +24,6 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
-
-
-@pytest.fixture(scope="module")
 def quiet_broker(module_path: Path) -> Iterator[BrokerProcess]:
     """One that tells members of a reset only in the answers to their pulls."""
     environment = {"REPUT_GROUPS__RESET_TELLS_MEMBERS": "false"}

@@ -31,12 +31,6 @@ TYPES = pytest.mark.parametrize("kind", list(HeaderType))
 _numbers = count()
 
 
-@pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
-
-
 @pytest.fixture
 def topic(broker: BrokerProcess) -> str:
     name = f"topic{next(_numbers)}"

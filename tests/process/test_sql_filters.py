@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
@@ -30,12 +29,6 @@ pytestmark = pytest.mark.process
 
 TYPES = pytest.mark.parametrize("kind", list(HeaderType))
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
 
 
 def new_topic(broker: BrokerProcess) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -31,12 +29,6 @@ PULL = RequestCode.PULL_MESSAGE
 SUSPEND = PullSysFlag.SUSPEND
 SUBSCRIPTION = PullSysFlag.SUBSCRIPTION
 FIT_FOR_BINARY = pytest.mark.parametrize("kind", TYPES)
-
-
-@pytest.fixture(scope="module")
-def broker(module_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(module_path / "store") as process:
-        yield process
 
 
 @pytest.fixture

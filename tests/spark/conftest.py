@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.store_samples import fill
 
 _ONLY_WITH = {"CLUSTERS": "test_clusters.py", "DELTA": "test_delta.py"}
 collect_ignore = [file for variable, file in _ONLY_WITH.items() if not os.environ.get(variable)]
@@ -49,3 +52,11 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", module=r"pyspark\..*|py4j\..*")
         warnings.filterwarnings("ignore", category=ResourceWarning)
         yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store directory with the messages of `store_samples`, for all tests of a module."""
+    path = tmp_path_factory.mktemp("store")
+    fill(path)
+    return path

@@ -23,13 +23,6 @@ def run(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
     return runner(capfd)
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store")
-    fill(path)
-    return path
-
-
 def rows_of(spark: Any, archive: Path) -> list[tuple[int, int, bytes]]:
     return sorted(
         (row.queueId, row.queueOffset, bytes(row.body)) for row in read_archive(spark, archive).collect()

@@ -11,19 +11,12 @@ from typing import Any
 import pytest
 
 from support.pipeline_jobs import Run, runner
-from support.store_samples import MESSAGES, fill, hashes
+from support.store_samples import MESSAGES, hashes
 
 
 @pytest.fixture
 def run(spark: Any, capfd: pytest.CaptureFixture[str]) -> Run:
     return runner(capfd)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store")
-    fill(path)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,6 @@ from support.stores import flip_bit
 TOPIC = "T"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store")
-    fill(path)
-    return path
-
-
 def read(spark: Any, path: Path, **options: str) -> Any:
     reader = spark.read.format("reput").option("path", str(path))
     for name, value in {"subscribe": TOPIC, **options}.items():

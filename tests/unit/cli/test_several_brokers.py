@@ -19,11 +19,7 @@ from reput_client.blocking import Admin, Consumer, Message, Producer
 from reput_client.errors import BrokerNotFound
 from support.dead_letters import give_up
 
-
-@pytest.fixture(autouse=True)
-def _slow_is_not_faulty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine must not make a producer leave out a broker that is slow to answer."""
-    monkeypatch.setattr("reput_client.produce.fault_isolation._LEFT_OUT_S", (0.0,) * 8)
+pytestmark = pytest.mark.usefixtures("slow_is_not_faulty")
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from reput_client.arrow import read_arrow
 from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_pipeline.archives.bucket import BucketArchive
 from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind
-from reput_pipeline.jobs import run as job_run
 from reput_pipeline.source.narrowing import NOTHING_NARROWED, Narrowing
 from reput_pipeline.source.offline_plan import SegmentPartition, plan
 from reput_pipeline.source.offline_store import OfflineStore
@@ -34,8 +33,8 @@ from support import pipeline_schemas
 from support.broker_process import free_port
 from support.lossy_proxy import LossyProxy
 from support.object_store import BUCKET, ObjectStore, object_store
-from support.pipeline_jobs import Run, runner
-from support.store_samples import MESSAGES, fill
+from support.pipeline_jobs import Run
+from support.store_samples import MESSAGES
 
 MASTER = ("--master", "none")
 
@@ -47,13 +46,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "s"
-    fill(path)
-    return path
-
-
-@pytest.fixture(scope="module")
 def uploaded(server: ObjectStore, root: Path) -> str:
     return server.upload(root, "store")
 
@@ -62,15 +54,6 @@ def uploaded(server: ObjectStore, root: Path) -> str:
 def environment(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in server.environment(server.port).items():
         monkeypatch.setenv(name, value)
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def no_session(*_given: object, **_more: object) -> None:
-        raise AssertionError("a session was started")
-
-    monkeypatch.setattr(job_run, "make_session", no_session)
-    return runner(capfd)
 
 
 @pytest.fixture

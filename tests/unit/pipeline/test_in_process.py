@@ -16,27 +16,10 @@ from reput_client.arrow import read_arrow
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.write import write_task
-from reput_pipeline.jobs import run as job_run
 from reput_protocol.exit_codes import ExitCode
-from support.pipeline_jobs import Run, runner
-from support.store_samples import MESSAGES, copied, fill
+from support.pipeline_jobs import Run
+from support.store_samples import MESSAGES, copied
 from support.stores import flip_bit, tree
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def no_session(*_given: object, **_more: object) -> None:
-        raise AssertionError("a session was started")
-
-    monkeypatch.setattr(job_run, "make_session", no_session)
-    return runner(capfd)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "s"
-    fill(path)
-    return path
 
 
 def test_a_directory_is_archived_batch_by_batch(run: Run, root: Path, tmp_path: Path) -> None:

@@ -43,13 +43,6 @@ def table_format(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "s"
-    fill(path)
-    return path
-
-
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return runner(capfd)

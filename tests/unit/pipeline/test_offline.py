@@ -29,20 +29,13 @@ from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.record.columns import RecordColumns
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
-from support.store_samples import MESSAGES, copied, fill, hashes, records_of
+from support.store_samples import MESSAGES, copied, hashes, records_of
 from support.stores import BORN_HOST, T0, FakeClock, dispatch_all, flip_bit, opened, small_options
 
 pa = pytest.importorskip("pyarrow")
 schemas = import_module("support.pipeline_schemas")
 
 ALL = "T"
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("store") / "s"
-    fill(path)
-    return path
 
 
 def run(
