@@ -18,7 +18,7 @@ from reput_client.exported import modules_of, resolve
 
 if TYPE_CHECKING:
     from reput_client.admin import Admin as Admin
-    from reput_client.consume.consumer import Consumer as Consumer
+    from reput_client.consume.group.consumer import Consumer as Consumer
     from reput_client.consume.pull_consumer import PullConsumer as PullConsumer
     from reput_client.exported import *  # noqa: F403
     from reput_client.offset_store import GroupOffsets as GroupOffsets
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _OWN: Final = {
     "reput_client.admin": "Admin",
-    "reput_client.consume.consumer": "Consumer",
+    "reput_client.consume.group.consumer": "Consumer",
     "reput_client.consume.pull_consumer": "PullConsumer",
     "reput_client.offset_store": "GroupOffsets LocalFileOffsetStore OffsetStore RemoteOffsetStore",
     "reput_client.pop.consumer": "PopConsumer",

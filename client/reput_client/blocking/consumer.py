@@ -10,7 +10,7 @@ from typing import Generic, Self
 from reput_client.blocking.client import blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import OffsetStore
 from reput_client.blocking.subscriber import BlockingSubscriber, run_in_threads
-from reput_client.consume import consumer as asynchronous
+from reput_client.consume.group import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.errors import ClientClosed, ReputError

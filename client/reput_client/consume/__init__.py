@@ -1,1 +1,1 @@
-"""Consumers: group members, readers that pull by offset, and bulk readers."""
+"""Consumers: readers that pull by offset, bulk readers, and in `group` the members of groups."""

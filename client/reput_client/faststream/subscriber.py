@@ -25,7 +25,7 @@ from faststream.message import AckStatus
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
-from reput_client.consume.consumer import Consumer
+from reput_client.consume.group.consumer import Consumer
 from reput_client.consume.group.failures import Decision, Failure, GiveBack, OnFailure, Verdict
 from reput_client.consume.group.options import Mode
 from reput_client.consume.group.subscriptions import Start
