@@ -1,4 +1,4 @@
-"""A blocking producer survives errors of the operating system and of the application's sequences."""
+"""Blocking clients survive errors of the operating system and of the application's sequences and handlers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from reput_client import Message, blocking
+from reput_client import Message, ReceivedMessage, blocking
 from reput_client.errors import ConnectFailed
 from support.fakes import FakeBroker
 
@@ -75,3 +75,33 @@ def test_an_unreadable_row_of_the_application_closes_no_producer(
         with pytest.raises(RowUnreadable):
             send(producer)
         assert producer.send(Message("t", b"x"), queue_id=0).queue_id == 0
+
+
+class AsyncHandler:
+    async def __call__(self, message: ReceivedMessage) -> None:
+        raise AssertionError("it is not awaited")
+
+
+@pytest.mark.parametrize("handler", [AsyncHandler().__call__, AsyncHandler()], ids=["method", "object"])
+@pytest.mark.parametrize("kind", [blocking.Consumer, blocking.PopConsumer])
+def test_a_coroutine_function_handles_no_message(
+    real_address: str,
+    request: pytest.FixtureRequest,
+    kind: type[blocking.Consumer | blocking.PopConsumer],
+    handler: Any,
+) -> None:
+    """Its coroutine would never run, and the message would count as handled."""
+    topic = f"plain-{request.node.callspec.id}"
+    with blocking.Producer(real_address) as producer:
+        producer.send(Message(topic, b"1"))
+    with kind(real_address, group=topic, topic=topic) as consumer:
+        with pytest.raises(TypeError, match="is a coroutine function"):
+            consumer.run(handler)
+        bodies: list[bytes] = []
+
+        def note(message: ReceivedMessage) -> None:
+            bodies.append(message.body)
+            consumer.stop()
+
+        consumer.run(note)
+    assert bodies == [b"1"]

@@ -9,7 +9,7 @@ from typing import Generic, Self
 
 from reput_client.blocking.client import blocking, locked, on_blocking_runtime
 from reput_client.blocking.offset_store import OffsetStore
-from reput_client.blocking.subscriber import BlockingSubscriber, run_in_threads
+from reput_client.blocking.subscriber import BlockingSubscriber, check_plain, run_in_threads
 from reput_client.consume.group import consumer as asynchronous
 from reput_client.consume.group.options import ConsumerOptions
 from reput_client.consume.group.stop_signals import StopSignals
@@ -107,9 +107,13 @@ class Consumer(BlockingSubscriber[asynchronous.Consumer[V]], Generic[V]):
         SIGTERM and SIGINT (Ctrl-C) stop the consumer: `run` returns when the handlers in progress are done, with their
         progress committed. A second signal has its usual effect. That applies in the main thread, unless the program
         has set a handler for the signal, and not with `handle_signals=False`.
+
+        Raises:
+            TypeError: `handler` is a coroutine function.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+        check_plain(handler)
         if self._client._tracing is not None:
             handler = self._client._tracing.plain_handler(handler, self.group)
         with StopSignals(self._runtime, self.stop, enabled=handle_signals) as signals:

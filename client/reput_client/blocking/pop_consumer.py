@@ -9,7 +9,7 @@ from typing import Generic
 
 from reput_client.blocking.client import blocking, constructor
 from reput_client.blocking.runtime import BlockingRuntime
-from reput_client.blocking.subscriber import BlockingSubscriber, run_in_threads
+from reput_client.blocking.subscriber import BlockingSubscriber, check_plain, run_in_threads
 from reput_client.consume.group.stop_signals import StopSignals
 from reput_client.errors import ClientClosed
 from reput_client.pop import consumer as asynchronous
@@ -92,7 +92,11 @@ class PopConsumer(BlockingSubscriber[asynchronous.PopConsumer[V]], Generic[V]):
 
         With `concurrency=1` it runs in the calling thread. If `on_failure` ends `run`, the first exception is raised
         once the handlers in progress are done. Otherwise as `reput_client.PopConsumer.run`.
+
+        Raises:
+            TypeError: `handler` is a coroutine function.
         """
+        check_plain(handler)
         with StopSignals(self._runtime, self.stop, enabled=handle_signals):
             BlockingRun(self, concurrency, invisible_s).handle_all(handler)
 

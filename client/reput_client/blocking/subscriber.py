@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -47,6 +48,15 @@ class BlockingSubscriber(BlockingClient[SubscriberT]):
     def stopped(self) -> bool:
         """Whether no more messages are delivered, because the consumer was stopped or closed."""
         return self._client.stopped
+
+
+def check_plain(handler: Callable[[R], object]) -> None:
+    """Raise TypeError if `handler` is a coroutine function: its coroutines would never run, and count as handled."""
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        raise TypeError(
+            f"{handler!r} is a coroutine function, and the synchronous API does not await it; pass a plain function, "
+            "or import the consumer from reput_client instead of reput_client.blocking"
+        )
 
 
 def run_in_threads(
