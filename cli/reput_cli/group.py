@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import groupby
 from operator import itemgetter
 
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from reput_cli.completion import GROUP, TOPIC
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, duration_text, write_line
+from reput_cli.output import Printer, age_s, ago_text, duration_text, write_line
 from reput_cli.positions import PositionType
 from reput_cli.preview import dry_run_option, may_proceed, show
 from reput_client.blocking import Admin
@@ -90,7 +89,7 @@ def _listed(printer: Printer, group: GroupSummary) -> tuple[object, ...]:
 
 def health_text(health: GroupHealth) -> str:
     """Return a state with the time since when it lasts and its reason, for people."""
-    since = "" if health.since_millis < 0 else f" for {duration_text(_age_s(health.since_millis))}"
+    since = "" if health.since_millis < 0 else f" for {duration_text(age_s(health.since_millis))}"
     return f"{health.state}{since}" + (f": {health.reason}" if health.reason else "")
 
 
@@ -433,11 +432,7 @@ def _lag_age(printer: Printer, lag: int, millis: int) -> str | float | None:
 
 
 def _ago(timestamp_ms: int) -> str | None:
-    return None if timestamp_ms < 0 else f"{duration_text(_age_s(timestamp_ms))} ago"
-
-
-def _age_s(timestamp_ms: int) -> float:
-    return max(0.0, time.time() - timestamp_ms / 1000)
+    return None if timestamp_ms < 0 else ago_text(timestamp_ms)
 
 
 def _known(value: int) -> int | None:

@@ -224,6 +224,16 @@ def duration_text(seconds: float) -> str:
     return f"{hours}h{minutes_left:02}m" if hours else f"{minutes}m{rest:02}s"
 
 
+def age_s(timestamp_ms: int) -> float:
+    """Return how many seconds ago a time in ms since 1970 was, at least 0."""
+    return max(0.0, time.time() - timestamp_ms / 1000)
+
+
+def ago_text(timestamp_ms: int) -> str:
+    """Return how long ago a time in ms since 1970 was, as in `3m12s ago`: the form of past times in tables."""
+    return f"{duration_text(age_s(timestamp_ms))} ago"
+
+
 def _human(key: str, value: Any) -> str:
     """Return a value for people: the suffix of its key is its unit."""
     if not isinstance(value, int | float) or isinstance(value, bool):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -118,6 +119,10 @@ def test_list_says_how_many_from_where_and_why(letters: Letters) -> None:
     assert row["reasons"] == {"consumer": 5, "max_reconsume_times": 5}
     assert row["attempts"] == {"1": 10}
     assert row["oldest"] <= row["newest"]
+    shown = letters.cli("list", letters.group, "-O", "table").stdout
+    assert re.search(r" \S+s ago +\S+s ago ", shown), (
+        shown
+    )  # times in full would not fit a terminal of 80 columns
     assert letters.group in [row["group"] for row in letters.json("list")]
     (row,) = letters.json("list", letters.group, "--filter", f"RETRY_TOPIC = '{letters.bills}' AND n > 1")
     assert (row["messages"], row["origins"]) == (2, {letters.bills: 2})

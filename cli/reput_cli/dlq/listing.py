@@ -15,7 +15,7 @@ from reput_cli.completion import GROUP
 from reput_cli.dlq.letters import Chosen, Replayed, chosen_by, filter_option, letters_of, read, within
 from reput_cli.failures import CommandFailed
 from reput_cli.options import Settings, shared_options
-from reput_cli.output import Printer, rfc3339, write_message
+from reput_cli.output import Printer, ago_text, rfc3339, write_message
 from reput_cli.positions import RangeType
 from reput_cli.preview import confirm, dry_run_option
 from reput_client.admin.dead_letters import DeadLetter
@@ -53,10 +53,12 @@ class Summary:
         self.reasons[letter.origin.reason] += 1
         self.attempts[letter.attempts] += 1
 
-    def row(self, *, as_json: bool) -> tuple[object, ...]:
-        """Return a row of the list; the counts are objects in JSON and text elsewhere."""
-        head = (self.group, self.messages, self.replayed, _time(self.oldest_ms), _time(self.newest_ms))
-        if as_json:
+    def row(self, printer: Printer) -> tuple[object, ...]:
+        """Return a row of the list: times are ages in a table, and counts are objects in JSON."""
+        text = ago_text if printer.is_table else rfc3339
+        oldest, newest = (None if ms is None else text(ms) for ms in (self.oldest_ms, self.newest_ms))
+        head = (self.group, self.messages, self.replayed, oldest, newest)
+        if printer.is_json:
             attempts = {str(number): count for number, count in sorted(self.attempts.items())}
             return (*head, dict(self.origins.most_common()), dict(self.reasons.most_common()), attempts)
         return (*head, _counted(self.origins), _counted(self.reasons), _span(self.attempts))
@@ -76,9 +78,7 @@ def list_dead_letters(settings: Settings, group: str | None, expression: str | N
     with settings.admin() as admin:
         groups = [group] if group is not None else _groups(admin)
         summaries = [_summary(admin, name, chosen, Replayed(admin, name, printer)) for name in groups]
-    printer.rows(
-        _COLUMNS, [summary.row(as_json=printer.is_json) for summary in summaries if summary.messages or group]
-    )
+    printer.rows(_COLUMNS, [summary.row(printer) for summary in summaries if summary.messages or group])
     return ExitCode.DONE
 
 
@@ -95,10 +95,6 @@ def _summary(admin: Admin, group: str, chosen: Chosen, replayed: Replayed) -> Su
             count += replayed.of(letter) is not None
     summary.replayed = count if replayed.is_known else None
     return summary
-
-
-def _time(timestamp_ms: int | None) -> str | None:
-    return None if timestamp_ms is None else rfc3339(timestamp_ms)
 
 
 def _counted(numbers: Counter[str]) -> str:
