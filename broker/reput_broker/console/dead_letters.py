@@ -78,7 +78,8 @@ def _bounds(low: int, high: int, replayed: int | None = None) -> dict[str, Any]:
     return {"start": low, "end": high, "messages": messages, "replayed": replayed, "left": left}
 
 
-async def _bounds_of(source: Source, group: str) -> dict[str, Any]:
+async def bounds_of(source: Source, group: str) -> dict[str, Any]:
+    """Return the numbers of a group's dead letters: the first and the next offset, how many are kept and replayed."""
     try:
         letters = await source.admin.dead_letters(group)
     except TopicNotFound:
@@ -91,7 +92,7 @@ async def _bounds_of(source: Source, group: str) -> dict[str, Any]:
 async def show_dead_letters(source: Source, query: Query) -> dict[str, Any]:
     """Return dead letters of one group from offset `from` on, by default the newest ones."""
     group = check_group(query.needed("group"))
-    bounds = await _bounds_of(source, group)
+    bounds = await bounds_of(source, group)
     newest = max(bounds["start"], bounds["end"] - _LISTED_MAX)
     start = max(bounds["start"], query.number("from", newest))
     found: Sequence[ReceivedMessage] = ()

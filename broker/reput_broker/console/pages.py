@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 from msgspec.structs import asdict
 
+from reput_broker.console.dead_letters import bounds_of
 from reput_broker.console.figures import shown
 from reput_broker.console.members import TIMEOUT_S, Member
 from reput_broker.console.source import ROWS_MAX, Query, Source
@@ -133,7 +134,7 @@ async def show_group(source: Source, query: Query) -> dict[str, Any]:
         "consume_type": found.consume_type.value,
         "starts_from": found.consume_from_where.value,
         "retries": found.retries,
-        "dead_letters": found.dead_letters,
+        "dead_letters": await _dead_letters_of(source, found.summary.group),
         "subscriptions": [
             {
                 "topic": subscription.topic,
@@ -146,6 +147,14 @@ async def show_group(source: Source, query: Query) -> dict[str, Any]:
         "queues_total": len(found.queues),
         "queues": [_queue(queue) for queue in queues],
     }
+
+
+async def _dead_letters_of(source: Source, group: str) -> dict[str, Any] | None:
+    """Return the numbers of a group's dead letters; None if the user may not see them."""
+    try:
+        return await bounds_of(source, group)
+    except BrokerError:
+        return None
 
 
 def _queue(queue: GroupQueue) -> dict[str, Any]:

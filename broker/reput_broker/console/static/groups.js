@@ -125,6 +125,7 @@ export function group(page) {
   const refresh = page.poll(async () => {
     const found = await get("group", { group: name }, page.signal);
     now = found.at_ms;
+    const letters = found.dead_letters;
     const topics = found.topics.filter((one) => !one.startsWith("%RETRY%"));
     settings = { topic: topics.length === 1 ? topics[0] : undefined };
     most = Math.max(1, ...found.queues.map((row) => row.lag));
@@ -135,7 +136,7 @@ export function group(page) {
       tile("Consumes", perSecond(speed), speed && found.lag ? "done in " + span(found.lag / speed * 1000) + " at this rate" : ""),
       tile("Members", count(found.members), found.model.toLowerCase()),
       tile("Retries", count(found.retries), "since the start"),
-      tile("Dead letters", count(found.dead_letters), [link(path("dead-letters", name), "show them")], found.dead_letters ? "warn" : ""));
+      tile("Dead letters", letters ? count(letters.messages) : "–", [link(path("dead-letters", name), letters?.replayed ? count(letters.replayed) + " replayed" : "show them")], letters && (letters.left ?? letters.messages) ? "warn" : ""));
     put(advice, found.problems.map((health) => {
       const { kind, title, text } = problem(name, health, now);
       return h("div", { class: "notice " + kind }, h("strong", null, title), h("span", null, text), command("reput doctor group " + quoted(name)));

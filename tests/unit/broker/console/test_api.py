@@ -241,6 +241,8 @@ def test_dead_letters_say_why_and_where_from(console: ConsoleClient) -> None:
     assert [letter["reason"] for letter in letters] == ["max_reconsume_times"] * 3 + ["unknown"]
     assert [letter["cause"] for letter in letters] == ["card declined <b>today</b>"] * 3 + [None]
     assert console.get("letters", group="nothing")["letters"] == []
+    of_group = console.get("group", group="billing")["dead_letters"]
+    assert (of_group["messages"], of_group["left"]) == (4, row["left"])
 
 
 def test_replayed_dead_letters_arrive_in_their_topic(
