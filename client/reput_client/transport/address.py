@@ -33,10 +33,9 @@ def parse_address(text: str) -> Address:
     """
     text = text.strip()
     if "://" in text:
-        scheme, _, rest = text.partition("://")
-        raise ValueError(
-            f"address {text!r} is a URL; write host:port, without {scheme}://: {rest.rstrip('/')}"
-        )
+        rest = text.partition("://")[2]
+        place = rest.partition("/")[0].rpartition("@")[2]
+        raise ValueError(f"address {text!r} is a URL; write only its host and port: {place}")
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":")
@@ -57,10 +56,13 @@ def parse_addresses(addresses: str | Iterable[str]) -> tuple[Address, ...]:
     """Return the addresses in `"a:1,b:2"`, `"a:1;b:2"` or a list of such strings, in order, without duplicates.
 
     Raises:
+        TypeError: it is neither, such as a port.
         ValueError: there is no address, or one cannot be parsed.
     """
     if isinstance(addresses, str):
         addresses = [addresses]
+    elif not isinstance(addresses, Iterable):
+        raise TypeError(f"a broker's address is a str, not {type(addresses).__name__}; pass host:port")
     parts = [part for text in addresses for part in text.replace(";", ",").split(",") if part.strip()]
     if not parts:
         raise ValueError("no broker address given; pass host:port")

@@ -29,10 +29,17 @@ def test_an_invalid_address_is_refused(text: str) -> None:
         parse_address(text)
 
 
-@pytest.mark.parametrize("text", ["http://127.0.0.1:23911", "http://127.0.0.1:23911/"])
-def test_a_url_is_told_what_to_leave_out(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write host:port, without http://: 127\.0\.0\.1:23911$"):
+@pytest.mark.parametrize(
+    "text", ["http://127.0.0.1:23911", "redis://127.0.0.1:23911/0", "amqp://guest:guest@127.0.0.1:23911/%2f"]
+)
+def test_the_error_for_a_url_names_its_host_and_port(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write only its host and port: 127\.0\.0\.1:23911$"):
         parse_address(text)
+
+
+def test_a_port_is_not_an_address() -> None:
+    with pytest.raises(TypeError, match="a broker's address is a str, not int; pass host:port"):
+        parse_addresses(10911)  # type: ignore[arg-type]
 
 
 def test_several_addresses_lose_their_duplicates_and_keep_their_order() -> None:
