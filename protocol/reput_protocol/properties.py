@@ -177,7 +177,7 @@ def check_text(what: str, text: str) -> None:
     if not isinstance(text, str):
         raise InvalidMessage(f"{what} must be str, not {type(text).__name__}")
     if not text:
-        raise InvalidMessage(f"{what} is empty; leave the property out instead")
+        raise InvalidMessage(f"{what} is empty; leave it out instead")
     if _SEPARATORS.search(text):
         raise InvalidMessage(
             f"{what} holds 0x01 or 0x02, which separate properties; remove them: {text[:80]!r}"

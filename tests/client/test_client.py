@@ -212,6 +212,8 @@ async def test_keys_choose_queues_and_wrong_queues_are_refused(face: Face, addre
         assert len(chosen) == 1
         with pytest.raises(InvalidMessage, match="no writable queue 9"):
             await producer.send(Message(topic, b"x"), queue_id=9)
+        with pytest.raises(InvalidMessage, match="ordering_key must be str, not int"):
+            await producer.send(Message(topic, b"x"), ordering_key=7)
         with pytest.raises(InvalidMessage, match="one topic"):
             await producer.send_batch([Message(topic, b"x"), Message("other", b"x")])
 

@@ -10,8 +10,7 @@ from typing import TypeAlias
 from reput_client.errors import NoQueue
 from reput_client.transport.routing import Route
 from reput_protocol.errors import InvalidMessage
-from reput_protocol.properties import SHARDING_KEY
-from reput_protocol.property_rules import check_property
+from reput_protocol.properties import SHARDING_KEY, check_text
 from reput_protocol.record.delays import Delay
 from reput_protocol.record.hashing import java_hash
 from reput_protocol.record.message import Message, MessageQueue
@@ -72,7 +71,7 @@ def ordered(message: Message, ordering_key: str | None) -> Message:
     """
     if ordering_key is None:
         return message
-    check_property(SHARDING_KEY, ordering_key)
+    check_text("ordering_key", ordering_key)
     message = copy(message)
     message.properties = {**message.properties, SHARDING_KEY: ordering_key}
     return message
