@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from shlex import quote
 
 import click
 
@@ -116,7 +117,7 @@ def find(
         what = f"has the key {key!r}" if key else "was stored"
         raise CommandFailed(
             f"no message of {topic} {what}" + (" in that time" if between else ""),
-            remedy=f"reput topic list, and reput consume {topic} -e -O json | grep",
+            remedy=f"reput topic list, and reput consume {topic} -e -O json | grep {quote(key or '...')}",
             code=ExitCode.NOT_FOUND,
         )
     return ExitCode.DONE

@@ -201,19 +201,20 @@ def _failed_at(line: int, stored: int, error: Exception, *, last: int = 0) -> Co
         last: the last line that was sent; those after the failure may be stored or not.
     """
     failure = worded(error)
-    remedy = f"{counted(stored, 'message is', 'messages are')} stored"
+    done = f"{counted(stored, 'message is', 'messages are')} stored"
+    remedy = failure.remedy
     if last > line and stored >= line:
         before = f"all before line {line}, and " if line > 1 else ""
-        remedy += f": {before}at least {stored - line + 1} of lines {line} to {last}"
+        done += f": {before}at least {stored - line + 1} of lines {line} to {last}"
+    elif remedy is None:
+        remedy = f"correct line {line}, and send it and the lines after it again"
     if isinstance(error, SendOutcomeUnknown):
-        remedy += (
-            "; without --no-deduplicate the command repeats such sends until --timeout, which can be longer"
+        remedy = (
+            f"{remedy}; without --no-deduplicate the command repeats such sends until --timeout, "
+            "which can be longer"
         )
     return CommandFailed(
-        f"line {line}: {failure.what}",
-        reason=failure.reason,
-        remedy=remedy + (f"; {failure.remedy}" if failure.remedy else ""),
-        code=failure.code,
+        f"line {line}: {failure.what}; {done}", reason=failure.reason, remedy=remedy, code=failure.code
     )
 
 

@@ -166,7 +166,7 @@ def test_an_invalid_line_is_named_and_those_before_it_are_sent(broker: BrokerPro
         assert sent.returncode == 2
         assert "line 3: " in sent.stderr
         assert reason in sent.stderr
-        assert "2 messages are stored" in sent.stderr
+        assert "; 2 messages are stored" in sent.stderr
     read = reput("consume", "lines", "-e", "-f", "%v", server=broker.address)
     assert read.stdout.split() == ["1", "2"] * 5
 
