@@ -47,7 +47,9 @@ async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Producer]]:
     """Connect before the first request, and after the last one commit what is billed."""
     async with (
         Producer(BROKER, group="shop", serializer=orders.serialize) as producer,
-        Consumer(BROKER, group="billing", topic="orders", deserializer=orders.deserialize) as consumer,
+        Consumer(
+            BROKER, group="web-billing", topic="web-orders", deserializer=orders.deserialize
+        ) as consumer,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(consumer.run, bill)
@@ -62,7 +64,7 @@ app = FastAPI(lifespan=lifespan)
 async def take_order(order: Order, request: Request) -> str:
     """Answer with the message's id when the broker has the order on disk."""
     producer: Producer = request.state.producer
-    receipt = await producer.send(Message("orders", value=order, tag="paid", keys=[f"o-{order.number}"]))
+    receipt = await producer.send(Message("web-orders", value=order, tag="paid", keys=[f"o-{order.number}"]))
     return receipt.message_id
 
 
