@@ -209,7 +209,8 @@ class PullConsumer(QueueBounds, Generic[V]):
         result = await from_slave_or_master(
             self._session, queue, deadline, from_slave, from_master, suggested
         )
-        result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
+        if self._deserializer is not None:
+            result.messages._delivered_by(None, self._deserializer)  # noqa: SLF001
         return result
 
     async def pull_columns(

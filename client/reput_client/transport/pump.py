@@ -105,7 +105,9 @@ class Pump:
                 unwritten = connections[0] if alone and connections[0].has_unwritten else None
                 if not alone:
                     unwritten = self._unwritten()
-                if unwritten is not None and self._reader is None and not self._others_are_ready():
+                # Other callers that were woken too will probably queue frames in a moment.
+                others_follow = bool(self._sleepers) and next(iter(self._sleepers)).ready
+                if unwritten is not None and self._reader is None and not others_follow:
                     if unwritten.flush_now():
                         # Usually everything is written, and a single connection has no other to check.
                         unwritten = None if alone else self._unwritten()
@@ -132,10 +134,6 @@ class Pump:
         finally:
             if self._sleepers or self._reader is not None or self._resting is not None:
                 self._hand_over()
-
-    def _others_are_ready(self) -> bool:
-        """Whether other callers were woken too, and will probably queue frames in a moment."""
-        return bool(self._sleepers) and next(iter(self._sleepers)).ready
 
     async def attend(self, waiter: Waiter, deadline: float) -> None:
         """Like `wait`, for the background: it reads only while no caller does."""
