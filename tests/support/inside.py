@@ -55,6 +55,6 @@ def log_of(store: MessageStore) -> CommitLog:
 
 def queue_of(store: MessageStore, topic: str, queue_id: int) -> ConsumeQueue:
     """A consume queue that exists."""
-    queue = store._queues.get(topic, queue_id)
+    queue = store._queues.get((topic, queue_id))
     assert queue is not None
     return queue

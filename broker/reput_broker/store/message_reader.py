@@ -181,7 +181,7 @@ class MessageReader:
         if not self._flags.is_open:
             raise self._flags.closed()
         self._stats.get_calls += 1
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
             return GetMessageResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_queue_offset, queue.max_queue_offset

@@ -184,7 +184,7 @@ class IdentityCheck:
 
     def _without_entries(self, run: _Run) -> list[int]:
         wrong: list[int] = []
-        queue = self._queues.get(*run.queue)
+        queue = self._queues.get(run.queue)
         done = 0
         while queue is not None and done < len(run):
             at = run.first + done

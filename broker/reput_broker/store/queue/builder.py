@@ -56,7 +56,7 @@ class ConsumeQueueBuilder:
         """
         for rows in batch.queues:
             topic, queue_id, first, physical_offsets, sizes, tags_codes, stored_ms = rows
-            queue = self._queues.get(topic, queue_id)
+            queue = self._queues.get((topic, queue_id))
             if queue is None:
                 queue = self._queues.find_or_create(topic, queue_id)
             elif first < queue.max_queue_offset:

@@ -53,6 +53,8 @@ class ConsumeQueueTable:
         self._on_event = options.on_event
         self._cache = QueueFileCache(options.queue_files_open_max)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.get = self._queues.get
+        """Returns the queue of a (topic, queue id) if it exists."""
         self._of_topic: dict[str, list[ConsumeQueue]] = {}
         self._orphans: list[ConsumeQueueExt] = []
         self._set_aside_lock = threading.Lock()
@@ -100,10 +102,6 @@ class ConsumeQueueTable:
             options.filter_bit_map_bits // 8,
             self._cache,
         )
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """Return a queue if it exists."""
-        return self._queues.get((topic, queue_id))
 
     def queues(self) -> list[ConsumeQueue]:
         """Return all queues, in the order in which they appeared."""
@@ -321,12 +319,12 @@ class QueueOffsets:
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue offset of the first message that is still in the log, 0 for an unknown queue."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.min_queue_offset
 
     def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """The queue offset of the next readable message, 0 for an unknown queue."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.max_queue_offset
 
     def durable_max_offset_in_queue(self, topic: str, queue_id: int) -> int:
@@ -334,7 +332,7 @@ class QueueOffsets:
 
         Under SYNC_FLUSH readers see nothing else; otherwise a power failure may take back the end of a queue.
         """
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
         low, high = queue.min_queue_offset, queue.max_queue_offset
@@ -366,7 +364,7 @@ class QueueOffsets:
         LOWER: the first message stored at or after the time, the end of the queue if there is none.
         UPPER: the last one stored at or before it. 0 for an unknown queue.
         """
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
         return queue.offset_by_timestamp(
@@ -392,7 +390,7 @@ class QueueOffsets:
 
     def estimated_bytes(self, topic: str, queue_id: int) -> int:
         """Return what the messages of a queue take in the log, estimated from the sizes of the last ones."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         count = 0 if queue is None else queue.max_queue_offset - queue.min_queue_offset
         if queue is None or count <= 0:
             return 0
@@ -405,13 +403,13 @@ class QueueOffsets:
 
         Fewer if a file of the queue ends; none below the queue's minimum.
         """
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         if queue is None or offset < queue.min_queue_offset:
             return []
         return unpack_units(queue.with_tags_codes(queue.read_units(offset, count)))
 
     def _physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int | None:
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.get((topic, queue_id))
         unit = None if queue is None else queue.get_unit(offset)
         return None if unit is None else unit.physical_offset
 

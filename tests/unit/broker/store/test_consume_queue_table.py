@@ -75,7 +75,7 @@ def test_a_sync_that_fails_among_many_is_reported_and_final(
     with pytest.raises(FlushFailed, match="/150/"):
         table.flush()
     monkeypatch.undo()
-    queue = table.get("T", 150)
+    queue = table.get(("T", 150))
     assert queue is not None
     assert queue.bytes_to_flush == 20
     with pytest.raises(FlushFailed, match="/150/"):
