@@ -86,7 +86,8 @@ class Gathering:
         if posted is None:
             return None
         if on_done is not None:
-            posted.block.call_back(posted, on_done)
+            block: GatheredBlock = posted.block  # type: ignore[assignment]  # the accumulator has made it
+            block.call_back(posted, on_done)
         return posted
 
     async def post(
@@ -137,7 +138,8 @@ class Gathering:
         If the caller is cancelled before the block is sealed, the message is removed from it.
         """
         posted = self._accumulator.take(message, terms, choice) or await self._take(message, terms, choice)
-        block, number = posted.block, posted.number
+        block: GatheredBlock = posted.block  # type: ignore[assignment]  # the accumulator has made it
+        number = posted.number
         try:
             await self._sender.wait_for(block)
         except ClientClosed as closed:  # from an interrupt
