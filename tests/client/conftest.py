@@ -40,3 +40,9 @@ def real_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background
 def real_address(real_broker: BackgroundBroker) -> str:
     """The address of the real one; that of the fake one is `broker.address`."""
     return real_broker.address
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own; its group has the same name."""
+    return "".join(c if c.isalnum() else "-" for c in request.node.name)[-90:]

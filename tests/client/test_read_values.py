@@ -90,11 +90,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundBroke
         yield broker
 
 
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    return "".join(c if c.isalnum() else "-" for c in request.node.name)[-90:]
-
-
 def store(broker: BackgroundBroker, topic: str, *bodies: bytes) -> str:
     with Producer(broker.address) as producer:
         producer.send_batch([Message(topic, body, tag="t") for body in bodies], queue_id=0)

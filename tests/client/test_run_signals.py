@@ -8,16 +8,10 @@ from typing import Any
 
 import pytest
 
-from reput_client import Message
 from support.faces import Face, scenario
 from support.fakes import FakeBroker
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-
-
-async def fill(face: Face, broker: FakeBroker, count: int) -> None:
-    async with face.Producer(broker.address) as producer:
-        await producer.send_batch([Message("t", b"%d" % n) for n in range(count)], queue_id=0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -26,7 +20,7 @@ async def fill(face: Face, broker: FakeBroker, count: int) -> None:
 async def test_run_ends_with_its_progress_committed(
     face: Face, broker: FakeBroker, number: int, concurrency: int
 ) -> None:
-    await fill(face, broker, 100)
+    await face.fill(broker.address, 100)
     seen: list[bytes] = []
     before = signal.getsignal(number)
     async with face.Consumer(broker.address, group="g", topic="t", commit_interval_s=60.0) as consumer:
@@ -49,7 +43,7 @@ async def test_run_ends_with_its_progress_committed(
 @SIGNALS
 @scenario
 async def test_the_programs_own_handler_stays(face: Face, broker: FakeBroker, number: int) -> None:
-    await fill(face, broker, 5)
+    await face.fill(broker.address, 5)
     calls: list[int] = []
 
     def own(came: int, _: object) -> None:
@@ -75,7 +69,7 @@ async def test_the_programs_own_handler_stays(face: Face, broker: FakeBroker, nu
 @SIGNALS
 @scenario
 async def test_signals_may_be_left_alone(face: Face, broker: FakeBroker, number: int) -> None:
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     before = signal.getsignal(number)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
 
@@ -89,7 +83,7 @@ async def test_signals_may_be_left_alone(face: Face, broker: FakeBroker, number:
 @SIGNALS
 @scenario
 async def test_a_second_signal_has_its_usual_effect(face: Face, broker: FakeBroker, number: int) -> None:
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     before = signal.getsignal(number)
     restored: list[bool] = []
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
@@ -109,7 +103,7 @@ def test_other_threads_handle_no_signals(broker: FakeBroker) -> None:
     seen: list[bool] = []
 
     async def scenario() -> None:
-        await fill(face, broker, 1)
+        await face.fill(broker.address, 1)
         async with face.Consumer(broker.address, group="g", topic="t") as consumer:
 
             async def handle(_: Any) -> None:

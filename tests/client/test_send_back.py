@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from reput_client import ReceivedMessage
 from reput_client.consume.send_back import DEAD_LETTER, reason_of, send_back
 from reput_client.errors import ClientClosed, RequestTimeout
-from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.errors import BrokerError
 from reput_protocol.properties import decode_properties, encode_properties
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.record.record import Record, encode_record
-from support.faces import Face, scenario
+from support.faces import DrivenSession, Face, scenario
 from support.fakes import HANG_UP, SILENCE, Answer, FakeBroker
 
-T = TypeVar("T")
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 QUEUE = MessageQueue("orders", "fake", 0)
 
@@ -49,31 +47,11 @@ def message(reconsume_times: int = 0, sys_flag: int = 0, **properties: str) -> R
     return ReceivedMessage.of_record(bytes(record), "fake")
 
 
-class Member:
-    """Drives a session of each API."""
-
-    def __init__(self, face: Face, broker: FakeBroker, timeout_s: float = 5.0) -> None:
-        self._face = face
-        self._producer = face.Producer(broker.address, timeout_s=timeout_s)
-        self.session: Session = (
-            self._producer._client._client._session if face.is_blocking else self._producer._session
-        )
-
-    async def drive(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._face.is_blocking:
-            result: T = self._producer._client._runtime.run(work)
-            return result
-        return await work
+class Member(DrivenSession):
+    """Gives messages back."""
 
     async def give_back(self, message: ReceivedMessage, **options: Any) -> None:
         await self.drive(send_back(self.session, message, group="billing", queue=QUEUE, **options))
-
-    async def __aenter__(self) -> Member:
-        await self._producer.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._producer.__aexit__(*error)
 
 
 def until_asked(broker: FakeBroker, times: int) -> None:
@@ -89,7 +67,7 @@ def resent(broker: FakeBroker) -> tuple[dict[str, Any], dict[str, str], bytes]:
 @scenario
 async def test_the_broker_is_asked_with_the_place_in_its_log(face: Face, broker: FakeBroker) -> None:
 
-    async with Member(face, broker) as member:
+    async with Member(face, broker.address) as member:
         await member.give_back(
             message(2), delay_level=5, max_reconsume_times=7, reason="ValueError: " + "x" * 999
         )
@@ -111,7 +89,7 @@ async def test_where_that_fails_it_is_sent_to_the_retry_topic(face: Face, broker
         2, 8, RETRY_TOPIC="first", TRAN_MSG="true", REAL_TOPIC="x", DELAY="4", MIN_OFFSET="1",
         EXPIRES_AFTER_MS="9000",
     )  # fmt: skip
-    async with Member(face, broker) as member:
+    async with Member(face, broker.address) as member:
         await member.give_back(given, max_reconsume_times=7, reason="no\nsuch bill")
     ext, properties, body = resent(broker)
     assert (ext["b"], ext["a"], ext["e"]) == ("%RETRY%billing", "CLIENT_INNER_PRODUCER", -1)
@@ -138,7 +116,7 @@ async def test_what_is_resent_waits_as_long_as_the_other_would(
 ) -> None:
 
     broker.behave(BACK, Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later"))
-    async with Member(face, broker) as member:
+    async with Member(face, broker.address) as member:
         await member.give_back(message(), delay_level=asked)
     _, properties, _ = resent(broker)
     assert (properties["DELAY"], properties["RETRY_TOPIC"]) == (level, "orders")
@@ -148,7 +126,7 @@ async def test_what_is_resent_waits_as_long_as_the_other_would(
 async def test_a_dead_letter_is_resent_once_too_often(face: Face, broker: FakeBroker) -> None:
 
     broker.behave(BACK, Answer(ResponseCode.SYSTEM_BUSY, remark="BUSY: later"))
-    async with Member(face, broker) as member:
+    async with Member(face, broker.address) as member:
         await member.give_back(message(2), delay_level=DEAD_LETTER, max_reconsume_times=16)
     ext, properties, _ = resent(broker)
     assert ext["j"] > ext["l"], "so that the broker makes it one"
@@ -160,7 +138,7 @@ async def test_a_message_that_nobody_takes_stays_the_callers(face: Face, broker:
 
     for code in (BACK, SEND):
         broker.behave(code, Answer(ResponseCode.SERVICE_NOT_AVAILABLE, remark="DISK_FULL: no room"))
-    async with Member(face, broker) as member:
+    async with Member(face, broker.address) as member:
         with pytest.raises(BrokerError, match="no room"):
             await member.give_back(message())
     with pytest.raises(ClientClosed):
@@ -172,7 +150,7 @@ async def test_a_request_whose_answer_is_lost_is_repeated(face: Face, broker: Fa
 
     answers = iter([HANG_UP, Answer()])
     broker.behave(BACK, lambda _header, _body: next(answers))
-    async with Member(face, broker) as member:
+    async with Member(face, broker.address) as member:
         await member.give_back(message())
     first, second = [header.ext for header in broker.requests if header.code == BACK]
     assert broker.parked == []
@@ -188,13 +166,13 @@ async def test_a_request_that_gets_no_answer_is_never_replaced_by_another(
 
     broker.behave(BACK, SILENCE)
     given, other = message(), message()
-    async with Member(face, broker, timeout_s=0.2) as member:
+    async with Member(face, broker.address, timeout_s=0.2) as member:
         with pytest.raises(RequestTimeout):
             await member.give_back(given)
     until_asked(broker, 2)
     answers = iter([HANG_UP, Answer()])
     broker.behave(BACK, lambda _header, _body: next(answers))
-    async with Member(face, broker) as member:
+    async with Member(face, broker.address) as member:
         await member.give_back(given)
         broker.behave(BACK, Answer())
         await member.give_back(other)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Self
 
 import pytest
 
 from reput_client.errors import RequestTimeout
 from reput_client.transport.broker_requests import BrokerRequest
-from reput_client.transport.session import Session
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import ONEWAY_FLAG, HeaderType, Value
-from support.faces import Face, scenario
+from support.faces import DrivenSession, Face, scenario
 from support.fakes import SILENCE, FakeBroker
-
-T = TypeVar("T")
 
 CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 INFO = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -32,21 +29,8 @@ def broker() -> Iterator[FakeBroker]:
         yield broker
 
 
-class Client:
-    """A session as each API drives it."""
-
-    def __init__(self, face: Face, broker: FakeBroker) -> None:
-        self._face = face
-        self._producer = face.Producer(broker.address, timeout_s=5.0)
-        self.session: Session = (
-            self._producer._client._client._session if face.is_blocking else self._producer._session
-        )
-
-    async def drive(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._face.is_blocking:
-            result: T = self._producer._client._runtime.run(work)
-            return result
-        return await work
+class Client(DrivenSession):
+    """Waits for what the broker sends."""
 
     async def ask(self) -> None:
         """Send a request that is answered at once."""
@@ -60,13 +44,10 @@ class Client:
                 self.session.ask(LOCK, {}, what="wait", deadline=self.session.deadline(timeout_s))
             )
 
-    async def __aenter__(self) -> Client:
-        await self._producer.__aenter__()
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
         await self.ask()
         return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._producer.__aexit__(*error)
 
 
 @scenario
@@ -74,7 +55,7 @@ async def test_a_waiting_client_takes_and_answers_what_the_broker_asks(
     face: Face, broker: FakeBroker
 ) -> None:
 
-    async with Client(face, broker) as client:
+    async with Client(face, broker.address) as client:
         groups: list[object] = []
         client.session.requests.register(CHANGED, lambda request: groups.append(request.ext["consumerGroup"]))
         client.session.requests.register(
@@ -98,7 +79,7 @@ async def test_a_waiting_client_takes_and_answers_what_the_broker_asks(
 @scenario
 async def test_an_idle_client_takes_what_has_come_when_it_is_polled(face: Face, broker: FakeBroker) -> None:
 
-    async with Client(face, broker) as client:
+    async with Client(face, broker.address) as client:
         taken: list[BrokerRequest] = []
         client.session.requests.register(CHANGED, taken.append)
         broker.ask(CHANGED, {"consumerGroup": "g"}, flag=ONEWAY_FLAG)
@@ -115,7 +96,7 @@ async def test_an_answer_may_come_later_and_is_dropped_if_its_connection_has_gon
     face: Face, broker: FakeBroker
 ) -> None:
 
-    async with Client(face, broker) as client:
+    async with Client(face, broker.address) as client:
         taken: list[BrokerRequest] = []
         client.session.requests.register(INFO, taken.append)
         for opaque in (1, 2):
@@ -141,7 +122,7 @@ async def test_an_answer_that_does_not_leave_at_once_is_written_by_whoever_reads
 ) -> None:
 
     large = bytes(12 << 20)
-    async with Client(face, broker) as client:
+    async with Client(face, broker.address) as client:
         client.session.requests.register(INFO, lambda request: request.answer({}, large))
         broker.ask(INFO)
         await client.wait(0.5)
@@ -152,7 +133,7 @@ async def test_an_answer_that_does_not_leave_at_once_is_written_by_whoever_reads
 async def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: FakeBroker) -> None:
     """Otherwise the loss would be noticed at the request's deadline, too late to repeat it."""
 
-    async with Client(face, broker) as client:
+    async with Client(face, broker.address) as client:
         connection = client.session.connection_to(client.session.home)
         connection.sock.shutdown(socket.SHUT_WR)
         await client.ask()
@@ -163,7 +144,7 @@ async def test_a_write_that_fails_ends_the_wait_at_once(face: Face, broker: Fake
 @scenario
 async def test_a_thread_that_waits_reads_for_the_others(face: Face, broker: FakeBroker) -> None:
     """The blocking API has no background reader; any waiting thread is one."""
-    async with Client(face, broker) as client:
+    async with Client(face, broker.address) as client:
         came = threading.Event()
         client.session.requests.register(CHANGED, lambda _: came.set())
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reput_client import Message, MessageQueue
+from reput_client import MessageQueue
 from reput_client.errors import BrokerError, NotDelivered
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.wire.header import Header
@@ -33,14 +33,9 @@ def taken_back(broker: FakeBroker) -> list[dict[str, Any]]:
     return found
 
 
-async def fill(face: Face, broker: FakeBroker, count: int) -> None:
-    async with face.Producer(broker.address) as producer:
-        await producer.send_batch([Message("t", b"%d" % n) for n in range(count)], queue_id=0)
-
-
 @scenario
 async def test_messages_are_acknowledged_in_any_order(face: Face, broker: FakeBroker) -> None:
-    await fill(face, broker, 3)
+    await face.fill(broker.address, 3)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
         first, second, third = await consumer.receive_many(3, 5.0)
         third.ack()
@@ -58,7 +53,7 @@ async def test_messages_are_acknowledged_in_any_order(face: Face, broker: FakeBr
 async def test_the_broker_takes_a_message_that_is_not_acknowledged(
     face: Face, broker: FakeBroker, taken_back: list[dict[str, Any]], delay_s: float | None, level: int
 ) -> None:
-    await fill(face, broker, 2)
+    await face.fill(broker.address, 2)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
         first, second = await consumer.receive_many(2, 5.0)
         await first.nack(delay_s, reason="the database is away")
@@ -74,7 +69,7 @@ async def test_the_broker_takes_a_message_that_is_not_acknowledged(
 async def test_a_rejected_message_is_a_dead_letter(
     face: Face, broker: FakeBroker, taken_back: list[dict[str, Any]]
 ) -> None:
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
         message = await consumer.take(5.0)
         await message.reject(reason="no such bill")
@@ -87,7 +82,7 @@ async def test_a_rejected_message_is_a_dead_letter(
 async def test_a_loop_settles_its_message_itself(
     face: Face, broker: FakeBroker, taken_back: list[dict[str, Any]]
 ) -> None:
-    await fill(face, broker, 4)
+    await face.fill(broker.address, 4)
     got: list[bytes] = []
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
         async for message in consumer:
@@ -106,7 +101,7 @@ async def test_a_loop_settles_its_message_itself(
 
 @scenario
 async def test_what_the_broker_refuses_stays_with_the_application(face: Face, broker: FakeBroker) -> None:
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     refusal = Answer(ResponseCode.SYSTEM_ERROR, remark="not today")
     for code in (SEND_BACK, RequestCode.SEND_MESSAGE_V2):
         broker.behave(code, refusal)
@@ -130,7 +125,7 @@ async def test_what_the_broker_does_not_take_is_redelivered_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("REPUT_OFFSETS_DIR", str(tmp_path))
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     async with face.Consumer(broker.address, group="g", topic="t", **options) as consumer:
         message = await consumer.take(5.0)
         since = time.monotonic()
@@ -155,7 +150,7 @@ async def test_a_broadcasting_member_has_no_dead_letters(
 ) -> None:
     monkeypatch.setenv("REPUT_OFFSETS_DIR", str(tmp_path))
     caplog.set_level(logging.WARNING, "reput_client")
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     async with face.Consumer(broker.address, group="g", topic="t", mode="broadcasting") as consumer:
         await (await consumer.take(5.0)).reject(reason="no such bill")
         assert consumer.positions()[QUEUE] == 1
@@ -165,7 +160,7 @@ async def test_a_broadcasting_member_has_no_dead_letters(
 
 @scenario
 async def test_delays_that_no_broker_knows(face: Face, broker: FakeBroker) -> None:
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     async with face.Consumer(broker.address, group="g", topic="t") as consumer:
         message = await consumer.take(5.0)
         for delay_s in (-1, 7201, float("nan")):
@@ -175,7 +170,7 @@ async def test_delays_that_no_broker_knows(face: Face, broker: FakeBroker) -> No
 
 @scenario
 async def test_a_message_of_no_consumer_cannot_be_settled(face: Face, broker: FakeBroker) -> None:
-    await fill(face, broker, 1)
+    await face.fill(broker.address, 1)
     async with face.PullConsumer(broker.address, group="g") as puller:
         (pulled,) = (await puller.pull("t", queue_id=0, offset=0)).messages
         for settle in (pulled.ack, pulled.nack, pulled.reject):

@@ -55,12 +55,6 @@ class Model(BaseModel):
     number: int
 
 
-@pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of the test's own; its group has the same name."""
-    return "".join(c if c.isalnum() else "-" for c in request.node.name)[-90:]
-
-
 class Calls:
     """Parses JSON, and counts how often."""
 

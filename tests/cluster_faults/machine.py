@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cluster_faults.network import USER, Unavailable, address_of, inside
+from support.broker_process import tail_of
 from support.mounts import try_to_mount, unmount
 
 PORT: Final = 10911
@@ -159,6 +160,4 @@ class Machine:
 
     def log_tail(self, lines: int = 30) -> str:
         """Return the last lines of its log."""
-        if not self.log_path.exists():
-            return "(no log)"
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        return tail_of(self.log_path, lines)

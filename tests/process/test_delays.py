@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import threading
 import time
 import urllib.request
@@ -27,7 +26,7 @@ from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ReputError
 from reput_protocol.record.delays import DELAY_LEVELS_MS
 from support.broker_process import BrokerProcess
-from support.command import reput
+from support.command import Cli
 from support.retention import RESERVED_MS, FakeMachine
 from support.waiting import until, wait_until
 
@@ -182,23 +181,9 @@ def _get(broker: BrokerProcess, path: str) -> str:
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
-class Cli:
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.server = broker.address
-
-    def __call__(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = reput(*arguments, "--timeout", "30s", server=self.server)
-        assert done.returncode == code, done
-        return done
-
-    def json(self, *arguments: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = json.loads(self(*arguments, "-O", "json").stdout)
-        return rows
-
-
 @pytest.fixture
 def cli(broker: BrokerProcess) -> Cli:
-    return Cli(broker)
+    return Cli(broker.address)
 
 
 def test_messages_are_produced_listed_and_cancelled_from_the_command_line(cli: Cli) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 import pytest
 
 from reput_client.blocking import Admin, Message, Producer
 from support.broker_process import BrokerProcess
-from support.command import reput
+from support.command import Cli, reput
 from support.group_client import GroupClient
 
 pytestmark = pytest.mark.process
@@ -35,23 +32,9 @@ def topic(broker: BrokerProcess) -> str:
     return name
 
 
-class Cli:
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.server = broker.address
-
-    def __call__(self, *arguments: str, text: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = reput("group", *arguments, "--timeout", "30s", server=self.server, text=text)
-        assert done.returncode == code, done
-        return done
-
-    def json(self, *arguments: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = json.loads(self(*arguments, "-O", "json").stdout)
-        return rows
-
-
 @pytest.fixture
 def cli(broker: BrokerProcess) -> Cli:
-    return Cli(broker)
+    return Cli(broker.address, "group")
 
 
 @pytest.fixture

@@ -174,9 +174,7 @@ class BrokerProcess:
 
     def log_tail(self, lines: int = 30) -> str:
         """Return the last lines of the log, for error messages."""
-        if not self.log_path.exists():
-            return "(no log)"
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        return tail_of(self.log_path, lines)
 
     def __enter__(self) -> BrokerProcess:
         self.start()
@@ -195,3 +193,8 @@ class BrokerProcess:
                 self.terminate()
             else:
                 self.kill()
+
+
+def tail_of(log: Path, lines: int) -> str:
+    """Return the last lines of a log, for error messages."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"

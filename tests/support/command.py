@@ -5,11 +5,13 @@ Signals, terminals, closed pipes and `serve` need a process of their own: `[sys.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from contextlib import ExitStack
 from tempfile import TemporaryFile
+from typing import Any
 from unittest.mock import patch
 
 from reput_cli.main import main
@@ -41,3 +43,27 @@ def reput(*arguments: object, server: str | None = None, text: str = "") -> subp
             stream.seek(0)
             said.append(stream.read())
     return subprocess.CompletedProcess(command, status, *said)
+
+
+class Cli:
+    """Runs commands against a broker, and checks their exit codes.
+
+    Args:
+        server: the broker's address.
+        words: what all commands begin with, such as `group`.
+    """
+
+    def __init__(self, server: str, *words: str) -> None:
+        self.server = server
+        self._words = words
+
+    def __call__(self, *arguments: str, text: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command with `text` as its standard input."""
+        done = reput(*self._words, *arguments, "--timeout", "30s", server=self.server, text=text)
+        assert done.returncode == code, done
+        return done
+
+    def json(self, *arguments: str) -> list[dict[str, Any]]:
+        """Return the rows that a command prints."""
+        rows: list[dict[str, Any]] = json.loads(self(*arguments, "-O", "json").stdout)
+        return rows

@@ -14,15 +14,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import anyio
 
 import reput_client
 import reput_client.blocking
 from reput_client import Message, PostsFailed, SendReceipt
+from reput_client.transport.session import Session
 from support.waiting import until, wait_until
 
+T = TypeVar("T")
 Scenario = Callable[["Face"], Coroutine[Any, Any, None]]
 FACES = ("trio", "asyncio", "blocking")
 PROACTOR = "proactor"
@@ -97,6 +99,11 @@ class Face:
             await producer.flush()
         return [each.result() for each in posted]
 
+    async def fill(self, address: str, count: int) -> None:
+        """Send `count` messages, with their numbers as bodies, to queue 0 of topic `t`."""
+        async with self.Producer(address) as producer:
+            await producer.send_batch([Message("t", b"%d" % number) for number in range(count)], queue_id=0)
+
     async def together(self, *works: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run coroutine functions at the same time, as tasks or as threads, and wait for all."""
         if not self.is_blocking:
@@ -133,6 +140,31 @@ class Face:
             wait_until(condition, step_s=0.005)
         else:
             await until(condition)
+
+
+class DrivenSession:
+    """The session of a client, which any API drives: tests send requests of their own over it."""
+
+    def __init__(self, face: Face, address: str, timeout_s: float = 5.0) -> None:
+        self._face = face
+        self._producer = face.Producer(address, timeout_s=timeout_s)
+        self.session: Session = (
+            self._producer._client._client._session if face.is_blocking else self._producer._session
+        )
+
+    async def drive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the session."""
+        if self._face.is_blocking:
+            result: T = self._producer._client._runtime.run(work)
+            return result
+        return await work
+
+    async def __aenter__(self) -> Self:
+        await self._producer.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._producer.__aexit__(*error)
 
 
 def open_sockets() -> int:
