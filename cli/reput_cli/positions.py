@@ -18,14 +18,14 @@ class TimeType(click.ParamType[int]):
         """Return the time; other text is refused with the valid forms."""
         if isinstance(value, int):
             return value
-        position = Position.parse("@" + str(value).removeprefix("@"))
-        if position is None or position.timestamp_ms is None:
+        time_ms = Position.parse_time(str(value))
+        if time_ms is None:
             raise click.BadParameter(
                 f"{str(value)!r} is not a time: write 2026-01-02T03:04:05Z, or -15m for 15 minutes ago",
                 ctx,
                 param,
             )
-        return position.timestamp_ms
+        return time_ms
 
 
 TIME = TimeType()

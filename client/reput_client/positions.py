@@ -44,6 +44,12 @@ class Position:
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return Position(timestamp_ms=int(moment.timestamp() * 1000))
 
+    @staticmethod
+    def parse_time(text: str) -> int | None:
+        """Return the time in ms since 1970 of `TIME` or `-15m`, with or without `@`; None if it is neither."""
+        position = Position.parse("@" + text.removeprefix("@"))
+        return None if position is None else position.timestamp_ms
+
     def resolve(self, bounds: Admin, topic: str, queue_id: int, broker_name: str | None = None) -> int:
         """Return the offset in a queue, moved to its nearest end if outside."""
         low = bounds.min_offset(topic, queue_id, broker_name=broker_name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reput_client import offset_store as asynchronous
 from reput_client.blocking.client import blocking
-from reput_client.blocking.pull_consumer import PullConsumer
 from reput_client.blocking.runtime import BlockingRuntime
 from reput_protocol.record.message import MessageQueue
+
+if TYPE_CHECKING:
+    from reput_client.blocking.pull_consumer import PullConsumer
 
 
 class OffsetStore:

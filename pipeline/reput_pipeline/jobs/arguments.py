@@ -30,14 +30,14 @@ class StoreTimeType(click.ParamType[int]):
         text = str(value)
         if text.isdecimal():
             return int(text)
-        position = Position.parse("@" + text.removeprefix("@"))
-        if position is None or position.timestamp_ms is None:
+        time_ms = Position.parse_time(text)
+        if time_ms is None:
             raise click.BadParameter(
                 f"{text!r} is not a time: write 2026-01-02T03:04:05Z, -15m for 15 minutes ago, or ms since 1970",
                 ctx,
                 param,
             )
-        return position.timestamp_ms
+        return time_ms
 
 
 STORE_TIME = StoreTimeType()

@@ -9,8 +9,8 @@ from kombu.utils.url import parse_url
 
 from reput_client.credentials import Credentials
 from reput_client.tls import TLS
+from reput_client.transport.address import DEFAULT_PORT
 
-PORT: Final = 10911
 _TLS_NAMES: Final = {"ca_certs": "ca", "certfile": "cert", "keyfile": "key", "server_hostname": "server_name"}
 _REQUIRED: Final = (2, "required", "CERT_REQUIRED")
 
@@ -24,7 +24,7 @@ def client_options(urls: Iterable[str], ssl: Mapping[str, Any] | bool | None) ->
         ValueError: the TLS settings are not known, or ask for certificates not to be checked.
     """
     parsed = [parse_url(url) for url in urls]
-    addresses = [f"{each['hostname'] or '127.0.0.1'}:{each['port'] or PORT}" for each in parsed]
+    addresses = [f"{each['hostname'] or '127.0.0.1'}:{each['port'] or DEFAULT_PORT}" for each in parsed]
     options: dict[str, Any] = {"address": [*dict.fromkeys(addresses)], "tls": _tls(ssl)}
     if parsed[0]["userid"]:
         options["credentials"] = Credentials(parsed[0]["userid"], parsed[0]["password"] or "")

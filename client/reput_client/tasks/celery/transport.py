@@ -11,7 +11,8 @@ from kombu.transport import base, virtual
 from reput_client.errors import ClientClosed, ConnectFailed
 from reput_client.tasks.celery.channel import Channel
 from reput_client.tasks.celery.clients import ConnectionClients
-from reput_client.tasks.celery.connecting import PORT, client_options
+from reput_client.tasks.celery.connecting import client_options
+from reput_client.transport.address import DEFAULT_PORT
 from reput_protocol.errors import ReputError
 
 
@@ -22,7 +23,7 @@ class Transport(virtual.Transport):
     """
 
     Channel = Channel
-    default_port = PORT
+    default_port = DEFAULT_PORT
     driver_type = "reput"
     driver_name = "reput-client"
     connection_errors = (*base.Transport.connection_errors, ConnectFailed, ClientClosed, OSError)
@@ -39,7 +40,7 @@ class Transport(virtual.Transport):
     def client_options(self) -> dict[str, Any]:
         """The addresses and how to connect, for the clients of this connection."""
         client = self.client
-        present = f"{client.hostname or '127.0.0.1'}:{client.port or PORT}"
+        present = f"{client.hostname or '127.0.0.1'}:{client.port or DEFAULT_PORT}"
         options = client_options([*client.alt] or [client.as_uri(include_password=True)], client.ssl)
         options["address"] = [*dict.fromkeys([present, *options["address"]])]
         return options
