@@ -276,7 +276,7 @@ class DirectoryReading:
             live &= np.isin(tag_hashes, [*self._codes.codes]) | (code <= MAX_ADDRESS)
         numbers, place, size = numbers[live], place[live], size[live]
         if len(place) and not self._log.files:
-            self._lost(part.queue, "the log was deleted while the query ran")
+            self._unreadable.lost(part.queue, "the log was deleted while the query ran")
             return
         index = np.searchsorted(self._starts(), place, "right") - 1
         edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
@@ -306,11 +306,11 @@ class DirectoryReading:
         for row in np.flatnonzero(~live).tolist():
             number = int(numbers[row])
             if size[row] > 0 and 0 <= place[row] < self._log.min_offset:
-                self._lost(part.queue, f"message {number} expired while the query ran")
+                self._unreadable.lost(part.queue, f"message {number} expired while the query ran")
                 continue
             path, position = files.place(number)
             if not self._files.exists(path):
-                self._lost(
+                self._unreadable.lost(
                     part.queue, f"{path}, with the unit of message {number}, was deleted while the query ran"
                 )
                 continue
@@ -331,7 +331,7 @@ class DirectoryReading:
             columns, wrong = self._reads.read(file, units, queues)
         except FileNotFoundError:
             first = f"message {int(units.number[0])} of {queues[int(units.owner[0])]}"
-            self._lost(what, f"{file.path}, with {first}, was deleted while the query ran")
+            self._unreadable.lost(what, f"{file.path}, with {first}, was deleted while the query ran")
             return False
         for row in wrong:
             queue = queues[int(units.owner[row])]
@@ -351,7 +351,7 @@ class DirectoryReading:
         for stretch in stretches:
             file = self._log.find(stretch.start)
             if file is None:
-                self._lost("of the log", f"offset {stretch.start} was deleted while the query ran")
+                self._unreadable.lost("of the log", f"offset {stretch.start} was deleted while the query ran")
                 continue
             for units in self._pieces(stretch, wanted):
                 if not (yield from self._records(file, units, queues, "of the log")):
@@ -395,9 +395,6 @@ class DirectoryReading:
 
     def _damage(self, place: str, position: int, reason: str) -> None:
         self._unreadable.damaged(f"{place} at byte", position, reason)
-
-    def _lost(self, what: object, reason: str) -> None:
-        self._unreadable.lost(what, reason)
 
 
 def _slices(size: IntArray, low: int, high: int) -> Iterator[slice]:

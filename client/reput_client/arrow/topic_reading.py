@@ -114,21 +114,25 @@ class TopicReading:
                 found = self._ask(self._reader.fetch, queue, start, end)
             except TopicNotFound as error:
                 # The topic of that name may be another one now.
-                self._lost(
+                self._unreadable.lost(
                     queue, f"its topic was deleted, with messages {start} to {end - 1}: {error.remark}"
                 )
                 return
             if found.moved and found.next_offset > start:
-                self._lost(queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone")
+                self._unreadable.lost(
+                    queue, f"messages {start} to {min(found.next_offset, end) - 1} are gone"
+                )
                 start = found.next_offset
             elif found.next_offset <= start:
-                self._lost(queue, f"it ends at {found.max_offset}, before message {start} that was planned")
+                self._unreadable.lost(
+                    queue, f"it ends at {found.max_offset}, before message {start} that was planned"
+                )
                 return
             else:
                 if len(found.records):
                     yield _Fetched(queue, start, min(found.next_offset, end), found.records)
                 elif tags == "*":
-                    self._lost(queue, f"messages {start} to {found.next_offset - 1} are gone")
+                    self._unreadable.lost(queue, f"messages {start} to {found.next_offset - 1} are gone")
                 start = found.next_offset
 
     def _decoded(self, blocks: list[_Fetched]) -> Iterator[pa.RecordBatch]:
@@ -179,7 +183,7 @@ class TopicReading:
             found = self._ask(self._reader.fetch, queue, offset, offset + 1)
             if found.moved or not len(found.records):
                 if tags == "*" or found.moved:
-                    self._lost(queue, f"message {offset} is gone")
+                    self._unreadable.lost(queue, f"message {offset} is gone")
                 continue
             one = _Fetched(queue, offset, offset + 1, found.records)
             table = self._table(one, found.records, 0, len(found.records))
@@ -196,6 +200,3 @@ class TopicReading:
 
     def _damage(self, offset: int, reason: str) -> None:
         self._unreadable.damaged(f"{self._place} of {self._where}, message", offset, reason)
-
-    def _lost(self, queue: QueueKey, reason: str) -> None:
-        self._unreadable.lost(queue, reason)
