@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 
 from reput_pipeline.spark.option_reader import SINK_OPTIONS, SOURCE_OPTIONS, is_table, options_for
 from reput_pipeline.spark.worker_daemon import end_quietly
+from reput_pipeline.spark.worker_process import begin_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +63,10 @@ class ReputDataSource(DataSource):
     it uses.
     """
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        begin_task()
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
@@ -82,6 +87,7 @@ class ReputDataSource(DataSource):
         """
         from reput_pipeline.source.readers import FilteringReader, PlainReader
 
+        begin_task()
         planning = _PUSHDOWN_MODULE in sys.modules
         return (FilteringReader if planning else PlainReader)(options_in_force(self.options, schema), schema)
 
@@ -98,12 +104,14 @@ class ReputDataSource(DataSource):
         """Return a batch writer."""
         from reput_pipeline.sink.writers import ReputBatchWriter
 
+        begin_task()
         return ReputBatchWriter(options_in_force(self.options, schema), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
         """Return a stream writer."""
         from reput_pipeline.sink.writers import ReputStreamWriter
 
+        begin_task()
         return ReputStreamWriter(options_in_force(self.options, schema), schema, overwrite)
 
 

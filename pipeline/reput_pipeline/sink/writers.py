@@ -142,6 +142,9 @@ class ReputBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the successful task attempts have staged."""
+        from reput_pipeline.spark.worker_process import begin_task
+
+        begin_task()
         done = [message for message in messages if isinstance(message, TaskDone)]
         _commit(self._options, done, self._query_id, _BATCH_JOB)
         if self._options.idempotency_key is not None and done and all(one.part is None for one in done):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import pickle
+import platform
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
+from reput_pipeline.data_source import ReputDataSource
 from reput_pipeline.spark import worker_process
 from reput_pipeline.spark.worker_process import TaskOf, begin_task
 
@@ -53,6 +56,35 @@ def test_modules_of_a_later_task_are_frozen_too(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     begin_task()
     assert gc.get_freeze_count() > count + 900, "some that were frozen before may be gone"
+
+
+def test_a_process_that_plans_queries_keeps_its_modules_out_of_collections_too() -> None:
+    options = {"path": "/store", "subscribe": "orders"}
+    source = ReputDataSource(options)
+    assert gc.get_freeze_count() == 0
+    source.reader(source.schema())
+    assert gc.get_freeze_count() > 10_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
+def test_memory_of_a_batch_is_kept_for_the_next() -> None:
+    """In a process of its own, because the C library learns from what a process has freed before."""
+    program = """
+import resource, sys
+from reput_pipeline.spark.worker_process import begin_task
+
+def faults_of_a_batch():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [bytearray(8 << 20) for _ in range(3)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+begin_task()
+print(faults_of_a_batch(), faults_of_a_batch())
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = map(int, found.stdout.split())
+    assert first > 1000, "the arrays were written"
+    assert second < first / 20
 
 
 def test_a_function_as_a_task() -> None:
