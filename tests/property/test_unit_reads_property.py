@@ -15,7 +15,10 @@ from reput_protocol.kernel.units import (
     address_units,
     damaged_unit,
     differing_units,
+    doubtful_units,
     files_of_units,
+    unit_runs,
+    unit_table,
     valid_units,
 )
 from reput_protocol.record.hashing import tags_code
@@ -167,6 +170,48 @@ def test_the_files_of_units(units: Units, log_start: int, log_end: int) -> None:
     assert len(set(files)) == len(files)
     assert set(files) == {unit.physical_offset // 4096 for unit in present}
     assert set(found) <= {unit.physical_offset for unit in present}
+
+
+@given(some_units, st.sampled_from([0, 700]), st.sampled_from([4096, (1 << 63) - 1]))
+def test_units_as_numbers(units: Units, log_start: int, log_end: int) -> None:
+    table, is_sound = unit_table(packed(units), 7, 3, log_start, log_end)
+    expected = [(place, size, number, 3) for number, (place, size, _) in enumerate(units, 7)]
+    assert list(zip(*[iter(table)] * 4, strict=True)) == expected
+    places = [unit.physical_offset for unit in units]
+    assert is_sound == (
+        places == sorted(places)
+        and all(log_start <= place < log_end for place in places)
+        and all(unit.size >= 92 and unit.size != PRE_BLANK_SIZE for unit in units)
+    )
+
+
+@given(some_units, st.sampled_from([0, 700]), st.sampled_from([4096, 8192]), st.sampled_from([150, 5000]))
+def test_units_whose_records_may_not_be_there(
+    units: Units, log_start: int, log_end: int, size_max: int
+) -> None:
+    table, _ = unit_table(packed(units), 0, 0, log_start, log_end)
+    doubtful = [
+        row
+        for row, (place, size, _) in enumerate(units)
+        if not log_start <= place <= log_end - size
+        or size > size_max
+        or (row + 1 < len(units) and units[row + 1].physical_offset < place + size)
+    ]
+    assert doubtful_units(table, log_start, log_end, size_max) == doubtful
+
+
+@given(in_order.map(units_of), st.sampled_from([0, 39, 40]))
+def test_records_that_are_read_together(units: Units, gap_max: int) -> None:
+    table, _ = unit_table(packed(units), 0, 0, 0, 1 << 40)
+    firsts = []
+    end = -(1 << 40)
+    for row, (place, size, _) in enumerate(units):
+        if place > end + gap_max:
+            firsts.append(row)
+        end = place + size
+    assert unit_runs(table, gap_max) == firsts
+    overlapping, _ = unit_table(packed([*units, *units]), 0, 0, 0, 1 << 40)
+    assert unit_runs(overlapping, gap_max) == firsts + [len(units) + row for row in firsts]
 
 
 @given(some_units, st.sampled_from([0, 700, 4096, (1 << 63) - 1]))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from reput_client.arrow.batches import BATCH_BYTES, BATCH_ROWS, LOG_BATCH_ROWS, BatchMaker
 from reput_client.arrow.directory_plan import Stretch, WantedRange
@@ -19,6 +18,7 @@ from reput_client.arrow.queues import QueueKey, QueueRange, Unreadable
 from reput_client.arrow.record_reads import RecordReads, Units, read_bytes
 from reput_client.arrow.store_files import open_store
 from reput_protocol.filter.tags import TagFilter
+from reput_protocol.kernel.units import unit_table
 from reput_protocol.names import SCHEDULE_TOPIC
 from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
 from reput_protocol.record.hashing import tags_code
@@ -36,35 +36,38 @@ from reput_protocol.store.unit_files import UnitFiles
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-QueueUnits = NDArray[np.void]
-"""Units of a queue with the fields physical_offset, size and tags_code."""
 _UNIT: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _UNIT.itemsize == UNIT_BYTES
+_OFFSET_MAX: Final = (1 << 63) - 1
 WINDOW_BYTES: Final = 32 << 20
 """Bytes of the log whose units are collected together."""
 _UNITS_AT_ONCE_MIN: Final = 16
 _UNITS_AT_ONCE_MAX: Final = 65_536
 
-Live = Callable[[WantedRange, IntArray, IntArray, IntArray, UnitFiles], BoolArray]
-"""Selects the units of a range that point into the log, by number, log offset and size; reports the others."""
+Live = Callable[[QueueKey, Units, UnitFiles], BoolArray]
+"""Selects the units of a queue that point into the log; reports the others."""
 
 
-def read_units(files: UnitFiles, number: int, count: int) -> QueueUnits:
-    """Return `count` units, starting with unit `number`."""
-    return np.frombuffer(files.read_bytes(number * UNIT_BYTES, count * UNIT_BYTES), _UNIT)
+def units_of(
+    data: bytes, number: int, *, owner: int = 0, log_start: int, log_end: int = _OFFSET_MAX
+) -> tuple[Units, bool]:
+    """Return units, the first of which is unit `number`, and whether they are sound (`unit_table`)."""
+    table, is_sound = unit_table(data, number, owner, log_start, log_end)
+    return Units(np.asarray(table, np.int64).reshape(-1, 4)), is_sound
 
 
 class _Cursor:
     """Reads the units of one range, a part at a time."""
 
-    def __init__(self, part: WantedRange, owner: int, files: UnitFiles, live: Live) -> None:
+    def __init__(self, part: WantedRange, owner: int, files: UnitFiles, log_start: int, live: Live) -> None:
         self.part = part
-        self.owner = owner
+        self._owner = owner
         self._files = files
+        self._log_start = max(part.log_start, log_start)
         self._live = live
         self._next = part.start
-        self._first = part.start
-        self._waiting: QueueUnits | None = None
+        self._waiting: Units | None = None
+        self._is_sound = True
         self._order: IntArray = np.empty(0, np.int64)
 
     def skip_to(self, log_offset: int) -> None:
@@ -85,8 +88,8 @@ class _Cursor:
         place: int = UNIT.unpack(self._files.read_bytes(number * UNIT_BYTES, UNIT_BYTES))[0]
         return place
 
-    def before(self, log_offset: int, window: int) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-        """Yield log offset, size and number of the units before a log offset."""
+    def before(self, log_offset: int, window: int) -> Iterator[Units]:
+        """Yield the units before a log offset that point into the log."""
         while True:
             if self._waiting is None:
                 if self._next >= self.part.end:
@@ -94,14 +97,10 @@ class _Cursor:
                 self._read(log_offset, window)
             assert self._waiting is not None
             stop = int(np.searchsorted(self._order, log_offset))
-            units, numbers = self._waiting[:stop], np.arange(self._first, self._first + stop)
-            place = units["physical_offset"].astype(np.int64)
-            size = units["size"].astype(np.int64)
-            live = self._live(self.part, numbers, place, size, self._files)
-            yield (place, size, numbers) if live.all() else (place[live], size[live], numbers[live])
+            found = self._waiting[:stop]
+            yield found if self._is_sound else found[self._live(self.part.queue, found, self._files)]
             if stop < len(self._waiting):
                 self._waiting, self._order = self._waiting[stop:], self._order[stop:]
-                self._first += stop
                 return
             self._waiting = None
 
@@ -110,10 +109,15 @@ class _Cursor:
         span = max(1, self.part.log_end - log_offset + window)
         likely = left * window // span + _UNITS_AT_ONCE_MIN
         count = min(left, likely, _UNITS_AT_ONCE_MAX)
-        self._waiting = read_units(self._files, self._next, count)
-        places = self._waiting["physical_offset"].astype(np.int64)
-        self._order = _ascending(places, self.part.log_start, self.part.log_end)
-        self._first = self._next
+        self._waiting, self._is_sound = units_of(
+            self._files.read_bytes(self._next * UNIT_BYTES, count * UNIT_BYTES),
+            self._next,
+            owner=self._owner,
+            log_start=self._log_start,
+            log_end=self.part.log_end,
+        )
+        places = self._waiting.place
+        self._order = places if self._is_sound else _ascending(places, self.part.log_start, self.part.log_end)
         self._next += count
 
 
@@ -157,6 +161,7 @@ def windows(
     start: int,
     end: int,
     files_of: Callable[[WantedRange], UnitFiles],
+    log_start: int,
     live: Live,
 ) -> Iterator[Units]:
     """Yield the wanted units of a part of the log, window by window, each with the index of its range.
@@ -165,10 +170,11 @@ def windows(
         wanted: the ranges.
         start, end: log offsets; a record starts at `start`.
         files_of: opens the units of a range.
+        log_start: where the log starts.
         live: selects the units that point into the log.
     """
     cursors = [
-        _Cursor(part, owner, files_of(part), live)
+        _Cursor(part, owner, files_of(part), log_start, live)
         for owner, part in enumerate(wanted)
         if part.log_start < end and part.log_end > start
     ]
@@ -176,15 +182,10 @@ def windows(
         cursor.skip_to(start)
     for low in range(start, end, WINDOW_BYTES):
         high = min(low + WINDOW_BYTES, end)
-        found = [
-            (*units, np.full(len(units[0]), cursor.owner))
-            for cursor in cursors
-            for units in cursor.before(high, WINDOW_BYTES)
-        ]
+        found = [units.table for cursor in cursors for units in cursor.before(high, WINDOW_BYTES)]
         if found:
-            columns = [np.concatenate(column) for column in zip(*found, strict=True)]
-            order = np.argsort(columns[0], kind="stable")
-            yield Units(*(column[order] for column in columns))
+            table = np.concatenate(found)
+            yield Units(table[np.argsort(table[:, 0], kind="stable")])
 
 
 class WantedRecords:
@@ -260,61 +261,47 @@ class DirectoryReading:
         for part in ranges:
             units = self._unit_files(part)
             for start in range(part.start, part.end, BATCH_ROWS):
-                count = min(BATCH_ROWS, part.end - start)
-                yield from self._units(part, start, read_units(units, start, count), units)
+                yield from self._units(part, start, min(BATCH_ROWS, part.end - start), units)
 
-    def _units(
-        self, part: QueueRange, first: int, found: QueueUnits, files: UnitFiles
-    ) -> Iterator[pa.RecordBatch]:
-        numbers = np.arange(first, first + len(found))
-        place = found["physical_offset"].astype(np.int64)
-        size = found["size"].astype(np.int64)
-        live = self._live(part, numbers, place, size, files)
+    def _units(self, part: QueueRange, first: int, count: int, files: UnitFiles) -> Iterator[pa.RecordBatch]:
+        data = files.read_bytes(first * UNIT_BYTES, count * UNIT_BYTES)
+        units, is_sound = units_of(data, first, log_start=self._log.min_offset)
+        live = np.ones(count, np.bool_) if is_sound else self._live(part.queue, units, files)
         if self._codes is not None and part.queue.topic != SCHEDULE_TOPIC:
-            code = found["tags_code"].astype(np.int64)
+            code = np.frombuffer(data, _UNIT)["tags_code"].astype(np.int64)
             tag_hashes = code.astype("=i4")  # keeps the low 32 bits
             live &= np.isin(tag_hashes, [*self._codes.codes]) | (code <= MAX_ADDRESS)
-        numbers, place, size = numbers[live], place[live], size[live]
-        if len(place) and not self._log.files:
+        units = units[live]
+        if len(units) and not self._log.files:
             self._unreadable.lost(part.queue, "the log was deleted while the query ran")
             return
-        index = np.searchsorted(self._starts(), place, "right") - 1
+        index = np.searchsorted(self._starts(), units.place, "right") - 1
         edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
         for low, high in pairwise(edges):
             if low < high:
                 file = self._log.files[int(index[low])]
-                for rows in _slices(read_bytes(place, size), low, high):
-                    owner = np.zeros(len(place[rows]), np.int64)
-                    units = Units(place[rows], size[rows], numbers[rows], owner)
-                    if not (yield from self._records(file, units, [part.queue], part.queue)):
+                for rows in _slices(read_bytes(units), low, high):
+                    if not (yield from self._records(file, units[rows], [part.queue], part.queue)):
                         break
 
-    def _live(
-        self,
-        part: QueueRange | WantedRange,
-        numbers: IntArray,
-        place: IntArray,
-        size: IntArray,
-        files: UnitFiles,
-    ) -> BoolArray:
+    def _live(self, queue: QueueKey, units: Units, files: UnitFiles) -> BoolArray:
         """Select the units that point into the log; others are expired or damaged."""
+        place, size = units.place, units.size
         live: BoolArray = (
             (size >= RECORD_BYTES_MIN) & (place >= self._log.min_offset) & (size != PRE_BLANK_SIZE)
         )
-        if live.all():
-            return live
         for row in np.flatnonzero(~live).tolist():
-            number = int(numbers[row])
+            number = int(units.number[row])
             if size[row] > 0 and 0 <= place[row] < self._log.min_offset:
-                self._unreadable.lost(part.queue, f"message {number} expired while the query ran")
+                self._unreadable.lost(queue, f"message {number} expired while the query ran")
                 continue
             path, position = files.place(number)
             if not self._files.exists(path):
                 self._unreadable.lost(
-                    part.queue, f"{path}, with the unit of message {number}, was deleted while the query ran"
+                    queue, f"{path}, with the unit of message {number}, was deleted while the query ran"
                 )
                 continue
-            self._damage(str(path), position, f"message {number} of {part.queue} has no unit")
+            self._damage(str(path), position, f"message {number} of {queue} has no unit")
         return live
 
     def _starts(self) -> IntArray:
@@ -359,13 +346,13 @@ class DirectoryReading:
 
     def _pieces(self, stretch: Stretch, wanted: Sequence[WantedRange]) -> Iterator[Units]:
         """Yield the wanted units of a part of the log, in parts for one batch each."""
-        for window in windows(wanted, *stretch, self._unit_files, self._live):
-            start, count = 0, len(window.place)
+        for window in windows(wanted, *stretch, self._unit_files, self._log.min_offset, self._live):
+            start, count = 0, len(window)
             while start < count:
-                limit = min(int(window.place[start]) + _CHUNK_BYTES, np.iinfo(np.int64).max)
+                limit = min(int(window.place[start]) + _CHUNK_BYTES, _OFFSET_MAX)
                 stop = int(np.searchsorted(window.place, limit))
                 stop = min(max(stop, start + 1), start + LOG_BATCH_ROWS)
-                yield Units(*(column[start:stop] for column in window))
+                yield window[start:stop]
                 start = stop
 
     def _unit_files(self, part: WantedRange | QueueRange) -> UnitFiles:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Self
 
 import numpy as np
 
 from reput_client.arrow.queues import QueueKey
 from reput_protocol.kernel.records import unit_records
-from reput_protocol.record.columns import BoolArray, IntArray, RecordColumns
+from reput_protocol.kernel.units import doubtful_units, unit_runs
+from reput_protocol.record.columns import IntArray, RecordColumns
 from reput_protocol.record.layout import I32
 from reput_protocol.store.layout import StreamFile
 from reput_protocol.store.unit_files import FileReads
@@ -21,15 +22,32 @@ _LARGE_BYTES: Final = 4 << 20
 """A unit that names more bytes is compared with the record's own size before these are read."""
 
 
-class Units(NamedTuple):
-    """Units whose records are read together, in log order."""
+class Units:
+    """Units of queues, in the kernel's form: a row of four numbers each (`unit_table`).
 
-    place: IntArray
-    size: IntArray
-    number: IntArray
-    """The queue offset of each record."""
-    owner: IntArray
-    """The index of the queue of each record."""
+    Attributes:
+        place: log offset of each record.
+        size: of each record.
+        number: its queue offset.
+        owner: the index of its queue.
+    """
+
+    def __init__(self, table: IntArray) -> None:
+        self.table = table
+        self.place, self.size, self.number, self.owner = table.T
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def numbers(self) -> memoryview:
+        """The rows back to back."""
+        flat: Any = self.table.ravel()
+        return memoryview(flat)
+
+    def __getitem__(self, rows: Any) -> Self:
+        """Return some of the units, by row numbers, mask or slice."""
+        return type(self)(self.table[rows])
 
 
 class RecordReads:
@@ -53,19 +71,19 @@ class RecordReads:
             FileNotFoundError: the file is gone.
             OSError: it cannot be read.
         """
-        sound = _sound(self._files, file, units)
-        rows, lost = np.flatnonzero(sound), np.flatnonzero(~sound).tolist()
-        chosen = Units(*(column[rows] for column in units)) if lost else units
-        if not len(rows):
+        lost = _misplaced(self._files, file, units)
+        rows = np.delete(np.arange(len(units)), lost) if lost else None
+        if rows is not None:
+            units = units[rows]
+        if not len(units):
             return RecordColumns(b"", array("q")), lost
-        firsts = np.flatnonzero(~_joined(chosen.place, chosen.size))
-        edges = [*firsts.tolist(), len(rows)]
-        starts = chosen.place[firsts]
-        lengths = (chosen.place + chosen.size)[np.array(edges[1:]) - 1] - starts
+        numbers = units.numbers
+        firsts = unit_runs(numbers, _GAP_BYTES)
+        edges = [*firsts, len(units)]
+        starts = units.place[firsts]
+        lengths = (units.place + units.size)[np.array(edges[1:]) - 1] - starts
         data = self._filled(file, (starts - file.start).tolist(), lengths.tolist())
         names = [(queue.topic.encode(), queue.queue_id) for queue in queues]
-        flat: Any = np.column_stack(chosen).ravel()
-        numbers = memoryview(flat)
         # The log offset at which the buffer would begin, if each run were its continuation.
         bases = (starts - (np.cumsum(lengths) - lengths)).tolist()
         table = array("q")
@@ -77,7 +95,8 @@ class RecordReads:
             else:
                 table += found
             if wrong:
-                lost += rows[[first + row for row in wrong]].tolist()
+                places = [first + row for row in wrong]
+                lost += places if rows is None else rows[places].tolist()
         return RecordColumns(data, table), sorted(lost)
 
     def _filled(self, file: StreamFile, positions: list[int], lengths: list[int]) -> memoryview:
@@ -96,29 +115,23 @@ class RecordReads:
         return self._buffer[:total]
 
 
-def read_bytes(place: IntArray, size: IntArray) -> IntArray:
+def read_bytes(units: Units) -> IntArray:
     """Return how many bytes are read for each record, with those before it."""
-    total = size.copy()
-    joined = _joined(place, size)[1:]
-    total[1:][joined] += (place[1:] - (place + size)[:-1])[joined]
+    total: IntArray = units.size.copy()
+    total[1:] += units.place[1:] - (units.place + units.size)[:-1]
+    firsts = unit_runs(units.numbers, _GAP_BYTES)
+    total[firsts] = units.size[firsts]
     return total
 
 
-def _joined(place: IntArray, size: IntArray) -> BoolArray:
-    """Tell which records are read together with the one before."""
-    joined = np.zeros(len(place), np.bool_)
-    gap = place[1:] - (place + size)[:-1]
-    joined[1:] = (gap >= 0) & (gap <= _GAP_BYTES)
-    return joined
-
-
-def _sound(files: FileReads, file: StreamFile, units: Units) -> BoolArray:
-    """Tell which units point into the file, and do not make a reading large without a large record."""
-    place, size = units.place, units.size
-    sound: BoolArray = (place >= file.start) & (size <= file.size) & (place <= file.end - size)
-    doubtful = sound & (size > _LARGE_BYTES)
-    doubtful[:-1] |= sound[:-1] & (place[1:] < (place + size)[:-1])
-    for row in np.flatnonzero(doubtful).tolist():
-        own = files.read_at(file.path, I32.size, int(place[row]) - file.start)
-        sound[row] = len(own) == I32.size and I32.unpack(own)[0] == size[row]
-    return sound
+def _misplaced(files: FileReads, file: StreamFile, units: Units) -> list[int]:
+    """Return the rows of units that do not point into the file, or make a reading large without a large record."""
+    lost = []
+    for row in doubtful_units(units.numbers, file.start, file.end, _LARGE_BYTES):
+        place, size = int(units.place[row]), int(units.size[row])
+        own = b""
+        if file.start <= place <= file.end - size:
+            own = files.read_at(file.path, I32.size, place - file.start)
+        if len(own) < I32.size or I32.unpack(own)[0] != size:
+            lost.append(row)
+    return lost

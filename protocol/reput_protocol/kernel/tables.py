@@ -73,14 +73,13 @@ def gather(
     size: cython.longlong
     total: cython.longlong = 0
     missing: cython.Py_ssize_t = 0
+    is_changed: cython.bint = False
     value: bytes
+    text: bytes
     for row in range(rows):
         start = places[first + row * step]
         size = places[first + row * step + 1]
         _check_place(start, size, len(buffer))
-        if is_text and not raw.is_ascii(buffer, start, start + size):
-            value = raw.copied(buffer, start, size)
-            others[row] = value.decode("utf-8", "replace").encode()
         if others and row in others:
             size = len(others[row])
         total += size
@@ -95,12 +94,21 @@ def gather(
     if total:
         data: cython.uchar[::1] = joined
         for row in range(rows):
+            start = places[first + row * step]
             size = ends[row + 1] - ends[row]
             if others and row in others:
                 value = others[row]
                 raw.copy(value, 0, size, data, ends[row])
-            else:
-                raw.copy(buffer, places[first + row * step], size, data, ends[row])
+                continue
+            raw.copy(buffer, start, size, data, ends[row])
+            if is_text and not raw.is_ascii(buffer, start, start + size):
+                value = raw.copied(buffer, start, size)
+                text = value.decode("utf-8", "replace").encode()
+                if text != value:
+                    others[row] = text
+                    is_changed = True
+    if is_changed:
+        return gather(buffer, places, first, step, False, others)
     return bounds, joined, has_value, missing
 
 

@@ -74,6 +74,81 @@ def queue_units(
     return made, numbers, max_physical_offset, wrong, wrong_offset, wrong_end
 
 
+def unit_table(
+    units: cython.const[cython.uchar][::1],
+    number: cython.longlong,
+    owner: cython.longlong,
+    log_start: cython.longlong,
+    log_end: cython.longlong,
+) -> tuple[Any, bool]:
+    """Return units as numbers, and whether they are all of records in `[log_start, log_end)`, in the order of the log.
+
+    Args:
+        number: of the first unit.
+        owner: the index of their queue.
+
+    Returns:
+        An `array('q')` of four numbers for each unit: log position, size, its own number, and the owner.
+    """
+    rows: cython.Py_ssize_t = len(units) // 20
+    found = raw.room(_NUMBERS, 4 * rows)
+    is_sound: cython.bint = True
+    if rows:
+        table: cython.longlong[::1] = found
+        row: cython.Py_ssize_t
+        for row in range(rows):
+            place: cython.longlong = raw.i64(units, 20 * row)
+            size: cython.longlong = raw.i32(units, 20 * row + 8)
+            table[4 * row] = place
+            table[4 * row + 1] = size
+            table[4 * row + 2] = number + row
+            table[4 * row + 3] = owner
+            if place < log_start or place >= log_end or size < 92 or size == 0x7FFF_FFFF:
+                is_sound = False
+            log_start = place
+    return found, is_sound
+
+
+def doubtful_units(
+    table: cython.const[cython.longlong][::1],
+    log_start: cython.longlong,
+    log_end: cython.longlong,
+    size_max: cython.longlong,
+) -> list[int]:
+    """Return the rows of a `unit_table` whose record is not in `[log_start, log_end)`, is larger than `size_max`, or
+    overlaps the next one.
+    """
+    rows: cython.Py_ssize_t = len(table) // 4
+    found: list[int] = []
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        place: cython.longlong = table[4 * row]
+        size: cython.longlong = table[4 * row + 1]
+        if (
+            place < log_start
+            or size > size_max
+            or place > log_end - size
+            or (row + 1 < rows and table[4 * row + 4] < place + size)
+        ):
+            found.append(row)
+    return found
+
+
+def unit_runs(table: cython.const[cython.longlong][::1], gap_max: cython.longlong) -> list[int]:
+    """Return the rows of a `unit_table` whose record does not begin within `gap_max` bytes after that of the row
+    before.
+    """
+    found: list[int] = []
+    row: cython.Py_ssize_t
+    for row in range(len(table) // 4):
+        gap: cython.longlong = -1
+        if row:
+            gap = table[4 * row] - (table[4 * row - 4] + table[4 * row - 3])
+        if gap < 0 or gap > gap_max:
+            found.append(row)
+    return found
+
+
 def select_units(
     units: cython.const[cython.uchar][::1],
     log_start: cython.longlong,

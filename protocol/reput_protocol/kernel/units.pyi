@@ -11,6 +11,13 @@ def queue_units(
     end: int,
     max_physical_offset: int,
 ) -> tuple[bytearray, array[int], int, int, int, int]: ...
+def unit_table(
+    units: Buffer, number: int, owner: int, log_start: int, log_end: int
+) -> tuple[array[int], bool]: ...
+def doubtful_units(
+    table: array[int] | memoryview, log_start: int, log_end: int, size_max: int
+) -> list[int]: ...
+def unit_runs(table: array[int] | memoryview, gap_max: int) -> list[int]: ...
 def select_units(
     units: Buffer,
     log_start: int,
