@@ -20,7 +20,7 @@ from reput_protocol.record.row import QUEUE_OFFSET, WIDTH
 
 T = TypeVar("T")
 _BATCH_BYTES: Final = 4 << 20
-"""Bytes of blocks that are decoded together: larger batches cost less per message."""
+"""Bytes of a block, and of smaller blocks that are decoded together: larger batches cost less per message."""
 _AHEAD: Final = 4
 """Queues whose first block is requested ahead."""
 
@@ -84,7 +84,8 @@ class TopicReading:
                 for coming in ranges[number + _AHEAD - 1 :][:1] if number else ranges[:_AHEAD]:
                     self._ask(self._reader.prefetch, *coming)
                 for block in self._blocks(part):
-                    if waiting and (block.queue.broker != waiting[0].queue.broker or size >= _BATCH_BYTES):
+                    together = size + len(block.records) <= _BATCH_BYTES
+                    if waiting and not (together and block.queue.broker == waiting[0].queue.broker):
                         yield from self._decoded(waiting)
                         waiting, size = [], 0
                     waiting.append(block)
@@ -101,6 +102,7 @@ class TopicReading:
             queue.queue_id,
             start,
             end,
+            max_bytes=_BATCH_BYTES,
             tags=self._tags,
             generation=self._generations.get((queue.topic, queue.broker)),
             broker_name=queue.broker,
