@@ -33,7 +33,8 @@ def parts_of(values: pa.Array) -> tuple[memoryview, IntArray]:
     return memoryview(data)[int(edges[0]) : int(edges[-1])].cast("B"), edges - edges[0]
 
 
-BLOCK_BYTES: Final = 256 * 1024
+BLOCK_BYTES: Final = 512 * 1024
+"""Half of it costs the broker a quarter more CPU time; twice as much delays the sends of others."""
 _NO_EDGES: Final = np.empty(0, np.int64)
 _NOTHING: Final = (b"", _NO_EDGES)
 
@@ -93,7 +94,7 @@ class RecordBlock(NamedTuple):
 def encode_records(
     columns: Columns, topic: str, next_queue: Callable[[], int], ids: UniqueIdGenerator, now_ms: int
 ) -> Iterator[RecordBlock]:
-    """Yield the messages as blocks of about 256 KiB, at least a record each.
+    """Yield the messages as blocks of about 512 KiB, at least a record each.
 
     Args:
         columns: the messages.

@@ -144,7 +144,7 @@ def test_headers_with_empty_values_are_left_out() -> None:
 
 
 def test_large_messages_go_in_several_blocks_each_to_the_next_queue() -> None:
-    rows: list[dict[str, object]] = [{"body": bytes(size)} for size in [100_000] * 7 + [4 << 20]]
+    rows: list[dict[str, object]] = [{"body": bytes(size)} for size in [200_000] * 7 + [4 << 20]]
     made = list(encode_records(columns(rows), "t", iter([2, 0, 1, 2, 0]).__next__, ids(), NOW))
     assert [(block.queue_id, block.messages) for block in made] == [(2, 2), (0, 2), (1, 2), (2, 1), (0, 1)]
     for block in made:
