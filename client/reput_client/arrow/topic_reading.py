@@ -155,7 +155,10 @@ class TopicReading:
                     for alone in blocks:
                         yield from self._decoded([alone])
                 return
-            table += part
+            if len(blocks) == 1:
+                table = part
+            else:
+                table += part
             start = end
         columns = RecordColumns(data, table)
         self._place = str(blocks[0].queue) if len(blocks) == 1 else blocks[0].queue.broker
