@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from reput_client import Message, Producer
@@ -61,6 +63,37 @@ def test_a_block_leaves_when_the_one_before_it_is_answered_though_the_caller_of_
                         await anyio.sleep(0.01)
                     await producer.send_batch([Message("t", b"behind")], queue_id=0)
                     tasks.cancel_scope.cancel()
+
+    anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_send_returns_though_another_caller_handles_its_answer(broker: FakeBroker, backend: str) -> None:
+    """A caller that does not wait, such as `post`, does a step while the one that drives sleeps."""
+    may_answer = threading.Event()
+
+    def behave(header: Header, body: memoryview) -> Answer:
+        if broker.count(RequestCode.PUT_MESSAGE) == 2:
+            assert may_answer.wait(10)
+        return broker.put(header, body)
+
+    broker.behave(RequestCode.PUT_MESSAGE, behave)
+
+    async def main() -> None:
+        async with Producer(broker.address, timeout_s=20.0) as producer:
+            await producer.send(Message("t", b"0"), queue_id=0)
+            with anyio.fail_after(10):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(partial(producer.send, Message("t", b"1"), queue_id=0))
+                    while broker.count(RequestCode.PUT_MESSAGE) < 2:
+                        await anyio.lowlevel.checkpoint()
+                    may_answer.set()
+                    sender = producer._sender
+                    while (
+                        not sender._news.ready
+                    ):  # without a checkpoint, so that the other task does not read
+                        producer._session.poll(to_the_end=True)
+                    sender.step()
 
     anyio.run(main, backend=backend)
 

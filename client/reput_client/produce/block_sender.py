@@ -175,9 +175,11 @@ class BlockSender:
     def step(self) -> bool:
         """Do everything that is due and possible now; return whether everything sent is written."""
         now_of, accumulator, links = self._session.runtime.now, self._accumulator, self._links.values()
+        had_news = False
         while True:
             now = now_of()
             if self._news.ready:
+                had_news = True
                 self._take_news(now)
             if accumulator.open:
                 is_stuck = accumulator.wanting and accumulator.is_stuck
@@ -195,6 +197,10 @@ class BlockSender:
             if not self._news.ready:
                 break
         self._stepped_at = now
+        if (
+            had_news and self._sleeps_until > -math.inf
+        ):  # this step is not the driver's, which slept on the news
+            self.wake()
         return written
 
     def go_on(self) -> None:
