@@ -6,8 +6,8 @@ its place.
 - After an unreadable record the search continues at the next record of this queue with a plausible queue offset and a
   body that matches its checksum.
 - Without a filter no message is missing, so a record's position determines which message it must be.
-- Otherwise queue offsets ascend within the requested range. As few records as possible are damaged, since one wrong
-  number must not make all that follow wrong.
+- Otherwise queue offsets ascend within the requested range, with an offset left for each record between two. As few
+  records as possible are damaged, since one wrong number must not make all that follow wrong.
 - The number of messages in an unreadable stretch follows from the missing queue offsets; with a filter it is one.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -85,14 +85,18 @@ def survey(records: bytes, pulled: Pulled) -> list[SurveyedMessage]:
         RecordMalformed: nothing is readable, and no queue offset is left for a message.
     """
     stretches = _stretches(records, pulled)
-    found = max((_messages(stretches, fits, pulled) for fits in _judgements(stretches, pulled)), key=len)
+    candidates = [(fits, _messages(stretches, fits, pulled)) for fits in _judgements(stretches, pulled)]
+    _, found = max(candidates, key=lambda candidate: (sum(candidate[0]), len(candidate[1])))
     if not found:
         raise RecordMalformed(0, 0, stretches[0].reason or stretches[0].damage)
     return found
 
 
 def _judgements(stretches: list[_Stretch], pulled: Pulled) -> Iterator[list[bool]]:
-    """Yield candidates for which records are the requested ones; the one that accounts for most messages is right."""
+    """Yield candidates for which records are the requested ones.
+
+    The one with most intact records is right, and of several the one that accounts for most messages.
+    """
     first = pulled.next_offset - len(stretches)
     if not pulled.filtered and all(stretch.span is not None for stretch in stretches):
         # None is missing, so each record's offset is known.
@@ -102,8 +106,9 @@ def _judgements(stretches: list[_Stretch], pulled: Pulled) -> Iterator[list[bool
             if stretch.span is not None
         ]
     else:
-        yield _ascending(stretches, pulled, of_equals_first=True)
-        yield _ascending(stretches, pulled, of_equals_first=False)
+        yield _ascending(stretches, pulled, with_room=True)
+        # A damaged record may have been read as more than one, for which no offsets are left.
+        yield _ascending(stretches, pulled, with_room=False)
 
 
 def _messages(stretches: list[_Stretch], fits: list[bool], pulled: Pulled) -> list[SurveyedMessage]:
@@ -185,27 +190,32 @@ def _may_be(span: _Span, pulled: Pulled) -> bool:
     )
 
 
-def _ascending(stretches: list[_Stretch], pulled: Pulled, *, of_equals_first: bool) -> list[bool]:
-    """Return which records form a longest ascending sequence within the requested range."""
-    lowest_ends: list[int] = []  # by length - 1: the lowest queue offset that ends such a sequence
+def _ascending(stretches: list[_Stretch], pulled: Pulled, *, with_room: bool) -> list[bool]:
+    """Return which records form a longest ascending sequence within the requested range; of equals, the first ones.
+
+    `with_room` leaves a queue offset for each stretch before, between and after them.
+    """
+    # From the last to the first, so that the first of equals comes last and stays.
+    starts: list[int] = []  # by length - 1, negative: the highest number with which such a sequence starts
     holders: list[int] = []
-    before: dict[int, int] = {}
-    for number, (_, _, span, _) in enumerate(stretches):
+    after: dict[int, int] = {}
+    last = len(stretches) - 1
+    for number in range(last, -1, -1):
+        span = stretches[number].span
         if span is None or not _may_be(span, pulled):
             continue
-        length = bisect_left(lowest_ends, span.queue_offset)
-        if length == len(lowest_ends):
-            lowest_ends.append(span.queue_offset)
-            holders.append(number)
-        elif of_equals_first and lowest_ends[length] == span.queue_offset:
-            continue
-        else:
-            lowest_ends[length] = span.queue_offset
-            holders[length] = number
-        before[number] = holders[length - 1] if length else -1
+        start = span.queue_offset
+        if with_room:
+            start -= number  # so many messages are before it; then it is enough that these do not descend
+            if not pulled.offset <= start < pulled.next_offset - last:
+                continue
+        length = bisect_right(starts, -start) if with_room else bisect_left(starts, -start)
+        starts[length : length + 1] = [-start]
+        holders[length : length + 1] = [number]
+        after[number] = holders[length - 1] if length else -1
     fits = [False] * len(stretches)
     number = holders[-1] if holders else -1
     while number >= 0:
         fits[number] = True
-        number = before[number]
+        number = after[number]
     return fits
