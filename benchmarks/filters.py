@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from filled_store import dispatch, opened, options_for
+from reput_broker.store.base.results import TransferLimits
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import TransferLimits
 from reput_broker.store.select_entries import FilteredGet
 from reput_cli.bench_clients import host_facts
 from reput_protocol.filter.sql import SqlFilter

@@ -41,8 +41,8 @@ from reput_broker.server.gate import Gate
 from reput_broker.server.handling import RequestHandling
 from reput_broker.server.http_server import App, serve_http
 from reput_broker.server.listener import Server, address_of, bind
-from reput_broker.store.errors import directory_refusals
-from reput_broker.store.file_io import make_directories
+from reput_broker.store.base.errors import directory_refusals
+from reput_broker.store.base.file_io import make_directories
 from reput_broker.tables.kv_config import KVConfigManager
 from reput_broker.tables.table_saver import TableSaver
 from reput_protocol.errors import ReputError

@@ -34,7 +34,7 @@ from reput_broker.name_server import NameServer
 from reput_broker.observe.health import BrokerState, Health
 from reput_broker.observe.log import configure_logging, flush_log
 from reput_broker.observe.metrics import MetricsSources
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.base.errors import StoreDamaged
 from reput_protocol.errors import ReputError, leaves
 from reput_protocol.exit_codes import ExitCode
 

@@ -12,8 +12,8 @@ from conformance import checks, workload
 from conformance.apache import SMALL, Apache
 from conformance.counts import COUNTS
 from conformance.reput_side import put_lists, store_options, view
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from support.stores import FakeClock, killed, opened
 
 pytestmark = pytest.mark.process

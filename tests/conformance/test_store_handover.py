@@ -19,7 +19,7 @@ from conformance.apache import Apache, as_request
 from conformance.checks import View
 from conformance.counts import COUNTS
 from conformance.reput_side import REPUT_WRITES_INDEX, MovingClock, open_store, put_lists, view
-from reput_broker.store.errors import StoreLocked
+from reput_broker.store.base.errors import StoreLocked
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import BoundaryType
 from support.stores import killed

@@ -17,7 +17,7 @@ import trio
 from crash.checker import Violation
 from faults.outcome import Outcome, runs
 from faults.recorder import Recorder
-from reput_broker.store.options import StoreOptions
+from reput_broker.store.base.options import StoreOptions
 from support.delay_churn import Churn, Ledger, judge
 from support.delayed import DelayBench, bench_options
 from support.stores import T0

@@ -16,8 +16,8 @@ import pytest
 from crash.checker import Violation
 from faults.driver import Driver
 from faults.outcome import Outcome, scratch
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.index import service as index_backlog
-from reput_broker.store.results import PutStatus
 from support.stores import small_options
 
 

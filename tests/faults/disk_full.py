@@ -20,7 +20,7 @@ from crash.checker import Violation
 from faults.driver import Driver
 from faults.outcome import VIOLATIONS_MAX, Outcome, scratch
 from faults.workload import abandon
-from reput_broker.store.results import PutStatus
+from reput_broker.store.base.results import PutStatus
 from support.mounts import try_to_mount, unmount
 from support.stores import small_options
 

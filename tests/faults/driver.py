@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from crash.checker import Violation
 from faults.workload import abandon
-from reput_broker.store.errors import StoreError
+from reput_broker.store.base.errors import StoreError
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, PutStatus
 from support.stores import FakeClock, bodies, dispatch_all, put
 
 Queue = tuple[str, int]

@@ -9,8 +9,8 @@ from pathlib import Path
 from faults.outcome import Outcome
 from faults.power_cut import record_and_cut
 from faults.workload import Expiry, Workload
+from reput_broker.store.base.results import GetStatus
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.results import GetStatus
 from support.inside import log_of
 from support.retention import Cleaning, FakeMachine
 

@@ -18,8 +18,8 @@ from crash.checker import Violation
 from faults.image_check import check_image
 from faults.outcome import Outcome, runs
 from faults.workload import Workload, abandon
-from reput_broker.store.errors import StoreError, StoreReadOnly
-from reput_broker.store.results import PutStatus
+from reput_broker.store.base.errors import StoreError, StoreReadOnly
+from reput_broker.store.base.results import PutStatus
 from support.stores import put
 
 STEPS_MAX = 600

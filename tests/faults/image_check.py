@@ -13,8 +13,8 @@ from crash import checker
 from crash.checker import Violation
 from crash.store_reader import read_store
 from faults.workload import DELETED_TOPIC, GROUP, QUEUES, Ledger, Queue, abandon, open_tables
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_protocol.record.record import decode_record
 from support.stores import FakeClock, dispatch_all, put, read_queue
 

@@ -17,9 +17,9 @@ from faults.disk import Exchange, Rename
 from faults.outcome import Outcome, runs
 from faults.recorder import Recorder
 from faults.workload import abandon
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import directory_swap
-from reput_broker.store.options import StoreOptions
 from reput_broker.tools.rebuild import REBUILDERS, rebuild
 from reput_protocol.record.record import Record, decode_record
 from support.retention import Cleaning, FakeMachine

@@ -21,9 +21,9 @@ from crash.checker import Violation
 from faults.outcome import Outcome, runs
 from faults.recorder import Recorder
 from faults.workload import abandon
-from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_broker.tools.repair import apply_repair
 from reput_broker.tools.repair_plan import RepairPlan, plan_repair
 from reput_broker.tools.verify import Verification

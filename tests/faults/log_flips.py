@@ -16,7 +16,7 @@ from faults.made import FILE_BYTES, Made, Place, make, read_from, sample, try_op
 from faults.outcome import Outcome, scratch
 from faults.readers import check_readers
 from faults.workload import abandon
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.base.errors import StoreDamaged
 from reput_protocol.properties import CRC_PROPERTY_BYTES
 from reput_protocol.record.record import Record, decode_record
 from support.stores import read_queue, tree

@@ -19,9 +19,9 @@ import structlog
 from crash.checker import Violation
 from faults.outcome import Outcome, scratch
 from faults.workload import QUEUES, abandon, open_tables
-from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_broker.tables.config_file import ConfigFileDamaged
 from reput_broker.tables.table_saver import save_now
 from reput_protocol.errors import RecordMalformed

@@ -14,9 +14,9 @@ from typing import NamedTuple, TypeVar
 
 from crash.checker import Violation
 from faults.workload import abandon
-from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_protocol.record.record import Record, decode_record
 from support.inside import log_of
 from support.stores import FakeClock, dispatch_all, opened, read_queue, small_options, tree

@@ -48,15 +48,16 @@ from faults.planted_directories import (
 from faults.power_cut import kills_during_recovery, power_cuts
 from faults.shared_logs import stores_sharing_a_log
 from faults.sparse_files import sparse_files
-from reput_broker.store import file_io
 from reput_broker.store import flush as store_flush
-from reput_broker.store import reput as reput_steps
+from reput_broker.store import store_index
+from reput_broker.store.base import file_io
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.errors import DiskFull, FlushFailed
+from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.running_flags import RunningFlags
 from reput_broker.store.cleaners import StoreCleaners
-from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.errors import DiskFull, FlushFailed
 from reput_broker.store.flush import StoreFlush
 from reput_broker.store.index import file as index_file
-from reput_broker.store.index import store_index
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log import mapped_file, mapped_file_queue
 from reput_broker.store.log import walk as log_walk
@@ -71,10 +72,9 @@ from reput_broker.store.opening import start as opening
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.judgement import IdentityCheck
 from reput_broker.store.queue import files as sparse_file_queue
+from reput_broker.store.queue import reput as reput_steps
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.store.running_flags import RunningFlags
 from reput_broker.tables import config_file
 from reput_broker.tables.offset_journal import OffsetJournal
 from reput_client.consume import pull

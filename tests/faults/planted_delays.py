@@ -10,7 +10,7 @@ from reput_broker.delay.delayed_record import DelayedRecord
 from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_log import TimerLog
 from reput_broker.delay.timer_message_store import TimerMessageStore
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.record.record import Record
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store import file_io
+from reput_broker.store.base import file_io
 from reput_broker.store.opening import directory_swap
 from reput_broker.store.opening import lock as dir_lock
 from reput_broker.store.opening import start as opening

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from crash.checker import Violation
 from faults.made import Made, Place, try_open
 from faults.workload import abandon
+from reput_broker.store.base.results import GetStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import GetStatus
 from reput_client.consume.pull import PulledMessages
 from reput_client.consume.pull_survey import Pulled
 from reput_client.errors import DamagedMessage

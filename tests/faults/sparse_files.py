@@ -16,8 +16,8 @@ from faults.disk_full import SmallDisk, small_disk
 from faults.driver import Driver
 from faults.outcome import Outcome, scratch
 from faults.workload import abandon
-from reput_broker.store.errors import StoreError
-from reput_broker.store.results import PutStatus
+from reput_broker.store.base.errors import StoreError
+from reput_broker.store.base.results import PutStatus
 from support.inside import log_of
 from support.stores import is_reserved, make_sparse, small_options
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from faults.recorder import Recorder
 from reput_broker.config.sections import TopicsConfig
-from reput_broker.store.block import Block
-from reput_broker.store.errors import StoreError
+from reput_broker.store.base.block import Block
+from reput_broker.store.base.errors import StoreError
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.topics import TopicConfigManager

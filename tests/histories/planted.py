@@ -13,7 +13,7 @@ from unittest.mock import patch
 from support import planted_bugs
 
 if TYPE_CHECKING:
-    from reput_broker.store.dispatch import DispatchBatch, QueueRows
+    from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
 
 _chance = random.Random(7)
 _KINDS: Final = "ok=80,fails1=10,poison=10"

@@ -19,7 +19,7 @@ from reput_broker.config.model import BrokerConfig
 from reput_broker.ha import client, slave_synchronize
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.remoting.request import ClientAnswer
-from reput_broker.store.checkpoint import StoreCheckpoint
+from reput_broker.store.base.checkpoint import StoreCheckpoint
 from reput_broker.tenure.roles import Master, Role, Tenure
 from reput_client import Admin, Message, Producer, PullConsumer, TransactionProducer, TransactionState
 from reput_protocol.codes import RequestCode

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.options import StoreOptions
+from reput_broker.store.base.options import StoreOptions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.broker_process import SMALL_INDEX, BrokerProcess

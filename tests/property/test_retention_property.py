@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from reput_broker.store.base.results import Extent, GetStatus, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import Extent, GetStatus, PutStatus
 from reput_protocol.record.record import decode_record
 from support.retention import RESERVED_MS, Cleaning, FakeMachine
 from support.stores import PLENTY, bodies, dispatch_all, killed, put, small_options

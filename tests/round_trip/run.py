@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.remove(str(Path(__file__).resolve().parent))
 
-from reput_broker.store.options import StoreOptions
+from reput_broker.store.base.options import StoreOptions
 from reput_client.blocking import Admin
 from round_trip.compare import COMPARED, NOT_COMPARED, compared, distinct_ids
 from round_trip.messages import QUEUES, fill

@@ -26,7 +26,7 @@ from reput_broker.server.handling import RequestHandling
 from reput_broker.server.memory import HeldBytes
 from reput_broker.server.refusal_log import RefusalLog
 from reput_broker.server.strangers import Strangers
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel, RequestCode
 from reput_protocol.commands.send import PutMessageHeader
 from reput_protocol.errors import ErrorCode

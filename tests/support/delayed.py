@@ -26,9 +26,9 @@ from reput_broker.put.arrivals import Arrivals
 from reput_broker.put.fence import Fence
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.put.put_lock import PutLock
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutStatus
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.codes import AckLevel
 from reput_protocol.commands.topic import TopicConfig

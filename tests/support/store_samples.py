@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.options import StoreOptions
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.topics import TopicConfigManager

@@ -35,9 +35,9 @@ from reput_broker.observe.history.file import What
 from reput_broker.processors.operations import OperationsProcessor
 from reput_broker.processors.runtime_info import HistoryProcessor
 from reput_broker.server.connection import Connection
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.base.errors import StoreDamaged
+from reput_broker.store.base.results import RecoveryReport
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import RecoveryReport
 from reput_broker.tenure.roles import Tenure
 from reput_protocol.errors import ReputError, leaves
 

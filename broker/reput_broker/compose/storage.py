@@ -30,11 +30,11 @@ from reput_broker.pop.recovery import (
 from reput_broker.pull.long_polling import PullRequestHoldService
 from reput_broker.put.arrivals import Arrivals
 from reput_broker.staging.staging_table import StagingState
-from reput_broker.store.errors import DiskFull, FlushFailed, directory_refusals
-from reput_broker.store.file_io import is_no_space, sync_directory
+from reput_broker.store.base.errors import DiskFull, FlushFailed, directory_refusals
+from reput_broker.store.base.file_io import is_no_space, sync_directory
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import RecoveryReport
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import RecoveryReport
 from reput_broker.tables.config_file import ConfigFile
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.table_saver import save_now

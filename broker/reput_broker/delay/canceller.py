@@ -26,9 +26,9 @@ from reput_broker.delay.timer_wheel import slot_of
 from reput_broker.delay.waiting_messages import WaitingMessages, WalkCursor, until
 from reput_broker.put.own_puts import OwnPuts
 from reput_broker.remoting.request import Refusal
-from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.commands.delay import CancelOutcome
 from reput_protocol.errors import ErrorCode
 from reput_protocol.names import DELAY_CANCEL_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

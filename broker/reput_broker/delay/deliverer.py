@@ -21,9 +21,9 @@ from reput_broker.delay.level_counts import LevelCounts
 from reput_broker.delay.record_reader import RecordReader
 from reput_broker.delay.state import DelayState
 from reput_broker.put.own_puts import OwnPuts
-from reput_broker.store.errors import DiskFull, FileNotMade
+from reput_broker.store.base.errors import DiskFull, FileNotMade
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutStatus
 from reput_broker.tables.topics import TopicConfigManager
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import TIMER_TOPIC, TRANS_HALF_TOPIC

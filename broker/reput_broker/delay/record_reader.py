@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import trio
 
-from reput_broker.store.errors import FileMissing
+from reput_broker.store.base.errors import FileMissing
+from reput_broker.store.base.results import Extent
 from reput_broker.store.message_store import ACCESS_IN_MEMORY_PERCENT, MessageStore
-from reput_broker.store.results import Extent
 from reput_protocol.record.scan import ScanStatus, scan_record
 from reput_protocol.record.view import RecordView
 

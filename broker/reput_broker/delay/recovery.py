@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from reput_broker.delay.delayed_record import origin_of
-from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.base.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import find_property

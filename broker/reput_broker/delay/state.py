@@ -23,7 +23,7 @@ from reput_broker.delay.timer_checkpoint import TimerProgress
 from reput_broker.delay.timer_message_store import TimerMessageStore
 from reput_broker.delay.timer_wheel import SLOTS
 from reput_broker.observe.counters import UNKNOWN_TOPIC, DelayStats
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from reput_protocol.record.hashing import java_hash

@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from reput_broker.store.errors import FlushFailed, ForeignFile
-from reput_broker.store.file_io import make_directories, sync_directory, write_all
+from reput_broker.store.base.errors import FlushFailed, ForeignFile
+from reput_broker.store.base.file_io import make_directories, sync_directory, write_all
 
 TIMERCHECK_BYTES = 4096
 _FIELDS = struct.Struct(">qqqqqqq")

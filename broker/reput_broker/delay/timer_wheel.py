@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reput_broker.delay.timer_log import NO_POSITION
-from reput_broker.store.errors import FlushFailed
-from reput_broker.store.file_io import create_file, map_file, sync_data
+from reput_broker.store.base.errors import FlushFailed
+from reput_broker.store.base.file_io import create_file, map_file, sync_data
 from reput_protocol.kernel.timer import filled_slots
 
 PRECISION_MS = 1000

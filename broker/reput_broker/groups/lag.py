@@ -14,9 +14,9 @@ import structlog
 import trio
 
 from reput_broker.groups.progress import GroupPositions
-from reput_broker.store.errors import FileMissing
+from reput_broker.store.base.errors import FileMissing
+from reput_broker.store.base.results import Extent, GetStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import Extent, GetStatus
 from reput_protocol.errors import ReputError
 from reput_protocol.names import is_system_group
 from reput_protocol.record.head import STORE_TIME_BYTES, store_timestamp_at

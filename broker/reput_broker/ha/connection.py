@@ -11,7 +11,7 @@ import trio
 from reput_broker.config.sections import HAConfig
 from reput_broker.ha.frames import HEADER, HAProtocolError, Hello, ReportReader
 from reput_broker.put.progress import LogProgress
-from reput_broker.store.errors import FileMissing
+from reput_broker.store.base.errors import FileMissing
 from reput_broker.store.message_store import MessageStore
 
 _REPORT_BYTES: Final = 4096

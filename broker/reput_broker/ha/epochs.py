@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import replace_file
+from reput_broker.store.base.errors import StoreDamaged
+from reput_broker.store.base.file_io import replace_file
 from reput_protocol.errors import ReputError
 from reput_protocol.kernel.records import crc32
 

@@ -10,8 +10,8 @@ from array import array
 from typing import Final, NamedTuple
 
 from reput_broker.ha.frames import HAProtocolError
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.walk import can_be_topic
-from reput_broker.store.options import StoreOptions
 from reput_protocol.kernel.records import BLANK, INVALID, RECORD, checksum_faults, scan_records
 from reput_protocol.kernel.tables import runs
 from reput_protocol.record.layout import BLANK_BYTES

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import make_directories, replace_file, sync_directory
+from reput_broker.store.base.errors import StoreDamaged
+from reput_broker.store.base.file_io import make_directories, replace_file, sync_directory
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from reput_broker.pull.long_polling import Arrived, HeldRequest, PullRequestHoldService
 from reput_broker.remoting.request import Request
-from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.base.dispatch import DispatchBatch
 from reput_protocol.filter.tags import MessageFilter
 from reput_protocol.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 

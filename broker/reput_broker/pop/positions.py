@@ -17,7 +17,7 @@ import structlog
 
 from reput_broker.groups.offset_updates import PendingResets
 from reput_broker.pop.checkpoints import Passed
-from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.base.dispatch import DispatchBatch
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import ConsumerOffsetManager

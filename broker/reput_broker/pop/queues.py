@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from reput_broker.pop.positions import PoppedQueue, PopPositions
-from reput_broker.store.results import GetStatus
+from reput_broker.store.base.results import GetStatus
 from reput_broker.tenure.core import Core
 from reput_protocol.names import pop_retry_topic, pop_retry_topic_v2
 

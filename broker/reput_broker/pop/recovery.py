@@ -16,8 +16,8 @@ from typing import NamedTuple
 import structlog
 
 from reput_broker.pop.checkpoints import CheckPoint, read_entry, read_passed
-from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.table_saver import save_now
 from reput_broker.tables.tables import Tables

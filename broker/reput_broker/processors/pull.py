@@ -13,9 +13,9 @@ from reput_broker.processors.spans import Spans
 from reput_broker.pull.cold_reads import ColdReads
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves
 from reput_broker.retry.expired_messages import ExpiredMessages, Sifted
-from reput_broker.store.errors import FileMissing
+from reput_broker.store.base.errors import FileMissing
+from reput_broker.store.base.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.held_extents import HeldExtents
-from reput_broker.store.results import ROCKETMQ_LIMITS, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.select_entries import FilteredGet
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tenure.core import Core, RoleDuties

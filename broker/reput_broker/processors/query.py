@@ -8,7 +8,7 @@ from contextlib import suppress
 import trio
 
 from reput_broker.remoting.request import Processor, Refusal, Request, Response, serves, write_in_turns
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import ExpressionType, RequestCode, ResponseCode

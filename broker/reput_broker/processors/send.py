@@ -33,8 +33,8 @@ from reput_broker.send.send_records import (
     record_parts,
 )
 from reput_broker.send.send_redirects import DeadLetter, SendRedirects
-from reput_broker.store.block import Block
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.block import Block
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import AckLevel, RequestCode

@@ -26,7 +26,7 @@ import trio
 
 from reput_broker.config.sections import LongPollingConfig
 from reput_broker.remoting.request import Client, Refusal, Request
-from reput_broker.store.dispatch import DispatchBatch, QueueRows
+from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, tag_hash

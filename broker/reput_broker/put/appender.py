@@ -17,10 +17,10 @@ from reput_broker.put.pending_puts import PendingRequest, not_reached
 from reput_broker.put.progress import LogProgress
 from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting.request import Put, Refusal, Response, Result
-from reput_broker.store.block import Block
-from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.base.block import Block
+from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode, RecordMalformed
 from reput_protocol.record.put_block import RecordTooLarge

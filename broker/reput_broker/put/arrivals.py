@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reput_broker.store.dispatch import DispatchBatch
+from reput_broker.store.base.dispatch import DispatchBatch
 
 
 class Arrivals:

@@ -26,7 +26,7 @@ import trio
 from reput_broker.config.sections import StoreConfig
 from reput_broker.observe.counters import Counters
 from reput_broker.put.progress import LogProgress
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ReputError
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from reput_broker.put.fence import Fence, Fenced
 from reput_broker.put.put_lock import PutLock
-from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.record.record import Record
 
 T = TypeVar("T")

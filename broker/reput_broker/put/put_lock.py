@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.config.sections import StoreConfig
 from reput_broker.put.fence import Fence
-from reput_broker.store.errors import DiskFull, FileNotMade
+from reput_broker.store.base.errors import DiskFull, FileNotMade
 from reput_broker.store.message_store import MessageStore
 
 _FILE_ROUNDS: Final = 2

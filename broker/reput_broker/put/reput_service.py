@@ -10,7 +10,7 @@ import trio
 
 from reput_broker.put.progress import Position
 from reput_broker.remoting.request import Refusal
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.errors import ErrorCode, ReputError
 

@@ -23,8 +23,8 @@ import trio
 from reput_broker.remoting.request import Confirmed, Processor, Refusal, Request, Response, serves
 from reput_broker.retry.claimed_origins import Claim
 from reput_broker.send.fitted_properties import fitted_properties
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
-from reput_broker.store.results import PutResult, PutStatus
 from reput_broker.tenure.core import Core
 from reput_broker.transactions.queue_reader import delivered_record_at
 from reput_protocol import properties as names

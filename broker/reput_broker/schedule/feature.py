@@ -17,7 +17,7 @@ from reput_broker.remoting.request import Handled, Handler, Processor, Put, Refu
 from reput_broker.schedule.messages import Content, ScheduledMessages, size_max, unique_id_by_hand
 from reput_broker.schedule.service import ScheduleService
 from reput_broker.schedule.times import InvalidTimes, times_of
-from reput_broker.store.results import PutResult
+from reput_broker.store.base.results import PutResult
 from reput_broker.tables.schedules import Schedule
 from reput_broker.tenure.core import Core
 from reput_protocol.codes import RequestCode

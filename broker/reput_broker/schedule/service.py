@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from reput_broker.observe.counters import ScheduleStats
 from reput_broker.schedule.messages import Content, ScheduledMessages, size_max, unique_id_of
 from reput_broker.schedule.times import Times, between, times_of
-from reput_broker.store.errors import StoreError
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.errors import StoreError
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.schedules import Schedule
 from reput_broker.tenure.core import Core
 from reput_protocol.commands.schedule import MissedTimes, ScheduleDescription, ScheduleState

@@ -10,7 +10,7 @@ import trio
 from reput_broker.remoting.request import Handled, Put, Refusal, Request, Result
 from reput_broker.send.deduplication import Deduplication, StoredAt
 from reput_broker.send.message_content import Content
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tenure.core import Core
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import Dedup

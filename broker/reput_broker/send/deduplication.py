@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from reput_broker.put.appender import StoredBefore
 from reput_broker.remoting.request import Refusal
 from reput_broker.send.message_content import DELAY_TOPICS, Content, single_message_of
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.codes import Dedup
 from reput_protocol.errors import ErrorCode
 from reput_protocol.record.record import decode_record

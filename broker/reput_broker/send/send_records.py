@@ -17,10 +17,10 @@ from msgspec import Struct
 from reput_broker.remoting.request import Refusal
 from reput_broker.send.fitted_properties import fitted_properties
 from reput_broker.send.retry_records import DELAYED_BYTES
-from reput_broker.store.block import Block
+from reput_broker.store.base.block import Block
+from reput_broker.store.base.results import PutResult
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.message_writer import TOPIC_BYTES_MAX
-from reput_broker.store.results import PutResult
 from reput_protocol import properties as names
 from reput_protocol.buffers import Buffer
 from reput_protocol.commands.send import SendMessageHeader

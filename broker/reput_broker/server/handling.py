@@ -16,9 +16,9 @@ import trio
 from reput_broker.access.opening import Access
 from reput_broker.config.sections import LimitsConfig
 from reput_broker.remoting.request import Handled, Handler, Put, Refusal, Request, Response, Result, handled
-from reput_broker.store.errors import DiskFull, StoreError
-from reput_broker.store.file_io import is_no_space
-from reput_broker.store.results import PutResult
+from reput_broker.store.base.errors import DiskFull, StoreError
+from reput_broker.store.base.file_io import is_no_space
+from reput_broker.store.base.results import PutResult
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.request import Content

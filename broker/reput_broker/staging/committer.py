@@ -38,9 +38,9 @@ from reput_broker.staging.publisher import Publisher
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import PlacedBlock, StagingFile
 from reput_broker.staging.staging_table import StagingState, remove
-from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import is_no_space
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.errors import StoreDamaged
+from reput_broker.store.base.file_io import is_no_space
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tenure.core import Core
 from reput_protocol.commands.body import read_members
 from reput_protocol.commands.stage import StagedPart

@@ -19,8 +19,8 @@ from reput_broker.staging.intent import CopyPlace, Intent, StagingFacts
 from reput_broker.staging.publisher import Pace, TrailingSyncs
 from reput_broker.staging.queue_records import records_from
 from reput_broker.staging.staging_file import StagingFile
-from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import make_directories
+from reput_broker.store.base.errors import StoreDamaged
+from reput_broker.store.base.file_io import make_directories
 from reput_broker.tenure.core import Core
 from reput_protocol.names import STAGED_TOPIC
 from reput_protocol.record.record import Record

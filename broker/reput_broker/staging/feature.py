@@ -18,7 +18,7 @@ from reput_broker.remoting.request import Handler, Processor, Refusal, Request, 
 from reput_broker.staging.committer import Commit, Committer
 from reput_broker.staging.staging_file import StagingFile, StagingKey
 from reput_broker.staging.staging_table import STAGING_ID, StagingState, SyncAhead, remove
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.config_file import DataVersion, encode
 from reput_broker.tables.table_saver import SaveSoon

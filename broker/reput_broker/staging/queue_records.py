@@ -7,8 +7,8 @@ from typing import Final
 
 import trio
 
+from reput_broker.store.base.results import GetStatus, TransferLimits
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import GetStatus, TransferLimits
 from reput_protocol.record.view import RecordView, record_views
 from reput_protocol.store.unit import UNIT_BYTES
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from reput_broker.store.errors import FlushFailed, StoreDamaged
-from reput_broker.store.file_io import sync_data, sync_directory, write_all
+from reput_broker.store.base.errors import FlushFailed, StoreDamaged
+from reput_broker.store.base.file_io import sync_data, sync_directory, write_all
 from reput_protocol.buffers import Buffer
 from reput_protocol.commands.stage import (
     HEAD_BYTES_MAX,

@@ -15,7 +15,7 @@ import trio
 
 from reput_broker.staging.batches import CommittedBatches
 from reput_broker.staging.staging_file import SUFFIX, StagingFile, StagingKey
-from reput_broker.store.file_io import make_directories
+from reput_broker.store.base.file_io import make_directories
 from reput_broker.tables.table_saver import TableSaver
 
 AHEAD_BYTES: Final = 8 << 20

@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from reput_broker.store.checkpoint import StoreCheckpoint
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.index.file import index_file_size
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue
-from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.store.retention import MANUAL_ROUNDS, DiskLevel, DiskUsage, DiskWatch, RetentionRules

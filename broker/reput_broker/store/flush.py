@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.errors import DiskFull, StoreError, StoreReadOnly
-from reput_broker.store.file_io import is_out_of_descriptors
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.errors import DiskFull, StoreError, StoreReadOnly
+from reput_broker.store.base.file_io import is_out_of_descriptors
+from reput_broker.store.base.running_flags import RunningFlags
+from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.log.commit_log import CommitLog
+from reput_broker.store.queue.reput import LogDispatch
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.reput import LogDispatch
-from reput_broker.store.running_flags import RunningFlags
-from reput_broker.store.stats import StoreStats
 
 
 class StoreFlush:

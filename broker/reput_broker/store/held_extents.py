@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
+from reput_broker.store.base.results import Extent
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.mapped_file import MappedFile
-from reput_broker.store.results import Extent
 
 
 class HeldExtents:

@@ -6,12 +6,19 @@ import time
 from collections.abc import Sequence
 from typing import Final, overload
 
-from reput_broker.store.errors import FileMissing
+from reput_broker.store.base.errors import FileMissing
+from reput_broker.store.base.results import (
+    ROCKETMQ_LIMITS,
+    Extent,
+    GetMessageResult,
+    GetStatus,
+    TransferLimits,
+)
+from reput_broker.store.base.running_flags import RunningFlags
+from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.queue.table import ConsumeQueueTable
-from reput_broker.store.results import ROCKETMQ_LIMITS, Extent, GetMessageResult, GetStatus, TransferLimits
-from reput_broker.store.running_flags import RunningFlags
 from reput_broker.store.select_entries import (
     FilteredGet,
     LogWindow,
@@ -19,7 +26,6 @@ from reput_broker.store.select_entries import (
     result_of,
     select,
 )
-from reput_broker.store.stats import StoreStats
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter
 from reput_protocol.store.unit import UNIT_BYTES, unpack_unit

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reput_broker.store.block import Block
-from reput_broker.store.errors import DiskFull, FileNotMade, StorePoolExhausted, StoreReadOnly
+from reput_broker.store.base.block import Block
+from reput_broker.store.base.errors import DiskFull, FileNotMade, StorePoolExhausted, StoreReadOnly
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.running_flags import RunningFlags
+from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.store.running_flags import RunningFlags
-from reput_broker.store.stats import StoreStats
 from reput_protocol.buffers import Buffer
 from reput_protocol.errors import InvalidMessage, RecordMalformed, ReputError
 from reput_protocol.names import RETRY_PREFIX

@@ -15,11 +15,11 @@ from functools import lru_cache
 from types import TracebackType
 from typing import NamedTuple
 
+from reput_broker.store.base.results import Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.held_extents import HeldExtents
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.queue.consume_queue import ConsumeQueue
-from reput_broker.store.results import Extent, GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.kernel.units import damaged_unit, files_of_units, select_units

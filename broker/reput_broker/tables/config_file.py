@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import structlog
 from typing_extensions import override
 
-from reput_broker.store.file_io import make_directories, set_aside
+from reput_broker.store.base.file_io import make_directories, set_aside
 from reput_protocol.errors import ReputError
 
 log = structlog.get_logger(__name__)

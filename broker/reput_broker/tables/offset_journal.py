@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.file_io import sync_data
+from reput_broker.store.base.file_io import sync_data
 from reput_protocol.errors import ReputError
 from reput_protocol.kernel.records import crc32
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import structlog
 from typing_extensions import override
 
-from reput_broker.store.file_io import make_directories, set_aside
+from reput_broker.store.base.file_io import make_directories, set_aside
 from reput_broker.tables.config_file import ConfigFile, DataVersion, SavedTable, SaveJob, encode
 from reput_broker.tables.offset_journal import (
     COMMIT,

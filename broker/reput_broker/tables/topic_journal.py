@@ -9,7 +9,7 @@ from pathlib import Path
 
 import structlog
 
-from reput_broker.store.file_io import set_aside, sync_data
+from reput_broker.store.base.file_io import set_aside, sync_data
 from reput_broker.tables.config_file import sync_directory
 from reput_protocol.store.topic_journal import (
     FileIdentity,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.store.checkpoint import CHECKPOINT_BYTES
+from reput_broker.store.base.checkpoint import CHECKPOINT_BYTES
 from reput_broker.tools.index_raw import INDEX_BYTES_MIN, RawIndex
 from reput_broker.tools.tables import (
     OffsetKey,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reput_broker.store.dispatch import QueueRows
+from reput_broker.store.base.dispatch import QueueRows
 from reput_broker.store.queue.table import digest_of_ends
 from reput_protocol.kernel.units import queue_units
 from reput_protocol.store.layout import StoreLayout

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import DispatchBatch, rows_by_queue
-from reput_broker.store.errors import FlushFailed, ForeignFile
-from reput_broker.store.file_io import sync_directory
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DispatchBatch, rows_by_queue
+from reput_broker.store.base.errors import FlushFailed, ForeignFile
+from reput_broker.store.base.file_io import sync_directory
+from reput_broker.store.base.options import DELAY_LEVELS_MS, StoreOptions, ignore_event
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.opening.directory_swap import put_back, swap
 from reput_broker.store.opening.foreign_files import files_below
-from reput_broker.store.options import DELAY_LEVELS_MS, StoreOptions, ignore_event
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
 from reput_broker.store.queue.table import ConsumeQueueTable
 from reput_broker.tools.index_raw import index_sizes

@@ -17,8 +17,8 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.file_io import make_directories, sync_directory
+from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.base.file_io import make_directories, sync_directory
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.directory_swap import put_back
 from reput_broker.tables.config_file import ConfigFile, encode

@@ -8,7 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
-from reput_broker.store.file_io import make_directories, sync_directory, write_all, zero_range
+from reput_broker.store.base.file_io import make_directories, sync_directory, write_all, zero_range
 from reput_protocol.store.files import end_of_data
 from reput_protocol.store.layout import Stream, StreamFile
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from reput_broker.store.base.options import DELAY_LEVELS_MS
 from reput_broker.store.opening.directory_swap import SWAPPED
 from reput_broker.store.opening.foreign_files import LMQ_PREFIX
-from reput_broker.store.options import DELAY_LEVELS_MS
 from reput_broker.tools.report import FAULTS_KEPT, Progress, Report, no_progress
 from reput_broker.tools.verify_checkpoint import LogFacts, index_time, valid_mark, verify_checkpoint
 from reput_broker.tools.verify_index import IndexCheck

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.checkpoint import (
+from reput_broker.store.base.checkpoint import (
     CHECKPOINT_BYTES,
     MARK_AT,
     MARK_CRC_AT,
@@ -15,7 +15,7 @@ from reput_broker.store.checkpoint import (
     FlushMark,
     StoreCheckpoint,
 )
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
 from reput_broker.tools.report import Report
 from reput_protocol.kernel.records import crc32
 

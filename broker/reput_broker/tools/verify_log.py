@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reput_broker.store.checkpoint import FlushMark
-from reput_broker.store.dispatch import rows_by_queue
+from reput_broker.store.base.checkpoint import FlushMark
+from reput_broker.store.base.dispatch import rows_by_queue
 from reput_broker.store.log.walk import LOST_PAGE, SECTOR_BYTES, can_be_topic, has_lost_sector
 from reput_broker.tools.report import Progress, Report
 from reput_broker.tools.verify_index import IndexCheck

@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from reput_broker.groups.client_table import ClientChannel
-from reput_broker.store.results import PutStatus
+from reput_broker.store.base.results import PutStatus
 from reput_broker.tenure.core import Core
 from reput_broker.transactions.half_messages import (
     HALF_QUEUE_ID,

@@ -11,7 +11,7 @@ import trio
 
 from reput_broker.delay.delay_redirects import DelayRedirects
 from reput_broker.remoting.request import Handler, Processor, Put, Refusal, Request, Response, Result, serves
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.topic_access import no_topic
 from reput_broker.tenure.core import Core
 from reput_broker.transactions.check_service import TransactionCheckService

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from reput_broker.store.base.results import GetStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import GetStatus
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record.record import Record, decode_record
 

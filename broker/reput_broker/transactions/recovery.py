@@ -19,8 +19,8 @@ from typing import NamedTuple
 import structlog
 
 from reput_broker.config.sections import TransactionsConfig
-from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import StoreDamaged
+from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store.base.errors import StoreDamaged
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.transactions.half_messages import HALF_QUEUE_ID, half_message_of

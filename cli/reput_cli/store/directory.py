@@ -186,7 +186,7 @@ def examined(
 @contextmanager
 def locked(directory: StoreDirectory, *, to_write: bool = False) -> Iterator[DirectoryLock]:
     """Hold the directory's lock: shared, or reserved, which the caller must `acquire` before any change."""
-    from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
+    from reput_broker.store.base.errors import LogDirectoryLocked, StoreLocked
     from reput_broker.store.opening.abort_marker import AbortMarker
     from reput_broker.store.opening.lock import DirectoryLock
 

@@ -82,7 +82,7 @@ def repair(
 
 
 def _plan(verification: Verification, directory: StoreDirectory) -> RepairPlan:
-    from reput_broker.store.errors import ForeignFile
+    from reput_broker.store.base.errors import ForeignFile
     from reput_broker.tools.repair_plan import plan_repair
 
     try:
@@ -122,7 +122,7 @@ def rebuild(
     files, give --consume-queue-entries unless it is RocketMQ's 300000, and --index-slots and --index-entries: without
     these only the queues are rebuilt, and the exit code is 8.
     """
-    from reput_broker.store.errors import ForeignFile
+    from reput_broker.store.base.errors import ForeignFile
     from reput_broker.tools.index_raw import index_sizes
     from reput_broker.tools.rebuild import REBUILDERS, refuse_other_delays, refuse_other_queues
     from reput_broker.tools.rebuild import rebuild as rebuild_files

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import IO, Self
 
-from reput_broker.store.file_io import sync_directory
+from reput_broker.store.base.file_io import sync_directory
 from reput_pipeline.archives.manifests import METADATA, Archive, ArchiveKind
 from reput_pipeline.archives.names import is_data_file
 from reput_pipeline.spark.errors import NotAnArchive

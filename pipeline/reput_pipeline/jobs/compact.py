@@ -13,7 +13,7 @@ import click
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from reput_broker.store.file_io import sync_directory
+from reput_broker.store.base.file_io import sync_directory
 from reput_pipeline.archives.columns import file_schema
 from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveFile, ArchiveKind

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from reput_broker.store.errors import LogDirectoryLocked, StoreLocked
+from reput_broker.store.base.errors import LogDirectoryLocked, StoreLocked
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
 from reput_broker.tools.verify_parts import Directory

@@ -12,8 +12,8 @@ from functools import partial
 
 import click
 
-from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.errors import ForeignFile
 from reput_broker.tools.index_raw import index_sizes
 from reput_broker.tools.rebuild import (
     Derived,

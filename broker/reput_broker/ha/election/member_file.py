@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from reput_broker.store.errors import StoreDamaged
-from reput_broker.store.file_io import make_directories, replace_file, sync_directory, write_all
+from reput_broker.store.base.errors import StoreDamaged
+from reput_broker.store.base.file_io import make_directories, replace_file, sync_directory, write_all
 from reput_protocol.errors import ReputError
 
 

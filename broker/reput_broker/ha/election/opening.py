@@ -13,7 +13,7 @@ from reput_broker.ha.election.in_sync_set import InSyncSet
 from reput_broker.ha.election.member_file import MemberFile
 from reput_broker.ha.epochs import EpochFile
 from reput_broker.put.fence import Fence, boot_time
-from reput_broker.store.errors import directory_refusals
+from reput_broker.store.base.errors import directory_refusals
 from reput_broker.tenure.roles import Role
 
 NOT_OPEN = "this broker is starting: its log is not open yet"

@@ -32,7 +32,7 @@ from reput_broker.observe.history.columns import (
     folded,
     mean,
 )
-from reput_broker.store.file_io import allocate
+from reput_broker.store.base.file_io import allocate
 
 NAME: Final = "consoleHistory"
 

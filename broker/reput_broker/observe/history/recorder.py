@@ -35,7 +35,7 @@ from reput_broker.observe.history.file import (
     place_of,
 )
 from reput_broker.observe.metrics import MetricsSources
-from reput_broker.store.file_io import set_aside
+from reput_broker.store.base.file_io import set_aside
 from reput_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 
 log = structlog.get_logger(__name__)

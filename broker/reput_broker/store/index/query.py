@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.running_flags import RunningFlags
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.running_flags import RunningFlags
 from reput_protocol.properties import KEYS, UNIQ_KEY, decode_properties
 from reput_protocol.record.dead_letter import replays_key
 from reput_protocol.record.hashing import index_hash

@@ -15,9 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import ForeignFile
-from reput_broker.store.file_io import make_directories, sync_directory
+from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store.base.errors import ForeignFile
+from reput_broker.store.base.file_io import make_directories, sync_directory
 from reput_broker.store.index.file import IndexFile, IndexHeader, index_file_size
 from reput_broker.store.log.open_mappings import OpenMappings
 from reput_protocol.kernel.records import crc32

@@ -21,12 +21,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from reput_broker.store.errors import DiskFull, FileNotMade
-from reput_broker.store.file_io import PAGE_BYTES, sync_data
+from reput_broker.store.base.errors import DiskFull, FileNotMade
+from reput_broker.store.base.file_io import PAGE_BYTES, sync_data
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.log.memory_pages import lock_pages, populate_pages, unlock_pages
-from reput_broker.store.options import StoreOptions
 
 STEP_PAGES = 4096
 """Number of pages populated with one call (RocketMQ: flushLeastPagesWhenWarmMapedFile)."""

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from reput_broker.store.block import Block
-from reput_broker.store.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
-from reput_broker.store.file_io import is_able_to_flush
+from reput_broker.store.base.block import Block
+from reput_broker.store.base.errors import DiskFull, FileMissing, FileNotMade, StorePoolExhausted
+from reput_broker.store.base.file_io import is_able_to_flush
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.log.allocate import AllocateMappedFile
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue, MultiPathMappedFileQueue
 from reput_broker.store.log.pool import TransientStorePool, WriteBuffer
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.records import patch_block
 from reput_protocol.record.head import STORE_TIME_BYTES, read_head, store_timestamp_at

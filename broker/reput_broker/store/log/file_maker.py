@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from reput_broker.store.errors import DirectoryLost, DiskFull, FileNotMade, FlushFailed
-from reput_broker.store.file_io import is_no_space, make_directories, sync_directory
+from reput_broker.store.base.errors import DirectoryLost, DiskFull, FileNotMade, FlushFailed
+from reput_broker.store.base.file_io import is_no_space, make_directories, sync_directory
+from reput_broker.store.base.options import EventHandler
 from reput_broker.store.log.mapped_file import MappedFile
-from reput_broker.store.options import EventHandler
 from reput_protocol.store.files import file_name
 
 

@@ -29,8 +29,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reput_broker.store.errors import NOT_PERMITTED, FileFull, FlushFailed, ForeignFile, StoreClosed
-from reput_broker.store.file_io import create_file, map_file, reserve_space, sync_data, zero_range
+from reput_broker.store.base.errors import NOT_PERMITTED, FileFull, FlushFailed, ForeignFile, StoreClosed
+from reput_broker.store.base.file_io import create_file, map_file, reserve_space, sync_data, zero_range
 from reput_broker.store.log.open_mappings import OpenMappings
 from reput_broker.store.log.pool import WriteBuffer
 from reput_protocol.buffers import Buffer

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from reput_broker.store.errors import StoreClosed, StoreError
-from reput_broker.store.file_io import sync_directory
-from reput_broker.store.file_names import list_files_of
+from reput_broker.store.base.errors import StoreClosed, StoreError
+from reput_broker.store.base.file_io import sync_directory
+from reput_broker.store.base.file_names import list_files_of
+from reput_broker.store.base.options import EventHandler, ignore_event
 from reput_broker.store.log.file_maker import FileMaker
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.open_mappings import OpenMappings
-from reput_broker.store.options import EventHandler, ignore_event
 
 DESTROY_INTERVAL_MS = 120_000
 OPEN_MAX = 256

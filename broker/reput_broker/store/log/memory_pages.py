@@ -12,7 +12,7 @@ import mmap
 import os
 import time
 
-from reput_broker.store.file_io import PAGE_BYTES
+from reput_broker.store.base.file_io import PAGE_BYTES
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14 and later
 _TOUCH_PAGES = 64

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from reput_broker.store.file_io import is_out_of_descriptors
+from reput_broker.store.base.file_io import is_out_of_descriptors
 
 
 class Restable(Protocol):

@@ -13,7 +13,7 @@ import mmap
 from collections import deque
 from pathlib import Path
 
-from reput_broker.store.file_io import write_all
+from reput_broker.store.base.file_io import write_all
 from reput_broker.store.log.memory_pages import lock_pages
 
 _HEAD_BYTES = 8

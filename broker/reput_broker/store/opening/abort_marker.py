@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from reput_broker.store.errors import FlushFailed
-from reput_broker.store.file_io import sync_directory, write_all
+from reput_broker.store.base.errors import FlushFailed
+from reput_broker.store.base.file_io import sync_directory, write_all
 
 
 class AbortMarker:

@@ -15,8 +15,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from reput_broker.store.errors import ForeignFile
-from reput_broker.store.file_io import sync_directory
+from reput_broker.store.base.errors import ForeignFile
+from reput_broker.store.base.file_io import sync_directory
 from reput_protocol.store.files import replaced, standing_for
 
 SWAPPED = ("consumequeue", "index")

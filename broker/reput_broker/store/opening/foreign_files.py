@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.mapped_file import MappedFile
-from reput_broker.store.options import StoreOptions
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.commands.body import read_json
 from reput_protocol.errors import BodyMalformed

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from reput_broker.store.checkpoint import FlushMark
-from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.errors import REPAIR_REMEDY, StoreDamaged
+from reput_broker.store.base.checkpoint import FlushMark
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.errors import REPAIR_REMEDY, StoreDamaged
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import QueuedRecords
 from reput_broker.store.opening.foreign_files import refuse_foreign_records, refuse_unwritable_end

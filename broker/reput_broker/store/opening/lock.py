@@ -24,17 +24,17 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from reput_broker.store.checked_path import check_identity
-from reput_broker.store.errors import (
+from reput_broker.store.base.checked_path import check_identity
+from reput_broker.store.base.errors import (
     DirectoryLost,
     DiskFull,
     LogDirectoryLocked,
     LogDirectoryUnusable,
     StoreLocked,
 )
-from reput_broker.store.file_io import PAGE_BYTES, is_no_space, make_directories, write_all
+from reput_broker.store.base.file_io import PAGE_BYTES, is_no_space, make_directories, write_all
+from reput_broker.store.base.options import EventHandler, ignore_event
 from reput_broker.store.opening.abort_marker import AbortMarker
-from reput_broker.store.options import EventHandler, ignore_event
 
 # struct flock of Linux: type, whence, start, length, pid (0 for this kind of lock).
 _FLOCK = struct.Struct("@hhqqi4x")

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reput_broker.store.errors import REPAIR_REMEDY, StoreDamaged
+from reput_broker.store.base.errors import REPAIR_REMEDY, StoreDamaged
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.walk import (
     RecordSink,

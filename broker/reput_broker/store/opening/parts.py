@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock
-from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.table import ConsumeQueueTable
 
 

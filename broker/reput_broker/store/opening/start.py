@@ -29,9 +29,12 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.errors import DiskFull, StoreNotWritable
-from reput_broker.store.file_io import make_directories, sync_directory, write_all
+from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.base.errors import DiskFull, StoreNotWritable
+from reput_broker.store.base.file_io import make_directories, sync_directory, write_all
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import RecoveryReport
+from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
 from reput_broker.store.log.walk import last_record_ending_by
@@ -45,11 +48,8 @@ from reput_broker.store.opening.judgement import (
 )
 from reput_broker.store.opening.log_end import LogEnd
 from reput_broker.store.opening.parts import StoreParts
-from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.builder import RecoveringQueueBuilder
-from reput_broker.store.reput import LogFollower
-from reput_broker.store.results import RecoveryReport
-from reput_broker.store.stats import StoreStats
+from reput_broker.store.queue.reput import LogFollower
 
 _CHUNK_BYTES = 1 << 20
 _EFFECTIVE = os.access in os.supports_effective_ids

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reput_broker.store.dispatch import DispatchBatch, QueueRows
-from reput_broker.store.errors import StoreError
-from reput_broker.store.options import EventHandler, FilterBitMaps
+from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
+from reput_broker.store.base.errors import StoreError
+from reput_broker.store.base.options import EventHandler, FilterBitMaps
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.table import ConsumeQueueTable
 

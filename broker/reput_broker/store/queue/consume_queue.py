@@ -11,9 +11,9 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from reput_broker.store.dispatch import Column
-from reput_broker.store.errors import FileMissing, StoreDamaged
-from reput_broker.store.options import EventHandler, ignore_event
+from reput_broker.store.base.dispatch import Column
+from reput_broker.store.base.errors import FileMissing, StoreDamaged
+from reput_broker.store.base.options import EventHandler, ignore_event
 from reput_broker.store.queue import recovery, search
 from reput_broker.store.queue.extension import BitMaps, ConsumeQueueExt, QueueExtEntries
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from reput_broker.store.errors import FileMissing
+from reput_broker.store.base.errors import FileMissing
 from reput_broker.store.queue import recovery
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
 from reput_protocol.store.unit import (

@@ -15,8 +15,8 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from reput_broker.store.errors import DiskFull, FileMissing, FlushFailed
-from reput_broker.store.file_io import (
+from reput_broker.store.base.errors import DiskFull, FileMissing, FlushFailed
+from reput_broker.store.base.file_io import (
     is_able_to_flush,
     is_no_space,
     sync_data,
@@ -24,7 +24,7 @@ from reput_broker.store.file_io import (
     write_all,
     zero_range,
 )
-from reput_broker.store.file_names import list_stream_files
+from reput_broker.store.base.file_names import list_stream_files
 from reput_protocol.buffers import Buffer
 from reput_protocol.store.files import file_name
 

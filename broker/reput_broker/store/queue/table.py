@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from reput_broker.store.file_io import sync_directory
+from reput_broker.store.base.file_io import sync_directory
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.extension import ConsumeQueueExt
 from reput_broker.store.queue.files import QueueFileCache

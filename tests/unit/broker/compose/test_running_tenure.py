@@ -18,7 +18,7 @@ from reput_broker.broker import Broker
 from reput_broker.config.model import BrokerConfig
 from reput_broker.remoting.client import RemotingClient
 from reput_broker.staging.feature import StagingFeature
-from reput_broker.store.errors import StoreError
+from reput_broker.store.base.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tenure.roles import Master, Role, Tenure
 from reput_client import Message, Producer, PullConsumer

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from reput_broker.delay.deliverer import Deliverer
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_OP_HALF_TOPIC
 from reput_protocol.properties import encode_properties
 from reput_protocol.record.delays import DELAY_LEVELS_MS

@@ -12,9 +12,9 @@ import trio
 from reput_broker.delay import timer_log, timer_wheel
 from reput_broker.delay.finished_timers import FinishedTimersFile, read_answer
 from reput_broker.delay.levels import DelayOffsetFile
-from reput_broker.store.errors import DiskFull
-from reput_broker.store.file_io import create_file
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.errors import DiskFull
+from reput_broker.store.base.file_io import create_file
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.tables.config_file import encode
 from support.delayed import DelayBench, bench_options
 from support.tasks import run_by_the_clock

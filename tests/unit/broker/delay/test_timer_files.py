@@ -13,7 +13,7 @@ from reput_broker.delay.timer_checkpoint import TimerCheckDamaged, TimerCheckpoi
 from reput_broker.delay.timer_log import UNIT, TimerLog, TimerUnit, unpack_timer_unit
 from reput_broker.delay.timer_message_store import image_of
 from reput_broker.delay.timer_wheel import EMPTY, SLOT_BYTES, SLOTS, Slot, TimerWheel
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
 from support.stores import T0, flip_bit
 
 FILE_BYTES = 52 * 3 + 16

@@ -14,8 +14,8 @@ import trio
 
 from reput_broker.delay import timer_wheel
 from reput_broker.delay.timer_wheel import SLOT_BYTES
-from reput_broker.store.errors import DiskFull
-from reput_broker.store.file_io import create_file
+from reput_broker.store.base.errors import DiskFull
+from reput_broker.store.base.file_io import create_file
 from support.delayed import WHEEL_SLOTS, DelayBench, bench_options
 from support.tasks import run_by_the_clock
 

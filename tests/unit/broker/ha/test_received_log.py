@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reput_broker.ha import received_log
 from reput_broker.ha.frames import HAProtocolError
 from reput_broker.ha.received_log import LogItem, ReceivedLog
-from reput_broker.store.options import StoreOptions
+from reput_broker.store.base.options import StoreOptions
 from support.stores import opened, put, small_options
 
 FILE = 4096

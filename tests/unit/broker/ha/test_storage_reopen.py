@@ -14,7 +14,7 @@ from reput_broker.compose.open_files import shares_of
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
 from reput_broker.ha.reopen import Reopen
-from reput_broker.store.errors import StoreDamaged, StoreLocked
+from reput_broker.store.base.errors import StoreDamaged, StoreLocked
 from reput_client import Message, Producer, PullConsumer
 from support.stores import opened, put
 

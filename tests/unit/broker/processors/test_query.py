@@ -13,7 +13,7 @@ import trio
 from reput_broker.observe.counters import RequestTraffic
 from reput_broker.processors.query import QueryProcessor
 from reput_broker.remoting.request import Request, Response
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.index.query import QueryResult
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.query import QueryMessageHeader

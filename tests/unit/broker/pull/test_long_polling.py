@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from reput_broker.config.sections import LimitsConfig, LongPollingConfig
 from reput_broker.pull.long_polling import HELD_BYTES, Arrived, PullRequestHoldService
 from reput_broker.remoting.request import Refusal
-from reput_broker.store.dispatch import DispatchBatch, QueueRows
+from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
 from reput_protocol.errors import ErrorCode
 from reput_protocol.filter.sql import SqlFilter
 from reput_protocol.filter.tags import MessageFilter, TagFilter

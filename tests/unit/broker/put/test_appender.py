@@ -18,9 +18,9 @@ from reput_broker.put.appender import Appender
 from reput_broker.put.fence import Fence
 from reput_broker.put.put_lock import PutLock
 from reput_broker.remoting.request import Put, Refusal, Response
-from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, PutStatus
+from reput_broker.store.base.errors import DiskFull, FileNotMade, FlushFailed, StoreClosed
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_protocol.codes import AckLevel
 from reput_protocol.errors import ErrorCode
 from support.log_progress import FakeLog, progress_of

@@ -17,8 +17,8 @@ from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import CommitRealTimeService, FlushCommitLogService
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.remoting.request import Response
-from reput_broker.store.errors import DiskFull, StoreReadOnly
-from reput_broker.store.file_io import is_able_to_flush
+from reput_broker.store.base.errors import DiskFull, StoreReadOnly
+from reput_broker.store.base.file_io import is_able_to_flush
 from reput_protocol.codes import AckLevel, ResponseCode
 from support.log_progress import FakeLog, progress_of
 

@@ -16,8 +16,8 @@ from reput_broker.put.fence import Fence
 from reput_broker.put.flush_service import FlushCommitLogService
 from reput_broker.put.pending_puts import PendingRequest
 from reput_broker.remoting.request import Refusal, Response
-from reput_broker.store.errors import StoreReadOnly
-from reput_broker.store.file_io import is_able_to_flush
+from reput_broker.store.base.errors import StoreReadOnly
+from reput_broker.store.base.file_io import is_able_to_flush
 from reput_protocol.codes import AckLevel, ResponseCode
 from support.log_progress import FakeLog, progress_of
 from support.tasks import running

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from reput_broker.access.model import Account, User
-from reput_broker.store.results import PutResult
+from reput_broker.store.base.results import PutResult
 from reput_protocol.codes import RequestCode, ResponseCode
 from reput_protocol.commands.dead_letters import (
     LetterPlace,

@@ -435,7 +435,7 @@ async def test_a_full_disk_delays_and_loses_none(tmp_path: Path, monkeypatch: py
 
 
 def _disk_full() -> Any:
-    from reput_broker.store.results import PutResult, PutStatus
+    from reput_broker.store.base.results import PutResult, PutStatus
 
     return PutResult(PutStatus.DISK_FULL)
 

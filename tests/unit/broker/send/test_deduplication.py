@@ -10,9 +10,9 @@ import pytest
 from reput_broker.remoting.request import Refusal
 from reput_broker.send.deduplicated_puts import unique_ids_of
 from reput_broker.send.deduplication import Deduplication, StoredAt
+from reput_broker.store.base.results import PutResult
 from reput_broker.store.index import query as index_query
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.stores import BORN_HOST, T0, FakeClock, opened, put, small_options

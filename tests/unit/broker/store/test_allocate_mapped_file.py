@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, FileNotMade
-from reput_broker.store.file_io import create_file
+from reput_broker.store.base.errors import DiskFull, FileNotMade
+from reput_broker.store.base.file_io import create_file
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.log import allocate as warming
 from reput_broker.store.log import file_maker, mapped_file
 from reput_broker.store.log.allocate import HURRY_FACTOR
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutStatus
 from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.errors import FlushFailed
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.errors import FlushFailed
 
 
 def test_a_sync_that_fails_under_two_at_a_time_is_final_for_both(

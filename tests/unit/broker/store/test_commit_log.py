@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, FileMissing
+from reput_broker.store.base.errors import DiskFull, FileMissing
+from reput_broker.store.base.results import Extent, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import Extent, PutStatus
 from reput_protocol.errors import InvalidMessage, RecordMalformed
 from reput_protocol.record.host import Host
 from reput_protocol.record.layout import encode_blank, record_bytes

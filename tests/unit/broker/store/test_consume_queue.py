@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from reput_broker.store.errors import DiskFull
+from reput_broker.store.base.errors import DiskFull
 from reput_broker.store.queue.consume_queue import ConsumeQueue
 from reput_broker.store.queue.files import QueueFileCache
 

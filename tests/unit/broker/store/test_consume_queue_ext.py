@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import GetStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_broker.store.queue.extension import ConsumeQueueExt
 from reput_broker.store.queue.files import QueueFileCache
-from reput_broker.store.results import GetStatus
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.record import decode_record

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import FlushFailed
+from reput_broker.store.base.errors import FlushFailed
 from reput_broker.store.queue import files as sparse_file_queue
 from reput_broker.store.queue.table import ConsumeQueueTable
 from support.stores import small_options

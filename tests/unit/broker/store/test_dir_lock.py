@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.errors import (
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.errors import (
     ForeignFile,
     LogDirectoryLocked,
     LogDirectoryUnusable,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.errors import FlushFailed, ForeignFile, StoreDamaged
+from reput_broker.store.base.errors import FlushFailed, ForeignFile, StoreDamaged
 from reput_broker.store.opening import directory_swap
 from reput_broker.store.opening.directory_swap import exchange, put_back, swap
 from reput_protocol.store.files import standing_for

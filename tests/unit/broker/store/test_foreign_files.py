@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_broker.tables.topics import why_not_kept
 from reput_protocol.codes import MessageSysFlag
 from reput_protocol.properties import encode_properties

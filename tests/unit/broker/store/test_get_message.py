@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from reput_broker.store import message_reader
+from reput_broker.store.base.results import GetMessageResult, GetStatus, TransferLimits
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import GetMessageResult, GetStatus, TransferLimits
 from reput_protocol.filter.tags import TagFilter
 from reput_protocol.record.record import decode_record
 from support.inside import log_of, queue_of

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reput_broker.store.errors import DiskFull, ForeignFile
+from reput_broker.store.base.errors import DiskFull, ForeignFile
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index.file import IndexFile, IndexHeader
 from reput_broker.store.index.query import TIME_MAX_MS
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from reput_protocol.record.record import decode_record
@@ -263,7 +263,7 @@ def test_a_long_index_is_completed_in_the_background(tmp_path: Path, monkeypatch
     store.close()
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.index.store_index.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
     store = opened(options)
     assert events == ["index_behind"]
     assert store.index_behind_bytes > 0
@@ -291,7 +291,7 @@ def test_completing_continues_after_a_stop(tmp_path: Path, monkeypatch: pytest.M
     complete = index_bytes(options)
     for path in options.index_dir.iterdir():
         path.unlink()
-    monkeypatch.setattr("reput_broker.store.index.store_index.INDEX_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr("reput_broker.store.store_index.INDEX_AT_ONCE_BYTES", 0)
     rounds = 0
     store = opened(options)
     while store.index_behind_bytes:

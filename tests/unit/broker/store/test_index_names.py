@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.index.file import IndexFile
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from support.stores import FakeClock, dispatch_all, killed, opened, put, small_options
 
 MESSAGES = 20

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index import service as index_backlog
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutStatus
 from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 

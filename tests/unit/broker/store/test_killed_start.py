@@ -14,9 +14,9 @@ import pytest
 from faults.disk import Disk
 from faults.recorder import Recorder
 from faults.workload import abandon
-from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_protocol.record.record import Record
 from support.stores import FakeClock, bodies, dispatch_all, flip_bit, killed, opened, small_options, tree
 

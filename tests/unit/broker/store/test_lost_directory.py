@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import DirectoryLost, FileMissing, StoreReadOnly
+from reput_broker.store.base.errors import DirectoryLost, FileMissing, StoreReadOnly
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutStatus
 from reput_broker.tables.offset_journal import JournalWriteFailed
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tables.table_saver import save_now

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, ForeignFile, StoreDamaged
+from reput_broker.store.base.errors import DiskFull, FileNotMade, FlushFailed, ForeignFile, StoreDamaged
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 

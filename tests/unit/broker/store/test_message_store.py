@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.checkpoint import StoreCheckpoint
-from reput_broker.store.errors import StoreClosed, StoreReadOnly
-from reput_broker.store.file_io import is_able_to_flush
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.errors import StoreClosed, StoreReadOnly
+from reput_broker.store.base.file_io import is_able_to_flush
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutStatus
 from reput_protocol.codes import BoundaryType
 from support.inside import queue_of
 from support.stores import T0, FakeClock, bodies, dispatch_all, killed, opened, put, small_options

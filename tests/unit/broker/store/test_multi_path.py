@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.errors import (
+from reput_broker.store.base.errors import (
     DiskFull,
     ForeignFile,
     LogDirectoryLocked,
     StoreDamaged,
     StoreNotWritable,
 )
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.log.mapped_file_queue import MultiPathMappedFileQueue
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutStatus
 from reput_broker.store.retention import DiskLevel, DiskWatch, RetentionRules
 from support.inside import log_of
 from support.retention import HOUR_MS, Cleaning, FakeMachine, settle

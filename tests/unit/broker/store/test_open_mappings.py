@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
 from reput_broker.store.index.file import IndexFile
 from reput_broker.store.log.mapped_file import MappedFile
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.checkpoint import StoreCheckpoint
+from reput_broker.store.base.checkpoint import StoreCheckpoint
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.index import service as index_backlog
 from reput_broker.store.log.mapped_file_queue import MappedFileQueue
 from reput_broker.store.queue.files import QueueFileCache, SparseFileQueue
-from reput_broker.store.reput import DISPATCH_RETRY_MS
-from reput_broker.store.results import PutStatus
+from reput_broker.store.queue.reput import DISPATCH_RETRY_MS
 from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options
 
 
@@ -74,7 +74,7 @@ def test_an_index_file_that_cannot_be_made_is_made_later(
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", open_)
         if missing == "mapping":
-            patched.setattr("reput_broker.store.file_io.mmap.mmap", none_left)
+            patched.setattr("reput_broker.store.base.file_io.mmap.mmap", none_left)
         for number in range(3):
             assert put(store, b"%d" % number, keys=[f"k{number}"]).status is PutStatus.PUT_OK
             store.flush_commit_log()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.block import Block
+from reput_broker.store.base.block import Block
+from reput_broker.store.base.results import PutResult, PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import PutResult, PutStatus
 from reput_protocol.errors import RecordMalformed
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import ForeignFile, StoreDamaged, StoreLocked
+from reput_broker.store.base.errors import ForeignFile, StoreDamaged, StoreLocked
+from reput_broker.store.base.options import StoreOptions
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
 from reput_protocol.record.host import Host
 from reput_protocol.record.record import Record
 from support.stores import (
@@ -352,7 +352,7 @@ STEPS = [
     "reput_broker.store.queue.table.ConsumeQueueTable.truncate_dirty",
     "reput_broker.store.queue.consume_queue.ConsumeQueue.put_batch",
     "reput_broker.store.queue.table.ConsumeQueueTable.flush",
-    "reput_broker.store.checkpoint.StoreCheckpoint.flush",
+    "reput_broker.store.base.checkpoint.StoreCheckpoint.flush",
 ]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.errors import StoreClosed
+from reput_broker.store.base.errors import StoreClosed
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutStatus
 from reput_protocol.record.layout import BLANK_BYTES
 from reput_protocol.record.record import Record
 from reput_protocol.record.scan import ScanStatus, scan_record

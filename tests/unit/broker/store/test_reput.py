@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.dispatch import DispatchBatch, QueueRows
-from reput_broker.store.errors import DiskFull, StoreReadOnly
-from reput_broker.store.reput import DISPATCH_RETRY_MS
-from reput_broker.store.results import PutStatus
+from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
+from reput_broker.store.base.errors import DiskFull, StoreReadOnly
+from reput_broker.store.base.results import PutStatus
+from reput_broker.store.queue.reput import DISPATCH_RETRY_MS
 from reput_protocol.record.hashing import tags_code
 from reput_protocol.record.record import Record
 from support.stores import T0, FakeClock, bodies, dispatch_all, flip_bit, opened, put, small_options

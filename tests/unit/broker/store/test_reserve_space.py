@@ -13,13 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, FileNotMade
+from reput_broker.store.base.errors import DiskFull, FileNotMade
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.index import file as index_file
 from reput_broker.store.index import service as index_backlog
 from reput_broker.store.log import mapped_file
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutStatus
 from support.stores import (
     FakeClock,
     bodies,

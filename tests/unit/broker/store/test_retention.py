@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from reput_broker.store import cleaners as clean_consume_queue
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store.base.errors import FileMissing, FlushFailed
+from reput_broker.store.base.results import Extent, GetStatus, PutStatus
+from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.cleaners import DerivedFiles
-from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import FileMissing, FlushFailed
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening import start as opening
-from reput_broker.store.reput import LogFollower
-from reput_broker.store.results import Extent, GetStatus, PutStatus
+from reput_broker.store.queue.reput import LogFollower
 from reput_broker.store.retention import (
     MANUAL_ROUNDS,
     UNREADABLE,
@@ -29,7 +30,6 @@ from reput_broker.store.retention import (
     RetentionRules,
     disk_used_ratio,
 )
-from reput_broker.store.stats import StoreStats
 from reput_protocol.record.message import Message
 from reput_protocol.record.put_block import encode_put_block
 from support.inside import log_of

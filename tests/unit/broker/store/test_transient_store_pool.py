@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from reput_broker.store.errors import DiskFull, StoreReadOnly
+from reput_broker.store.base.errors import DiskFull, StoreReadOnly
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutStatus
 from reput_broker.store.log import pool as transient_store_pool
 from reput_broker.store.log.pool import TransientStorePool
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutStatus
 from support.inside import log_of
 from support.stores import FakeClock, bodies, dispatch_all, killed, opened, put, small_options, tree
 

@@ -15,7 +15,7 @@ import pytest
 from reput_broker.compose.open_files import shares_of
 from reput_broker.compose.storage import Storage, store_options
 from reput_broker.config.model import BrokerConfig
-from reput_broker.store.errors import DataDirUnusable, StoreNotWritable
+from reput_broker.store.base.errors import DataDirUnusable, StoreNotWritable
 from reput_broker.store.message_store import MessageStore
 from support.mounts import as_nobody, mounted
 from support.stores import FakeClock, dispatch_all, opened, put, small_options, tree

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden.test_mini_store import CONSUME_QUEUES, digests, mini_store
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
 from reput_broker.tools.rebuild import QueuesRebuild, rebuild, refuse_other_queues
 from reput_protocol.store.layout import Geometry
 from support.store_samples import examine, fill

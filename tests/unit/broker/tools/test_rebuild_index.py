@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from golden.test_mini_store import INDEX, index_digests, mini_store, open_mini
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
+from reput_broker.store.base.results import RecoveryReport
 from reput_broker.store.message_store import MessageStore
-from reput_broker.store.results import RecoveryReport
 from reput_broker.tools.index_raw import IndexSizes, index_sizes
 from reput_broker.tools.rebuild import IndexRebuild, IndexSizesUnknown, QueuesRebuild, rebuild
 from reput_protocol.record.record import decode_record

@@ -13,8 +13,8 @@ import pytest
 from faults.killed_rebuild import check_kept, make_kept
 from faults.outcome import scratch
 from faults.recorder import Recorder
-from reput_broker.store.errors import FlushFailed
-from reput_broker.store.file_io import sync_directory
+from reput_broker.store.base.errors import FlushFailed
+from reput_broker.store.base.file_io import sync_directory
 from reput_broker.store.opening import directory_swap
 from reput_broker.tools.rebuild import REBUILDERS, IndexRebuild, rebuild
 from support.store_samples import MESSAGES, QUEUES, examine, fill

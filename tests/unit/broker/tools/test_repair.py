@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from faults.recorder import Recorder
-from reput_broker.store.errors import StoreError
+from reput_broker.store.base.errors import StoreError
 from reput_broker.store.message_store import MessageStore
 from reput_broker.tables.offsets import ConsumerOffsetManager
 from reput_broker.tools.repair import RepairResult, apply_repair

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reput_broker.store.checkpoint import FlushMark
+from reput_broker.store.base.checkpoint import FlushMark
 from reput_broker.store.message_store import MessageStore
 from reput_broker.store.opening.abort_marker import AbortMarker
 from reput_broker.store.opening.lock import DirectoryLock

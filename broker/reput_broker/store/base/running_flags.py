@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import threading
 
-from reput_broker.store.errors import DiskFull, FileNotMade, StoreClosed, StoreError, StoreReadOnly
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.results import PutResult, PutStatus
-from reput_broker.store.stats import StoreStats
+from reput_broker.store.base.errors import DiskFull, FileNotMade, StoreClosed, StoreError, StoreReadOnly
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.stats import StoreStats
 
 
 class RunningFlags:

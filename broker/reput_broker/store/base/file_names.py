@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from reput_broker.store.errors import ForeignFile, StoreDamaged
+from reput_broker.store.base.errors import ForeignFile, StoreDamaged
 from reput_protocol.store.files import file_name, holds_only_zeros, is_file_name
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from reput_broker.store.errors import ForeignFile
+from reput_broker.store.base.errors import ForeignFile
 
 
 class DeletedTopics:

@@ -17,8 +17,8 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from reput_broker.store.errors import FlushFailed, ForeignFile
-from reput_broker.store.file_io import is_out_of_descriptors, sync_directory, write_all
+from reput_broker.store.base.errors import FlushFailed, ForeignFile
+from reput_broker.store.base.file_io import is_out_of_descriptors, sync_directory, write_all
 from reput_protocol.kernel.records import crc32
 
 CHECKPOINT_BYTES = 4096

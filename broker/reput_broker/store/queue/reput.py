@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
-from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import (
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import (
     CommitLogDispatcher,
     DispatchBatch,
     MessageArrivingListener,
     rows_by_queue,
 )
-from reput_broker.store.errors import REPAIR_REMEDY, DiskFull, FileMissing, FlushFailed, StoreDamaged
-from reput_broker.store.file_io import is_out_of_descriptors
+from reput_broker.store.base.errors import REPAIR_REMEDY, DiskFull, FileMissing, FlushFailed, StoreDamaged
+from reput_broker.store.base.file_io import is_out_of_descriptors
+from reput_broker.store.base.options import EventHandler
+from reput_broker.store.base.running_flags import RunningFlags
+from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.options import EventHandler
 from reput_broker.store.queue.builder import ConsumeQueueBuilder, QueueGap
-from reput_broker.store.running_flags import RunningFlags
-from reput_broker.store.stats import StoreStats
 from reput_protocol.record.dispatch_rows import DispatchRows, scan_dispatch
 from reput_protocol.record.scan import ScanStatus
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path, PosixPath
 
-from reput_broker.store.errors import DirectoryLost
+from reput_broker.store.base.errors import DirectoryLost
 
 _LEADS_NOWHERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE})
 

@@ -8,7 +8,7 @@ import mmap
 import os
 from pathlib import Path
 
-from reput_broker.store.errors import DiskFull, FlushFailed
+from reput_broker.store.base.errors import DiskFull, FlushFailed
 from reput_protocol.buffers import Buffer
 from reput_protocol.store.files import stretches_of_data
 

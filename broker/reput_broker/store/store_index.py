@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from reput_broker.store.checkpoint import FlushMark, StoreCheckpoint
-from reput_broker.store.deleted_topics import DeletedTopics
-from reput_broker.store.dispatch import DispatchBatch
-from reput_broker.store.errors import DiskFull, FileNotMade, FlushFailed, StoreDamaged, StoreError
-from reput_broker.store.file_io import is_out_of_descriptors
+from reput_broker.store.base.checkpoint import FlushMark, StoreCheckpoint
+from reput_broker.store.base.deleted_topics import DeletedTopics
+from reput_broker.store.base.dispatch import DispatchBatch
+from reput_broker.store.base.errors import DiskFull, FileNotMade, FlushFailed, StoreDamaged, StoreError
+from reput_broker.store.base.file_io import is_out_of_descriptors
+from reput_broker.store.base.options import StoreOptions
+from reput_broker.store.base.running_flags import RunningFlags
+from reput_broker.store.base.stats import StoreStats
 from reput_broker.store.index.service import IndexService
 from reput_broker.store.log.commit_log import CommitLog
-from reput_broker.store.options import StoreOptions
-from reput_broker.store.reput import STEP_BYTES_MAX, LogFollower
-from reput_broker.store.running_flags import RunningFlags
-from reput_broker.store.stats import StoreStats
+from reput_broker.store.queue.reput import STEP_BYTES_MAX, LogFollower
 
 INDEX_AT_ONCE_BYTES = 64 << 20
 """How much of the log is indexed again during a start; more is done afterwards."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from reput_broker.store.deleted_topics import DeletedTopics
+from reput_broker.store.base.deleted_topics import DeletedTopics
 from reput_protocol.buffers import Buffer
 from reput_protocol.kernel.tables import columns_of_runs
 from reput_protocol.record.dispatch_rows import SEEN, DispatchRows

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reput_broker.store.memory_limit import memory_limit_bytes
+from reput_broker.store.base.memory_limit import memory_limit_bytes
 from reput_protocol.record.host import Host
 
 if TYPE_CHECKING:
-    from reput_broker.store.dispatch import DispatchBatch, QueueRows
+    from reput_broker.store.base.dispatch import DispatchBatch, QueueRows
 
 # Apache's default levels, "1s 5s 10s 30s 1m ... 2h", in milliseconds; a level is an index from 1.
 DELAY_LEVELS_MS: tuple[int, ...] = (
