@@ -44,8 +44,6 @@ class WorkerMemory:
 
     def __init__(self) -> None:
         self.most_mib = 0.0
-        self.workers = 0
-        """The highest number of workers at a time."""
 
     def update(self) -> None:
         """Measure the current workers."""
@@ -53,9 +51,8 @@ class WorkerMemory:
         for pid in descendants(os.getpid()):
             with contextlib.suppress(*_GONE):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if b"pyspark.daemon" in command or b"pyspark/daemon" in command:
+                if b"pyspark.worker" in command:  # of whichever daemon
                     found.append(_rss_anon_mib(pid))
-        self.workers = max(self.workers, len(found))
         self.most_mib = max([self.most_mib, *found])
 
 
