@@ -17,7 +17,7 @@ from typing import Any, Self
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 """The program, None where none is installed."""
-_DEADLINE_S = 20.0
+_DEADLINE_S = 120.0
 _FLAGS = (
     "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
     "--no-first-run", "--disable-extensions", "--disable-background-networking", "--disable-component-update",
@@ -107,7 +107,7 @@ class Browser:
 
     def _note(self, event: Mapping[str, Any]) -> None:
         page = self._pages.get(event.get("sessionId", ""))
-        if page is not None:
+        if page is not None and "method" in event:  # else the answer to a call that was given up
             page.note(event["method"], event["params"])
 
 
