@@ -36,7 +36,7 @@ def test_no_input_breaks_the_broker(name: str) -> None:
     ("name", "function"),
     [
         ("http", "reput_broker.server.http_server.is_own_host"),
-        ("frames", "reput_broker.server.handling._asks_to_wait"),
+        ("frames", "reput_broker.server.handling.why_not_served"),
         ("grpc", "reput_proxy.routes.accepted_types"),
     ],
 )

@@ -196,7 +196,7 @@ def test_wrong_arguments_are_refused_by_name(broker: BrokerProcess) -> None:
 def test_a_wrong_address_says_what_to_write_instead(broker: BrokerProcess) -> None:
     refused = reput("topic", "list", server=f"http://{broker.address}")
     assert refused.returncode == 2
-    assert f"write host:port, without http://: {broker.address}" in refused.stderr
+    assert f"is a URL; write only its host and port: {broker.address}" in refused.stderr
     refused = reput("topic", "list", server=f"127.0.0.1:{broker.http_port}")
     assert refused.returncode == 3
     assert "an HTTP server responds there" in refused.stderr
