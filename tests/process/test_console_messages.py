@@ -144,12 +144,13 @@ def test_pages_are_turned_by_buttons_and_keys(page: Page) -> None:
     page.until(f"{ROWS}.length === 50")
     assert page.run(KEYS) == newest
     page.click("main tbody a")
-    page.until("document.querySelector('pre.body')")
+    shown = "document.querySelector('main').innerText.includes('history ' + location.hash.split('/').pop())"
+    page.until(shown)
     here = page.run("location.hash")
     page.press("p")
-    page.until(f"location.hash !== {here!r} && document.querySelector('pre.body')")
+    page.until(f"location.hash !== {here!r} && {shown}")
     page.press("n")
-    page.until(f"location.hash === {here!r} && document.querySelector('pre.body')")
+    page.until(f"location.hash === {here!r} && {shown}")
     page.press("n")
     page.shows("It is the newest message of its queue.")
 

@@ -381,20 +381,20 @@ def test_killed_and_stopped_workers(
         return path.read_text().splitlines() if path.exists() else []
 
     first, second = tmp_path / "first", tmp_path / "second"
-    sent = jobs.write.enqueue(str(first), 60.0)
-    killed = start("reput_worker", "--invisible", "3")
-    wait_until(lambda: bool(lines(first)), 20.0)
-    killed.kill()
-    again = jobs.write.enqueue(str(second), 3.0)
+    finishes = jobs.write.enqueue(str(first), 3.0)
     stopped = start("reput_worker", "--invisible", "3", "--queue", "default")
-    wait_until(lambda: bool(lines(second)), 20.0)
+    wait_until(lambda: bool(lines(first)))
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(20) == 0
-    assert lines(second) == [f"begin {stopped.pid}", f"end {stopped.pid}"]
-    assert finished(again, 1.0).status == Status.SUCCESSFUL
+    assert lines(first) == [f"begin {stopped.pid}", f"end {stopped.pid}"]
+    assert finished(finishes, 1.0).status == Status.SUCCESSFUL
+    sent = jobs.write.enqueue(str(second), 60.0)
+    killed = start("reput_worker", "--invisible", "3")
+    wait_until(lambda: bool(lines(second)))
+    killed.kill()
     # The killed worker's task runs again.
     third = start("reput_worker", "--invisible", "3")
-    wait_until(lambda: len(lines(first)) == 2, 20.0)
+    wait_until(lambda: len(lines(second)) == 2)
     wait_until(lambda: jobs.write.get_result(sent.id).attempts == 2)
     third.kill()
-    assert len(lines(second)) == 2
+    assert len(lines(first)) == 2
