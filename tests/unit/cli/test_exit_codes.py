@@ -24,10 +24,13 @@ def test_a_timeout_and_partial_work_have_different_codes() -> None:
 
 
 def test_one_message_is_stored() -> None:
-    failed = [
-        _failed_at(line, stored, CommandFailed("no")).remedy for line, stored in ((1, 0), (2, 1), (3, 2))
+    failed = [_failed_at(line, stored, CommandFailed("no")) for line, stored in ((1, 0), (2, 1), (3, 2))]
+    assert [failure.what for failure in failed] == [
+        "line 1: no; 0 messages are stored",
+        "line 2: no; 1 message is stored",
+        "line 3: no; 2 messages are stored",
     ]
-    assert failed == ["0 messages are stored", "1 message is stored", "2 messages are stored"]
+    assert failed[1].remedy == "correct line 2, and send it and the lines after it again"
 
 
 def test_a_send_without_an_answer_is_looked_for_by_its_id() -> None:
@@ -48,11 +51,13 @@ def test_lines_of_which_only_some_are_known_to_be_stored_are_named(monkeypatch: 
     monkeypatch.setattr(produce, "_line_batches", lambda: [[b"x"] * 6])
     with pytest.raises(CommandFailed) as failure:
         _send_lines(lambda line: Message("orders", line), send)
-    assert str(failure.value).startswith("line 3: send to orders/2: outcome unknown")
+    assert failure.value.what.startswith("line 3: send to orders/2: outcome unknown")
+    assert failure.value.what.endswith(
+        "; 3 messages are stored: all before line 3, and at least 1 of lines 3 to 5"
+    )
     assert failure.value.remedy == (
-        "3 messages are stored: all before line 3, and at least 1 of lines 3 to 5; without --no-deduplicate the "
-        "command repeats such sends until --timeout, which can be longer; reput message find orders 7F000001 to see "
-        "whether it was stored"
+        "reput message find orders 7F000001 to see whether it was stored; without --no-deduplicate the command repeats "
+        "such sends until --timeout, which can be longer"
     )
 
 
