@@ -37,7 +37,7 @@ from reput_protocol import kernel
 
 EXTRAS = {
     *("arrow", "arrow_columns", "avro", "celery", "columns", "django", "faststream", "otel", "protobuf", "sqlalchemy"),
-    *("taskiq", "tracing"),
+    *("in_trio", "taskiq", "tracing"),
 }
 assert kernel.FORM == "compiled", kernel.FORM
 for package in (reput_client, reput_protocol):
