@@ -30,8 +30,7 @@ class GroupAccess:
             Refusal: NO_GROUP; NO_PERMISSION for a group of the broker.
             InvalidName: the name is not legal.
         """
-        if group in BROKERS_GROUPS:
-            raise _not_clients(group)
+        check_not_brokers(group)
         config = self._settings.get(group)
         if config is None:
             config = self._settings.find_or_create(group)
@@ -138,14 +137,11 @@ def _disabled(group: str) -> Refusal:
 def check_not_brokers(group: str) -> None:
     """Refuse with NO_PERMISSION if the offsets of `group` are the broker's own progress."""
     if group in BROKERS_GROUPS:
-        raise _not_clients(group)
-
-
-def _not_clients(group: str) -> Refusal:
-    return Refusal(
-        ErrorCode.NO_PERMISSION,
-        f"the offsets of group {group!r} are the broker's own progress, which no client may change; use another group",
-    )
+        raise Refusal(
+            ErrorCode.NO_PERMISSION,
+            f"the offsets of group {group!r} are the broker's own progress, which no client may change; use another "
+            "group",
+        )
 
 
 def no_group(group: str) -> Refusal:

@@ -142,7 +142,7 @@ def test_a_damaged_record_stops_dispatch_and_the_store_says_so(tmp_path: Path) -
     assert f"{path} is damaged at byte {bad.physical_offset}" in (store.read_only_reason or "")
     assert "reput store repair" in (store.read_only_reason or "")
     assert events == ["store_read_only"]
-    assert store.dispatch_is_idle(), "nobody waits for what will not come"
+    assert store.dispatch_is_idle(), "no one waits for what will not come"
     assert put(store, b"d").status is PutStatus.READ_ONLY
     assert bodies(store) == [b"a"], "what is sound is served"
     assert store.close() is False
