@@ -89,6 +89,21 @@ async def test_tasks_that_send_at_once_share_frames(loop_face: Face) -> None:
 
 
 @scenario
+async def test_with_a_block_that_is_due_the_others_leave_too(loop_face: Face) -> None:
+    with FakeBroker(queues=3) as broker:
+        async with loop_face.Producer(broker.address, ack="page_cache", linger_s=60.0) as producer:
+            with anyio.fail_after(30.0):
+                async with anyio.create_task_group() as tasks:
+                    for queue_id in range(2):
+                        tasks.start_soon(partial(producer.send, Message("shared", b"x"), queue_id=queue_id))
+                    while len(producer._gathering._accumulator.open) < 2:
+                        await anyio.sleep(0.001)
+                    producer._gathering.linger_s = 0.0
+                    await producer.send(Message("shared", b"x"), queue_id=2)
+        assert [len(broker.log["shared", queue_id]) for queue_id in range(3)] == [1, 1, 1]
+
+
+@scenario
 async def test_sends_of_a_divided_frame_return_while_another_caller_waits_for_its_own(
     loop_face: Face,
 ) -> None:

@@ -181,13 +181,8 @@ class BlockSender:
             if self._news.ready:
                 had_news = True
                 self._take_news(now)
-            if accumulator.open:
-                is_stuck = accumulator.wanting and accumulator.is_stuck
-                for block in list(accumulator.open.values()):
-                    if is_stuck or (
-                        block.due_at <= now and (now >= block.grows_until or not self.is_busy(block.queue))
-                    ):
-                        self.seal(block, now)
+            for block in self._leaving(now) if accumulator.open else ():
+                self.seal(block, now)
             written = True
             for link in links:
                 if now >= link.expires_at:
@@ -202,6 +197,20 @@ class BlockSender:
         ):  # this step is not the driver's, which slept on the news
             self.wake()
         return written
+
+    def _leaving(self, now: float) -> list[GatheredBlock]:
+        """Return the open blocks to be sealed: with the first that is due, all that need not wait for an answer.
+
+        So they leave in one write, and the broker reads, syncs and answers once for all.
+        """
+        accumulator = self._accumulator
+        opened = list(accumulator.open.values())
+        if accumulator.wanting and accumulator.is_stuck:
+            return opened
+        if all(block.due_at > now for block in opened):
+            return []
+        free = [block for block in opened if now >= block.grows_until or not self.is_busy(block.queue)]
+        return free if any(block.due_at <= now for block in free) else []
 
     def go_on(self) -> None:
         """Do a step, in place of the caller that drives, which may sleep; it goes on with the rest."""

@@ -60,7 +60,8 @@ class Gathering:
         self._session = session
         self._accumulator = accumulator
         self._sender = sender
-        self._linger_s = linger_s
+        self.linger_s = linger_s
+        """How long a message waits for others, see `Producer`; holds for blocks that open from now on."""
         self._unfinished: dict[int, GatheredBlock] = {}
         """Unfinished blocks by serial, in order."""
         self._callbacks = Callbacks(session.runtime)
@@ -215,9 +216,9 @@ class Gathering:
     ) -> GatheredBlock:
         sender, now = self._sender, self._session.runtime.now()
         if terms.is_bulk:  # posted
-            due_at, grows_until = now + (self._linger_s or POST_LINGER_S), now + terms.timeout_s
+            due_at, grows_until = now + (self.linger_s or POST_LINGER_S), now + terms.timeout_s
         else:
-            due_at = now + self._linger_s
+            due_at = now + self.linger_s
             grows_until = due_at + _GROWS_S
         block = self._accumulator.begin(queue, terms, self._on_done, self, choice, delay)
         block.since, block.due_at, block.grows_until = now, due_at, grows_until
