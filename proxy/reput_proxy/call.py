@@ -50,6 +50,7 @@ class Call:
     def timeout_s(self) -> float:
         """How long a request to a broker may take, so that its error reaches the client.
 
-        In steps of a quarter of a second: producers keep what they compute for a timeout.
+        One of 0.5, 1.5, 2.5, ... seconds, since sends with the same timeout share a block: clients wait for whole
+        seconds, of which up to 0.4 are over when a busy proxy gets to their calls.
         """
-        return max(0.25, min(int(4 * self.remaining_s - 1) / 4, 30.0))
+        return max(0.25, min(int(self.remaining_s + 0.4), 30) - 0.5)

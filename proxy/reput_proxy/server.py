@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -101,6 +102,10 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
             ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # a second proxy on the port fails
+            (
+                "grpc.http2.bdp_probe",
+                0,
+            ),  # measures connections for large windows, with a ping for most requests
             # Clients of several languages ping idle connections.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),
@@ -235,5 +240,6 @@ async def _run(options: ProxyOptions, on_ready: Callable[[RunningProxy], None]) 
     with suppress(asyncio.CancelledError):
         async with serving(options) as running:
             on_ready(running)
+            gc.freeze()  # what the start made stays, and need not be searched
             await stopping.wait()
             log.info("proxy_draining")

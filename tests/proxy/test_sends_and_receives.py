@@ -43,6 +43,25 @@ from support.waiting import until
 
 
 @with_proxy
+async def test_sends_of_many_clients_share_blocks(client: GrpcClient, address: str, topic: str) -> None:
+    await client.send(message(topic, b"first", "ID"))
+    count = 64
+    for _ in range(2):
+        await asyncio.gather(*(client.send(message(topic, b"x", f"ID{number}")) for number in range(count)))
+    assert client.proxy.upstream("", None).producer._gathering._accumulator.last_serial < count
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "timeout_s"),
+    [(30.0, 29.5), (29.7, 29.5), (1e9, 29.5), (3.01, 2.5), (2.7, 2.5), (1.0, 0.5), (0.7, 0.5), (0.3, 0.25)],
+)
+def test_calls_that_wait_about_as_long_have_one_timeout(remaining_s: float, timeout_s: float) -> None:
+    """Only then do their messages share blocks."""
+    nothing: Any = None
+    assert Call(nothing, nothing, "", "", remaining_s, {}).timeout_s == timeout_s
+
+
+@with_proxy
 async def test_a_message_keeps_all_that_its_producer_has_given(
     client: GrpcClient, address: str, topic: str
 ) -> None:
