@@ -58,8 +58,18 @@ class Group:
     def put_many(self, number: int, count: int, name: str) -> None:
         with RawClient(self.cluster.brokers[number].address) as client:
             for index in range(count):
-                header = self.put(client, b"%s %d" % (name.encode(), index))
-                assert header.code == 0, header.remark
+                self.put_stored(client, b"%s %d" % (name.encode(), index))
+
+    def put_stored(self, client: RawClient, body: bytes) -> None:
+        """Put one message that is stored. On a busy machine a slave falls out of sync for a moment: it waits for that."""
+
+        def answer() -> Header | None:
+            header = self.put(client, body)
+            return None if (header.remark or "").startswith("NO_REPLICA") else header
+
+        header = wait_until(answer, 20.0, what="the slaves are out of sync")
+        assert header is not None
+        assert header.code == 0, header.remark
 
     def assert_nothing_missing(self, number: int) -> None:
         """All that was acknowledged is read from this broker, once and in order."""
@@ -254,7 +264,7 @@ def test_a_stopping_master_hands_over(group: Group) -> None:
 def test_a_master_that_was_stopped_beyond_its_lease_acknowledges_nothing(group: Group) -> None:
     cluster, old = group.cluster, group.master()
     with RawClient(cluster.brokers[old].address) as client:
-        assert group.put(client, b"before the stop").code == 0
+        group.put_stored(client, b"before the stop")
         os.kill(cluster.brokers[old].pid, signal.SIGSTOP)
         try:
             ext = in_letters(TOPIC, ack="flushed")
