@@ -61,7 +61,7 @@ class Group:
                 self.put_stored(client, b"%s %d" % (name.encode(), index))
 
     def put_stored(self, client: RawClient, body: bytes) -> None:
-        """Put one message that is stored. On a busy machine a slave falls out of sync for a moment: it waits for that."""
+        """Put one message, once the slaves are in sync: on a busy machine one falls behind for a moment."""
 
         def answer() -> Header | None:
             header = self.put(client, body)

@@ -204,13 +204,13 @@ class BlockSender:
         So they leave in one write, and the broker reads, syncs and answers once for all.
         """
         accumulator = self._accumulator
-        opened = list(accumulator.open.values())
-        if accumulator.wanting and accumulator.is_stuck:
-            return opened
-        if all(block.due_at > now for block in opened):
-            return []
-        free = [block for block in opened if now >= block.grows_until or not self.is_busy(block.queue)]
-        return free if any(block.due_at <= now for block in free) else []
+        is_due = is_stuck = bool(accumulator.wanting) and accumulator.is_stuck
+        leaving = []
+        for block in accumulator.open.values():
+            if is_stuck or now >= block.grows_until or not self.is_busy(block.queue):
+                leaving.append(block)
+                is_due = is_due or block.due_at <= now
+        return leaving if is_due else []
 
     def go_on(self) -> None:
         """Do a step, in place of the caller that drives, which may sleep; it goes on with the rest."""
