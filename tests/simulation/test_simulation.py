@@ -20,7 +20,7 @@ def _run(*options: str) -> None:
 
 def test_the_same_seed_gives_the_same_history(tmp_path: Path) -> None:
     for name in ("one", "other"):
-        _run("--seed", _SEED, "--duration", "4", "--history", str(tmp_path / name))
+        _run("--seed", _SEED, "--duration", "2", "--history", str(tmp_path / name))
     histories = [(tmp_path / name / "history.jsonl").read_bytes() for name in ("one", "other")]
     assert histories[0] == histories[1]
     assert b'"acked"' in histories[0]

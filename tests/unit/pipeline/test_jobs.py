@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from reput_broker.background import BackgroundBroker
 from reput_cli.root import root
 from reput_client.errors import BrokerNotFound, NotAStore
-from reput_pipeline.jobs import JOBS, run
+from reput_pipeline.jobs import JOBS, report, run
 from reput_pipeline.jobs.command_line import run_job
 from reput_pipeline.jobs.outcomes import STATUS, ArgumentError, failure_of
 from reput_pipeline.jobs.page import Page, Series
@@ -187,17 +187,20 @@ def test_progress_names_the_step_of_all_steps(
     assert "report: 2 of 5, times: 3 of 8 tasks\n" in capsys.readouterr().err
 
 
-def test_small_topics_are_one_of_the_chart_and_have_no_charts_where_there_are_very_many() -> None:
+def test_small_topics_are_one_of_the_chart_and_have_no_charts_where_there_are_very_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(report, "_CHARTS_MAX", 10)
     row = dict.fromkeys(("messages", "messages_per_s", "size_p50", "size_p99", "size_max", "bytes"), 1)
     row |= {"first_ms": T0, "last_ms": T0, "bytes_per_s": 1}
-    names = [f"topic-{number:03d}" for number in range(102)]
+    names = [f"topic-{number:03d}" for number in range(12)]
     times = [{"topic": name, "from_ms": T0, "messages": 5, "bytes": 7} for name in names]
     page = page_of(Figures([{"topic": name, **row} for name in names], [], times, [], []), "here").html()
     assert ">topic-006</text>" in page
     assert ">topic-007</text>" not in page
-    assert ">95 other topics</text>" in page
+    assert ">5 other topics</text>" in page
     assert "2 smaller topics have no charts" in page
-    assert page.count('aria-label="messages by second"') == 100
+    assert page.count('aria-label="messages by second"') == 10
 
 
 def test_a_page_escapes_and_loads_nothing() -> None:
