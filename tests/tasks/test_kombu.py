@@ -17,6 +17,7 @@ from reput_client.blocking import Producer as ReputProducer
 from reput_client.credentials import Credentials
 from reput_client.errors import ConnectFailed
 from reput_client.tasks.celery.connecting import client_options
+from reput_client.tasks.celery.receiving import SharedQueue
 from reput_client.tasks.celery.topics import Binding, exchange_topic, queue_topic
 from reput_client.tls import TLS
 from reput_protocol.errors import BrokerError, ErrorCode, TopicNotFound
@@ -433,6 +434,32 @@ def test_threads_may_settle(connect: Connect, name: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    connection.release()
+    assert receive(connect(), queue_of(name), 1, timeout_s=1.5) == []
+
+
+def test_the_thread_that_settles_the_last_message_ends_nothing_under_the_others(
+    connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect()
+    send(connection, queue_of(name), "first", "last")
+    first, last = receive(connection, queue_of(name), 2)
+    has_begun, may_end = threading.Event(), threading.Event()
+    done = SharedQueue.done
+
+    def slow(queue: SharedQueue, message: Any) -> None:
+        if threading.current_thread() is thread:
+            has_begun.set()
+            assert may_end.wait(10)
+        done(queue, message)
+
+    monkeypatch.setattr(SharedQueue, "done", slow)
+    thread = threading.Thread(target=first.ack)
+    thread.start()
+    assert has_begun.wait(10)
+    last.ack()
+    may_end.set()
+    thread.join()
     connection.release()
     assert receive(connect(), queue_of(name), 1, timeout_s=1.5) == []
 

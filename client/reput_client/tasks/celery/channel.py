@@ -276,7 +276,10 @@ class Channel(virtual.Channel):
     def _reap(self) -> None:
         """Close the receivers of cancelled consumers whose messages are all settled."""
         for receiver in [each for each in self._cancelled if not self.qos.has_any_of(each)]:
-            self._cancelled.remove(receiver)
+            try:
+                self._cancelled.remove(receiver)
+            except ValueError:
+                continue  # another thread closes it
             receiver.close()
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:

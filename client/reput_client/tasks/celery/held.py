@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from kombu.transport import virtual
@@ -32,6 +33,7 @@ class Held(virtual.QoS):
         self._lock = threading.Lock()
         self.given_back_at = -math.inf
         self._waiting: dict[str, object] = {}  # of these, the ones that are not delivered yet
+        self._ending: dict[str, Delivery] = {}  # those that a thread is settling
 
     def room(self) -> int:
         """Return how many messages more the channel may receive."""
@@ -76,17 +78,19 @@ class Held(virtual.QoS):
         """Give back messages that were not tried, as far as this is known; not for long if the broker is away."""
         until = time.monotonic() + _RETURN_S
         for tag in tags:
-            delivery = self._take(tag)
-            if delivery is None:
-                continue
-            if time.monotonic() < until:
-                delivery.give_back(counts=False)
-            else:
-                delivery.abandon()
+            with self._settling(tag) as delivery:
+                if delivery is None:
+                    continue
+                if time.monotonic() < until:
+                    delivery.give_back(counts=False)
+                else:
+                    delivery.abandon()
 
     def has_any_of(self, receiver: Receiver) -> bool:
         """Whether anything that a receiver has received is not settled."""
-        return any(delivery.receiver is receiver for delivery in [*self._held.values()])
+        with self._lock:
+            deliveries = [*self._held.values(), *self._ending.values()]
+        return any(delivery.receiver is receiver for delivery in deliveries)
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Do nothing: a message is held since it was received."""
@@ -97,24 +101,37 @@ class Held(virtual.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Note that the queue is done with a message. The broker knows soon, but not before this returns."""
-        delivery = self._take(delivery_tag)
-        if delivery is not None:
-            delivery.done()
+        with self._settling(delivery_tag) as delivery:
+            if delivery is not None:
+                delivery.done()
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give a message back to its queue, or make it a dead letter."""
-        delivery = self._take(delivery_tag)
-        if delivery is None:
-            return
-        if requeue:
-            self.given_back_at = time.monotonic()
-            delivery.give_back(counts=True)
-        else:
-            delivery.reject()
+        with self._settling(delivery_tag) as delivery:
+            if delivery is None:
+                return
+            if requeue:
+                self.given_back_at = time.monotonic()
+                delivery.give_back(counts=True)
+            else:
+                delivery.reject()
 
-    def _take(self, tag: str) -> Delivery | None:
-        self._waiting.pop(tag, None)
-        return self._held.pop(tag, None)
+    @contextmanager
+    def _settling(self, tag: str) -> Iterator[Delivery | None]:
+        """Yield a held message, which one thread alone settles; it counts as not settled until the block ends.
+
+        Else the thread that settles the last one would close its receiver under those that are not through yet, and
+        what they have acknowledged would be delivered again.
+        """
+        with self._lock:
+            self._waiting.pop(tag, None)
+            delivery = self._held.pop(tag, None)
+            if delivery is not None:
+                self._ending[tag] = delivery
+        try:
+            yield delivery
+        finally:
+            self._ending.pop(tag, None)
 
     def restore_unacked(self) -> list[Any]:
         """Give back all that is not settled."""
