@@ -20,7 +20,7 @@ from reput_protocol.record.message import MessageQueue
 
 pytestmark = pytest.mark.process
 
-CASES = 4_000
+CASES = 2_000
 BROKERS = (
     "broker-a",
     "broker-b",

@@ -154,6 +154,7 @@ def test_a_reput_slave_of_an_apache_master(tmp_path: Path) -> None:
     COUNTS["queue files of a slave equal"] += len(queues_of(slave_dir))
 
 
+@pytest.mark.long
 def test_a_reput_slave_counts_for_a_sync_master_of_apache(tmp_path: Path) -> None:
     """RocketMQ answers SEND_OK only once the slave has reported the message; and the slave may begin late."""
     master_dir, slave_dir = tmp_path / "master", tmp_path / "slave"

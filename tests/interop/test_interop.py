@@ -38,7 +38,7 @@ def test_java(scene: Scene, feature: str) -> None:
     CHECKS[feature](scene, _CLIENT)
 
 
-@pytest.mark.parametrize("feature", ["tls", "users", "wrong-secret"])
+@pytest.mark.parametrize("feature", ["tls", "users", pytest.param("wrong-secret", marks=pytest.mark.long)])
 def test_java_at_a_closed_broker(scene: Scene, tmp_path: Path, feature: str) -> None:
     with Scene(tmp_path, ALONE[feature](tmp_path)) as closed:
         CHECKS[feature](closed, _CLIENT)

@@ -15,6 +15,7 @@ _INVISIBLE_S = 10.0
 """The least that the proxy accepts."""
 
 
+@pytest.mark.long
 def test_two_kills() -> None:
     try:
         outcome = run("proxy", "grpc-python", 2, random.Random(1), invisible_s=_INVISIBLE_S)

@@ -71,6 +71,7 @@ def submitted(directory: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()[-2:]
 
 
+@pytest.mark.long
 def test_a_job_under_the_shipped_settings_and_executors_that_get_the_packages_as_a_zip(
     new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
 ) -> None:
