@@ -65,8 +65,8 @@ async def _send_one(call: Call, given: pb.Message, message: Message) -> pb.SendR
         return await upstream.transactions.send(given, message, key, call.timeout_s)
     if message.delay is not None:
         return await _send_alone(call, message, key)
-    with upstream.sending() as producer:
-        receipt = await producer.send(message, ordering_key=key, timeout_s=call.timeout_s)
+    with upstream.sends.sending():
+        receipt = await upstream.producer.send(message, ordering_key=key, timeout_s=call.timeout_s)
     return result_entry(receipt)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +14,7 @@ from reput_client.received import ReceivedMessage
 from reput_client.transport.session import Session
 from reput_protocol.codes import AckLevel, TransactionState
 from reput_proxy import messaging_pb2 as pb
+from reput_proxy.gathered_sends import GatheredSends
 from reput_proxy.pops import Pops
 from reput_proxy.settings import settings_of_groups, settings_of_topics
 from reput_proxy.transactions import Transactions
@@ -22,10 +22,6 @@ from reput_proxy.transactions import Transactions
 PRODUCER_GROUP: Final = "reput-proxy"
 TIMEOUT_S: Final = 3.0
 """How long a request to a broker takes at most, unless its caller has less time."""
-_LINGER_S: Final = 0.0006
-"""How long a send waits for others to share a block with, for each other one that is under way: a block costs a broker
-about as much as a message, and it takes the proxy longer to answer so many."""
-_LINGER_MAX_S: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -68,23 +64,13 @@ class Upstream:
             tls=options.tls,
             credentials=credentials,
         )
-        self._sends = 0
+        self.sends = GatheredSends(self.producer)
         self.session: Session = self.producer._session
         self.offsets = OffsetRequests(self.session)
         self.pops = Pops(self.session)
         self.topics = settings_of_topics(self.session)
         self.groups = settings_of_groups(self.session)
         self.transactions = Transactions(self._transaction_producer, self.session, self.topics, ask_producer)
-
-    @contextmanager
-    def sending(self) -> Iterator[Producer]:
-        """Count a send by the producer while it is under way."""
-        self.producer._gathering.linger_s = min(_LINGER_S * self._sends, _LINGER_MAX_S)
-        self._sends += 1
-        try:
-            yield self.producer
-        finally:
-            self._sends -= 1
 
     def settling(self, group: str) -> Settling:
         """Return what settles messages of a group."""

@@ -44,7 +44,6 @@ from support.waiting import until
 
 @with_proxy
 async def test_sends_of_many_clients_share_blocks(client: GrpcClient, address: str, topic: str) -> None:
-    await client.send(message(topic, b"first", "ID"))
     count = 64
     for _ in range(2):
         await asyncio.gather(*(client.send(message(topic, b"x", f"ID{number}")) for number in range(count)))

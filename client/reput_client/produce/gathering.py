@@ -150,6 +150,11 @@ class Gathering:
                 self._leave(block, number)
         return block.outcome(number)
 
+    def leave(self) -> None:
+        """Send the open blocks, because no further message is to be expected soon."""
+        self._sender.seal_all()
+        self._sender.go_on()
+
     def _leave(self, block: GatheredBlock, number: int) -> None:
         """Take a message of a cancelled send out of its block; a block that no caller waits for is not sent."""
         if self._accumulator.open.get(block.queue) is block:
