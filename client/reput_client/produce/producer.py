@@ -132,9 +132,9 @@ class Producer(Client):
             its `dedup.window`.
         create_topics: whether a message to a topic that does not exist creates it, where the broker allows that
             (`topics.auto_create`). If not, sends to it raise `TopicNotFound`.
-        linger_s: seconds a `send` waits for others to share a block with. With 0 it leaves at once, or, while two
-            blocks are unanswered, with the others that come until one of them is answered. Posted messages wait as
-            long, or 5 ms if it is 0.
+        linger_s: seconds a `send` waits at most for others to share a block with; blocks of several queues leave
+            together. With 0 it leaves at once, or, while two blocks are unanswered, with the others that come until one
+            of them is answered. Posted messages wait as long, or 5 ms if it is 0.
         batch_bytes: maximum size of a block, at most 8 MiB.
         buffer_bytes: maximum bytes of unfinished posted or lingering messages; further ones wait for room.
         unique_ids: write a `UNIQ_KEY` into every message; without it a message has only its offset id.
