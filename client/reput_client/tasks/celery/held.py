@@ -131,7 +131,8 @@ class Held(virtual.QoS):
         try:
             yield delivery
         finally:
-            self._ending.pop(tag, None)
+            with self._lock:
+                self._ending.pop(tag, None)
 
     def restore_unacked(self) -> list[Any]:
         """Give back all that is not settled."""
