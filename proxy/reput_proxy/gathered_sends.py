@@ -53,4 +53,4 @@ class GatheredSends:
             self._timer = loop.call_at(self._begun_at + _PAUSE_S, self._look)
         else:
             self._timer = None
-            self._gathering.leave()
+            self._gathering.send_now()

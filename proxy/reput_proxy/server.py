@@ -102,10 +102,8 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
             ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),  # a second proxy on the port fails
-            (
-                "grpc.http2.bdp_probe",
-                0,
-            ),  # measures connections for large windows, with a ping for most requests
+            # It measures connections for large windows, with a ping for most requests.
+            ("grpc.http2.bdp_probe", 0),
             # Clients of several languages ping idle connections.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.keepalive_permit_without_calls", 1),

@@ -150,7 +150,7 @@ class Gathering:
                 self._leave(block, number)
         return block.outcome(number)
 
-    def leave(self) -> None:
+    def send_now(self) -> None:
         """Send the open blocks, because no further message is to be expected soon."""
         self._sender.seal_all()
         self._sender.go_on()

@@ -17,7 +17,7 @@ class Left:
         self.linger_s = 0.0
         self.times = 0
 
-    def leave(self) -> None:
+    def send_now(self) -> None:
         self.times += 1
 
 
