@@ -14,7 +14,7 @@ import trio
 from reput_broker import Broker, BrokerConfig
 from reput_client import Message, Producer, PullStatus, ReceivedMessage, StopRunning
 from reput_client.errors import ClientClosed, ConnectFailed, NoQueue, RequestTimeout
-from reput_protocol.errors import BrokerError, InvalidMessage, NotFound, TopicNotFound
+from reput_protocol.errors import BrokerError, FrameTooLarge, InvalidMessage, NotFound, TopicNotFound
 from support.faces import FACES, PROACTOR, Face, scenario
 
 
@@ -511,6 +511,16 @@ async def test_a_topic_that_is_not_there(face: Face, address: str, topic: str) -
     with pytest.raises(NoQueue):
         async with face.Consumer(address, group="g", topic=topic):
             pass
+
+
+@scenario
+async def test_a_request_that_no_server_accepts_fails_alone(face: Face, address: str, topic: str) -> None:
+    """A server closes the connection that it comes on, and the client would send it again until its deadline."""
+    async with face.Producer(address) as producer, face.PullConsumer(address, group="g") as consumer:
+        await producer.send(Message(topic, b"x"), queue_id=0)
+        with pytest.raises(FrameTooLarge, match="header of 1500"):
+            await consumer.pull(topic, 0, 0, tags=1_500_000 * "x")
+        assert [message.body for message in (await consumer.pull(topic, 0, 0)).messages] == [b"x"]
 
 
 @scenario

@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from reput_protocol.buffers import Buffer
 from reput_protocol.codes import PROTOCOL_VERSION, ROCKETMQ_VERSION, LanguageCode
-from reput_protocol.errors import ErrorCode
+from reput_protocol.errors import ErrorCode, FrameTooLarge
 from reput_protocol.wire.channel import Call, Channel, Peer, Waiter
-from reput_protocol.wire.frames import encode_frame_head
+from reput_protocol.wire.frames import HEADER_BYTES_MAX, encode_frame_head
 from reput_protocol.wire.header import Header, HeaderType, Value, text_ext
 from reput_protocol.wire.header_msgpack import encode_msgpack_header
 from reput_protocol.wire.signature import (
@@ -76,12 +76,16 @@ class RequestTemplate(Struct, eq=False):
         return Header(self.code, opaque, self.flag, None, dict(self.ext), _PYTHON, version)
 
     def encode(self, opaque: int, body_bytes: int, peer: Peer = _REPUT) -> bytes:
-        """Return the frame up to its body, as `peer` reads it."""
+        """Return the frame up to its body, as `peer` reads it.
+
+        Raises:
+            FrameTooLarge: the header is larger than a server accepts, which would close the connection.
+        """
         if peer is not _REPUT:
             version = PROTOCOL_VERSION if peer is _UNKNOWN else ROCKETMQ_VERSION
-            return encode_frame_head(self._header(opaque, version), HeaderType.JSON, body_bytes)
+            return _checked(encode_frame_head(self._header(opaque, version), HeaderType.JSON, body_bytes))
         if not self._head_bytes:
-            encoded = encode_msgpack_header(self._header(_OPAQUE_MARK, PROTOCOL_VERSION))
+            encoded = _checked(encode_msgpack_header(self._header(_OPAQUE_MARK, PROTOCOL_VERSION)))
             # msgpack writes the mark as 0xce and four bytes, and so can any opaque be written.
             self._prefix, _, self._suffix = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
             self._head_bytes = len(encoded)
@@ -112,7 +116,7 @@ class RequestTemplate(Struct, eq=False):
         """Like `encode_signed`, with a signature in RocketMQ's form and a JSON header, which every server reads."""
         header = self._header(opaque, PROTOCOL_VERSION if peer is not Peer.ROCKETMQ else ROCKETMQ_VERSION)
         header.ext = signed_by(credentials, text_ext(header.ext), *body, version=header.version)
-        return encode_frame_head(header, HeaderType.JSON, sum(map(len, body)))
+        return _checked(encode_frame_head(header, HeaderType.JSON, sum(map(len, body))))
 
     def signed_form(self, credentials: Credentials) -> _SignedForm:
         """Return the header for the requests of a user."""
@@ -128,9 +132,16 @@ class RequestTemplate(Struct, eq=False):
         header.ext[REPUT_SIGNATURE] = (
             "?" * REPUT_SIGNATURE_LENGTH
         )  # the last field, and so the end of the header
-        encoded = encode_msgpack_header(header)
+        encoded = _checked(encode_msgpack_header(header))
         before, _, after = encoded.partition(_OPAQUE.pack(_OPAQUE_MARK))
         return _SignedForm(credentials, before, after[:-REPUT_SIGNATURE_LENGTH], content, len(encoded))
+
+
+def _checked(head: bytes) -> bytes:
+    """Return an encoded header, with or without the frame's first eight bytes, unless it is too large."""
+    if len(head) > HEADER_BYTES_MAX:
+        raise FrameTooLarge("header", len(head), HEADER_BYTES_MAX)
+    return head
 
 
 class UnsignedHead:

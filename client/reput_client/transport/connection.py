@@ -401,11 +401,15 @@ class BrokerConnection:
         if peer is Peer.ROCKETMQ:
             return self._start_rocket(template, waiter, body)
         call = channel.new_call(waiter)
-        head = (
-            template.encode(call.opaque, len(body), peer)
-            if self._credentials is None
-            else channel.head(template, call.opaque, body)
-        )
+        try:
+            head = (
+                template.encode(call.opaque, len(body), peer)
+                if self._credentials is None
+                else channel.head(template, call.opaque, body)
+            )
+        except BaseException:
+            channel.abandon(call)
+            raise
         self._out.append((call, (head, body) if body else (head,)))
         return call
 

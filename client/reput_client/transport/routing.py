@@ -12,6 +12,8 @@ from reput_protocol.record.message import MessageQueue
 
 ROUTE_REFRESH_S: Final = 30.0
 RETRY_S: Final = 1.0
+_TEMPLATES_MAX: Final = 1000
+"""Topics that do not exist yet and whose route is known; a program may ask for any number of names."""
 """When a route is refreshed again if that failed, or if a broker had no master."""
 MASTER_ID: Final = 0
 TEMPLATE_QUEUES_MAX: Final = 4
@@ -109,6 +111,8 @@ class RouteTable:
         self._refresh_s = refresh_s
         self._routes: dict[str, tuple[Route, float]] = {}
         self._brokers: dict[str, tuple[str, ...]] = {}
+        self._templates: dict[str, None] = {}
+        """Topics whose route is a template, those of longest ago first."""
 
     def brokers_of(self, topic: str) -> tuple[str, ...] | None:
         """Return the brokers of the topic's last route, also of one that was forgotten; None without one."""
@@ -135,6 +139,13 @@ class RouteTable:
         """Store a route fetched at `now`. Unless `is_complete`, a broker has no master, and it is refreshed soon."""
         self._brokers[route.topic] = route.brokers
         self._routes[route.topic] = (route, now + (self._refresh_s if is_complete else RETRY_S))
+        self._templates.pop(route.topic, None)
+        if route.template:
+            self._templates[route.topic] = None
+            if len(self._templates) > _TEMPLATES_MAX:
+                oldest = next(iter(self._templates))
+                self.forget(oldest)
+                del self._brokers[oldest]
 
     def refresh_at(self, topic: str, when: float) -> None:
         """Make the route due for a refresh at `when`; it stays in use until then."""
@@ -149,3 +160,4 @@ class RouteTable:
     def forget(self, topic: str) -> None:
         """Remove the route; the next use fetches it."""
         self._routes.pop(topic, None)
+        self._templates.pop(topic, None)

@@ -52,6 +52,18 @@ def test_brokers_are_known_by_name_and_id() -> None:
     assert table.address("b1", 1) == Address("h1", 1), "only the master was asked there"
 
 
+def test_of_topics_that_do_not_exist_only_the_latest_are_remembered() -> None:
+    body = TopicRoute([QueueData("b", 8, 8, 7)], [BrokerData("c", "b", {0: "h:1"})])
+    template, table = Route.from_body("TBW102", body), RouteTable()
+    table.put(Route.from_body("real", body), 0.0)
+    for number in range(3000):
+        table.put(template.as_template_for(f"new{number}"), 0.0)
+    known = [number for number in range(3000) if table.get(f"new{number}") is not None]
+    assert known == [*range(2000, 3000)]
+    assert table.brokers_of("new0") is None
+    assert table.get("real") is not None
+
+
 def test_the_template_gives_a_new_topic_at_most_four_queues() -> None:
     body = TopicRoute([QueueData("b", 8, 8, 7)], [BrokerData("c", "b", {0: "h:1"})])
     route = Route.from_body("TBW102", body).as_template_for("new")
