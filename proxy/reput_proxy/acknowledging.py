@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from reput_client.consume.send_back import DEAD_LETTER
 from reput_protocol.codes import RequestCode
 from reput_protocol.commands.consumers import SendBackHeader
+from reput_protocol.errors import ReputError
 from reput_protocol.record.message import MessageQueue
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
@@ -17,10 +18,12 @@ from reput_proxy.messages import ms_of
 from reput_proxy.receipt_handle import Delivery
 from reput_proxy.receiving import INVISIBLE_MAX_MS
 from reput_proxy.rejections import (
+    ID_BYTES_MAX,
     Code,
     Rejected,
     check_broker,
     check_group_and_topic,
+    check_size,
     ok,
     status_of,
     status_of_all,
@@ -39,7 +42,7 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
         for index, entry in enumerate(request.entries):
             try:
                 deliveries[index] = await take(entry.receipt_handle)
-            except Rejected as error:
+            except (Rejected, ReputError) as error:
                 statuses[index] = status_of(error)
         indices = [*deliveries]
         errors = await call.upstream.settling(group).ack([*deliveries.values()])
@@ -59,17 +62,17 @@ async def ack(call: Call, request: pb.AckMessageRequest) -> pb.AckMessageRespons
 
 @asynccontextmanager
 async def _taking(call: Call, group: str, topic: str) -> AsyncIterator[Callable[[str], Awaitable[Delivery]]]:
-    """Take messages as `Renewals.taking` does; the topic's route has the addresses of their brokers.
+    """Take messages as `Renewals.taking` does, of brokers whose addresses are known.
 
-    The function raises `Rejected` if it is not a handle, or its broker does not have the topic.
+    The function raises `Rejected` if it is not a handle, or there is no such broker, and as `check_broker`.
     """
     session = call.upstream.session
-    route = await session.route(topic, session.deadline(call.timeout_s))
+    deadline = session.deadline(call.timeout_s)
     with call.proxy.renewals.taking(call.client_key, group, topic) as taken:
 
         async def take(handle: str) -> Delivery:
             delivery = await taken(handle)
-            check_broker(route, topic, delivery.broker_name, Code.INVALID_RECEIPT_HANDLE)
+            await check_broker(session, topic, delivery.broker_name, Code.INVALID_RECEIPT_HANDLE, deadline)
             return delivery
 
         yield take
@@ -99,6 +102,7 @@ async def forward_to_dead_letters(
     """Answer ForwardMessageToDeadLetterQueue: the group gets the message no more."""
     group, topic = request.group.name, request.topic.name
     check_group_and_topic(group, topic)
+    check_size("the message id", request.message_id, ID_BYTES_MAX, Code.ILLEGAL_MESSAGE_ID)
     async with _taking(call, group, topic) as take:
         delivery = await take(request.receipt_handle)
         if delivery.physical_offset < 0:

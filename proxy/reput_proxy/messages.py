@@ -17,7 +17,7 @@ from reput_client.received import ReceivedMessage
 from reput_protocol import properties as names
 from reput_protocol.errors import InvalidMessage
 from reput_protocol.names import check_send_topic
-from reput_protocol.properties import check_key, check_tag, check_text
+from reput_protocol.properties import check_key, check_tag, check_text, split_keys
 from reput_protocol.property_rules import rule_of
 from reput_protocol.record.message import Message
 from reput_proxy import log
@@ -32,6 +32,10 @@ _PROPERTIES_MAX: Final = 128
 _PROPERTIES_BYTES_MAX: Final = 16 * 1024
 _MESSAGE_GROUP_BYTES_MAX: Final = 64
 _DELAY_MAX_S: Final = 10**11
+_GZIP_STREAMS_MAX: Final = 64
+"""Of a body; each costs a copy of what follows it."""
+_ATTEMPT_MAX: Final = (1 << 31) - 1
+"""A record can say that it was delivered as often."""
 TRACE_CONTEXT: Final = "TRACE_CONTEXT"
 BORN_HOST: Final = "__BORNHOST"
 _SYSTEM: Final = frozenset(
@@ -66,6 +70,8 @@ def is_system(name: str) -> bool:
 def kind_of(message: pb.Message) -> pb.MessageType:
     """Return what a sent message is: by its type, and by its fields if the client leaves that open."""
     system = message.system_properties
+    if system.message_type == pb.LITE or system.lite_topic:
+        return pb.LITE
     if system.message_type == pb.TRANSACTION:
         return pb.TRANSACTION
     if system.HasField("delivery_timestamp"):
@@ -86,12 +92,17 @@ def to_send(message: pb.Message, trace: Mapping[str, str]) -> Message:
     """
     topic, system = message.topic.name, message.system_properties
     check_name(check_send_topic, topic, Code.ILLEGAL_TOPIC)
+    if kind_of(message) == pb.LITE:
+        raise Rejected(
+            Code.UNSUPPORTED, "lite topics are not supported; send to a topic of the type NORMAL or FIFO"
+        )
     tag = system.tag if system.HasField("tag") and system.tag else None
     if tag is not None:
         if "|" in tag:
             raise Rejected(Code.ILLEGAL_MESSAGE_TAG, f"tag {tag[:80]!r} contains |, which joins tags")
         check_name(check_tag, tag, Code.ILLEGAL_MESSAGE_TAG)
-    for key in system.keys:
+    keys = [key for text in system.keys for key in split_keys(text)]
+    for key in keys:
         check_name(check_key, key, Code.ILLEGAL_MESSAGE_KEY)
     check_name(check_key, system.message_id, Code.ILLEGAL_MESSAGE_ID)
     if system.message_group:
@@ -109,7 +120,7 @@ def to_send(message: pb.Message, trace: Mapping[str, str]) -> Message:
             topic,
             _body(message),
             tag=tag,
-            keys=list(system.keys),
+            keys=keys,
             properties=properties,
             unique_id=system.message_id,
             **delay,
@@ -130,7 +141,8 @@ def _check_message_group(group: str) -> None:
 def _properties(message: pb.Message, tag: str | None) -> dict[str, str]:
     """Return the properties that are stored besides tag, keys and id."""
     system = message.system_properties
-    properties = dict(message.user_properties)
+    # Readers of records take one without a value for none.
+    properties = {name: value for name, value in message.user_properties.items() if value}
     if len(properties) > _PROPERTIES_MAX:
         raise Rejected(
             Code.MESSAGE_PROPERTIES_TOO_LARGE, f"a message has at most {_PROPERTIES_MAX} properties"
@@ -169,16 +181,30 @@ def _body(message: pb.Message) -> bytes:
 
 
 def _inflated(body: bytes) -> bytes:
-    """Return a body without its compression: consumers of other protocols cannot read gzip."""
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        plain = inflater.decompress(body, BODY_BYTES_MAX + 1)
-    except zlib.error as error:
-        raise Rejected(Code.MESSAGE_CORRUPTED, f"the body is not gzip: {error}") from None
-    if len(plain) > BODY_BYTES_MAX:
-        raise Rejected(Code.MESSAGE_BODY_TOO_LARGE, f"the body inflates to more than {BODY_BYTES_MAX} bytes")
-    if not inflater.eof:
-        raise Rejected(Code.MESSAGE_CORRUPTED, "the body ends before its gzip stream")
+    """Return a body without its compression: consumers of other protocols cannot read gzip.
+
+    It may consist of several gzip streams, which are joined, as every reader of gzip does.
+    """
+    plain = b""
+    for _ in range(_GZIP_STREAMS_MAX):
+        if not body:
+            break
+        inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        try:
+            plain += inflater.decompress(body, BODY_BYTES_MAX + 1 - len(plain))
+        except zlib.error as error:
+            raise Rejected(Code.MESSAGE_CORRUPTED, f"the body is not gzip: {error}") from None
+        if len(plain) > BODY_BYTES_MAX:
+            raise Rejected(
+                Code.MESSAGE_BODY_TOO_LARGE, f"the body inflates to more than {BODY_BYTES_MAX} bytes"
+            )
+        if not inflater.eof:
+            raise Rejected(Code.MESSAGE_CORRUPTED, "the body ends before its gzip stream")
+        body = inflater.unused_data
+    if body:
+        raise Rejected(Code.MESSAGE_CORRUPTED, f"the body has more than {_GZIP_STREAMS_MAX} gzip streams")
+    if not plain:
+        raise Rejected(Code.MESSAGE_BODY_EMPTY, "the body is empty")
     return plain
 
 
@@ -219,7 +245,7 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
         store_host=str(message.store_host),
         queue_id=message.queue_id,
         queue_offset=message.queue_offset,
-        delivery_attempt=message.reconsume_times + 1,
+        delivery_attempt=min(max(message.reconsume_times, 0) + 1, _ATTEMPT_MAX),
         keys=message.keys,
     )
     if message.tag is not None:
@@ -246,13 +272,15 @@ def to_client(message: ReceivedMessage[Any], topic: pb.Resource) -> pb.Message:
 
 
 def to_clients(messages: Iterable[M], topic: pb.Resource) -> list[tuple[M, pb.Message]]:
-    """Return those messages that are not damaged, each with what a client gets of it; log the others."""
+    """Return those messages that can be read, each with what a client gets of it; log the others."""
     found = []
     for message in messages:
         try:
             found.append((message, to_client(message, topic)))
         except DamagedMessage as error:
             log.warning("message_damaged", error=str(error))
+        except Exception as error:  # of what any producer may have stored: the messages beside it are good
+            log.error("message_not_converted", error, topic=message.topic, message_id=message.message_id)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from reput_client import Credentials
 from reput_proxy import messaging_pb2 as pb
@@ -17,6 +17,8 @@ from reput_proxy.renewals import Renewals
 from reput_proxy.spans import Spans
 from reput_proxy.upstream import BrokerOptions, Upstream
 from reput_proxy.users import Users
+
+T = TypeVar("T")
 
 _RECEIVES_MAX: Final = 10_000
 
@@ -63,7 +65,7 @@ class Proxy:
         self.clients = ClientTable()
         self.renewals = Renewals(self.clients.is_there)
         self.counters = Counters()
-        self.draining = False
+        self._draining = asyncio.Event()
         self.receives = 0
         self._receives_max = _RECEIVES_MAX
         self._options = options
@@ -88,13 +90,36 @@ class Proxy:
         self._upstreams[user] = found
         return found
 
+    @property
+    def draining(self) -> bool:
+        """Whether the proxy is going to end."""
+        return self._draining.is_set()
+
+    def check_stays(self) -> None:
+        """Raise `Rejected` if the proxy is going to end, for what would wait here."""
+        if self.draining:
+            raise Rejected(
+                Code.INTERNAL_SERVER_ERROR, "the proxy stops; connect to another one, or again later"
+            )
+
+    async def unless_draining(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what `work` returns; None, and it is cancelled, if the proxy is going to end before."""
+        ends, task = asyncio.ensure_future(self._draining.wait()), asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, ends), return_when=asyncio.FIRST_COMPLETED)
+            return await task if task.done() else None
+        finally:
+            ends.cancel()
+            task.cancel()
+
     @contextmanager
     def waiting_receive(self) -> Iterator[None]:
         """Count a receive while it waits.
 
         Raises:
-            Rejected: too many wait.
+            Rejected: too many wait, or the proxy is going to end.
         """
+        self.check_stays()
         if self.receives >= self._receives_max:
             raise Rejected(Code.TOO_MANY_REQUESTS, f"{self.receives} receives wait already")
         self.receives += 1
@@ -137,7 +162,7 @@ class Proxy:
 
     def drain(self) -> None:
         """End what waits, so that clients go to another proxy; requests are still answered."""
-        self.draining = True
+        self._draining.set()
         for upstream in self._upstreams.values():
             upstream.pops.end_waiting()
         self.clients.end_all()

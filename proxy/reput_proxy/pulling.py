@@ -39,22 +39,28 @@ async def pull(call: Call, request: pb.PullMessageRequest) -> AsyncIterator[pb.P
     wait_s = max(0.0, wait_s)
     session = call.upstream.session
     with call.proxy.waiting_receive():
-        answered = await session.ask(
-            RequestCode.PULL_MESSAGE,
-            pull_ext(
-                group,
-                queue.topic,
-                queue.queue_id,
-                request.offset,
-                wanted,
-                max_messages=min(max(request.batch_size, 1), _MESSAGES_MAX),
-                max_bytes=PULL_BYTES_MAX,
-                wait_s=wait_s,
-            ),
-            what=f"pull from {queue.topic}/{queue.queue_id}",
-            queue=queue,
-            deadline=session.deadline(wait_s + min(PULL_GRACE_S, _RESERVE_S + 1.0)),
+        answered = await call.proxy.unless_draining(
+            session.ask(
+                RequestCode.PULL_MESSAGE,
+                pull_ext(
+                    group,
+                    queue.topic,
+                    queue.queue_id,
+                    request.offset,
+                    wanted,
+                    max_messages=min(max(request.batch_size, 1), _MESSAGES_MAX),
+                    max_bytes=PULL_BYTES_MAX,
+                    wait_s=wait_s,
+                ),
+                what=f"pull from {queue.topic}/{queue.queue_id}",
+                queue=queue,
+                deadline=session.deadline(wait_s + min(PULL_GRACE_S, _RESERVE_S + 1.0)),
+            )
         )
+    if answered is None:
+        yield pb.PullMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "the proxy stops"))
+        yield pb.PullMessageResponse(next_offset=request.offset)
+        return
     result = pull_result(queue, request.offset, answered, wanted)
     if result.status is PullStatus.OFFSET_ILLEGAL:
         yield pb.PullMessageResponse(
@@ -84,9 +90,9 @@ async def _queue(call: Call, given: pb.MessageQueue) -> MessageQueue:
     check_name(check_topic, topic, Code.ILLEGAL_TOPIC)
     session = call.upstream.session
     deadline = session.deadline(call.timeout_s)
-    route, name = await session.route(topic, deadline), given.broker.name
+    name = given.broker.name
     if name:
-        check_broker(route, topic, name, Code.NOT_FOUND)
+        await check_broker(session, topic, name, Code.NOT_FOUND, deadline)
     return await session.queue(topic, given.id, name or None, deadline)
 
 

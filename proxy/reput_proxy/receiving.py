@@ -12,12 +12,14 @@ from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.messages import ms_of, timestamp_of, to_clients
 from reput_proxy.pops import Wanted
-from reput_proxy.rejections import Code, Rejected, check_group_and_topic, ok, status
+from reput_proxy.rejections import Code, Rejected, check_group_and_topic, check_size, ok, status
 
 INVISIBLE_MIN_MS: Final = 10_000
 INVISIBLE_MAX_MS: Final = 12 * 3600 * 1000
 WAIT_MIN_S: Final = 5.0
 WAIT_MAX_S: Final = 20.0
+_FILTER_BYTES_MAX: Final = 16 * 1024
+"""Filters of clients that do not wait any more are kept for a while, see `Pops`."""
 _EARLIER_PART: Final = 0.1
 """By what part of its time at most a receive without messages ends earlier."""
 _RESERVE_S: Final = 0.5
@@ -67,7 +69,8 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
 
 
 def filter_of(expression: pb.FilterExpression) -> tuple[str, str | None]:
-    """Return tags, and the SQL92 expression or None."""
+    """Return tags, and the SQL92 expression or None; raises `Rejected` if they are too long."""
+    check_size("the filter", expression.expression, _FILTER_BYTES_MAX, Code.ILLEGAL_FILTER_EXPRESSION)
     if expression.type == pb.SQL:
         return "*", expression.expression
     return expression.expression or "*", None

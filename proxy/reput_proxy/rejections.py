@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from reput_client import errors
-from reput_client.transport.routing import Route
+from reput_client.transport.session import Session
 from reput_protocol.codes import ResponseCode
 from reput_protocol.errors import BrokerError, ErrorCode, InvalidMessage, InvalidName, ReputError
 from reput_protocol.names import check_client_group, check_topic
@@ -18,6 +18,8 @@ Code = pb.Code
 T = TypeVar("T")
 
 _TEXT_CHARACTERS_MAX: Final = 1000
+ID_BYTES_MAX: Final = 1024
+"""Of ids and handles, those of RocketMQ and of the proxy."""
 
 _CODES: Final[tuple[tuple[type[Exception], pb.Code], ...]] = (
     (errors.TopicNotFound, Code.TOPIC_NOT_FOUND),
@@ -87,10 +89,27 @@ def check_group_and_topic(group: str, topic: str) -> None:
     check_name(check_client_group, group, Code.ILLEGAL_CONSUMER_GROUP)
 
 
-def check_broker(route: Route, topic: str, name: str, code: pb.Code) -> None:
-    """Check that a topic is at the broker that a client names; raises `Rejected` with `code`."""
-    if name not in route.brokers:
-        raise Rejected(code, f"topic {topic!r} is not at broker {name[:80]!r}")
+def check_size(what: str, text: str, bytes_max: int, code: pb.Code) -> None:
+    """Check a text that goes to a broker in the header of a request, which is limited; raises `Rejected`."""
+    if len(text) > bytes_max or len(text.encode()) > bytes_max:
+        raise Rejected(code, f"{what} has more than {bytes_max} bytes: {text[:80]!r}")
+
+
+async def check_broker(session: Session, topic: str, name: str, code: pb.Code, deadline: float) -> None:
+    """Check that a topic is at the broker that a client names, and learn the broker's address.
+
+    Raises:
+        Rejected: with `code`, which clients take as final: there is no such broker.
+        BrokerNotFound: the broker is away.
+    """
+    if name in (await session.route(topic, deadline)).brokers:
+        return
+    # A name server leaves out a broker that is away, and the route from memory may be of that time.
+    if name in (await session.fetch_route(topic, deadline)).brokers:
+        return
+    if name in session.brokers.slaves:
+        raise errors.BrokerNotFound(name, topic)
+    raise Rejected(code, f"topic {topic!r} is not at broker {name[:80]!r}")
 
 
 def code_name(code: int) -> str:

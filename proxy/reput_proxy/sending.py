@@ -17,7 +17,17 @@ from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.messages import kind_of, to_send
-from reput_proxy.rejections import Code, Rejected, check_broker, check_name, ok, status_of, status_of_all
+from reput_proxy.rejections import (
+    ID_BYTES_MAX,
+    Code,
+    Rejected,
+    check_broker,
+    check_name,
+    check_size,
+    ok,
+    status_of,
+    status_of_all,
+)
 from reput_proxy.routes import accepted_types
 
 
@@ -43,7 +53,10 @@ async def send(call: Call, request: pb.SendMessageRequest) -> pb.SendMessageResp
         entries = [await _send_one(call, given[0], messages[0])]
     elif pb.TRANSACTION in kinds:
         raise Rejected(Code.BAD_REQUEST, "a message of a transaction is sent alone")
-    elif kinds == {pb.NORMAL} or len({message.system_properties.message_group for message in given}) == 1:
+    elif (
+        kinds in ({pb.NORMAL}, {pb.FIFO})
+        and len({each.system_properties.message_group for each in given}) == 1
+    ):
         entries = await _send_batch(call, given[0].system_properties.message_group or None, messages)
     else:
         entries = [await _entry(call, each, message) for each, message in zip(given, messages, strict=True)]
@@ -115,14 +128,14 @@ async def recall(call: Call, request: pb.RecallMessageRequest) -> pb.RecallMessa
     """Answer RecallMessage: a delayed message is not delivered."""
     topic = request.topic.name
     check_name(check_send_topic, topic, Code.ILLEGAL_TOPIC)
+    check_size("the recall handle", request.recall_handle, ID_BYTES_MAX, Code.BAD_REQUEST)
     try:
         handle = RecallHandle.parse(request.recall_handle)
     except ValueError as error:
         raise Rejected(Code.BAD_REQUEST, str(error)) from None
     session = call.upstream.session
     deadline = session.deadline(call.timeout_s)
-    route = await session.route(topic, deadline)
-    check_broker(route, topic, handle.broker_name, Code.NOT_FOUND)
+    await check_broker(session, topic, handle.broker_name, Code.NOT_FOUND, deadline)
     answered = await session.ask_ok(
         RequestCode.RECALL_MESSAGE,
         RecallMessageHeader(topic, request.recall_handle).to_ext(HeaderType.MSGPACK),

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from reput_client import Credentials
+from reput_client.transport.address import Address
 from reput_proxy import log
 from reput_proxy.http import serve_http
 from reput_proxy.proxy import Proxy
@@ -29,6 +30,8 @@ REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 CALLS_MAX: Final = 30_000
 """Calls at a time, streams included; further ones are rejected with RESOURCE_EXHAUSTED."""
 DRAIN_S: Final = 10.0
+_SETTLE_S: Final = 2.0
+"""How long a proxy that is going to end takes requests of clients, which settle the messages that they have."""
 _WATCH_S: Final = 1.0
 _Stamps: TypeAlias = list[tuple[int, int, int]]
 
@@ -80,7 +83,10 @@ class RunningProxy:
 
 @asynccontextmanager
 async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIterator[RunningProxy]:
-    """Serve until the block ends. Then streams and receives end, and other requests have `drain_s` seconds.
+    """Serve until the block ends.
+
+    Then streams and receives end. While clients settle what they have, other requests are still taken; those that have
+    begun have `drain_s` seconds.
 
     Raises:
         OSError, ValueError: a port or a file cannot be used.
@@ -120,8 +126,10 @@ async def serving(options: ProxyOptions, *, drain_s: float = DRAIN_S) -> AsyncIt
     watching = None if users is None else asyncio.ensure_future(_watch(users))
     try:
         async with serve_http(proxy, options.host, options.http_port) as http_address:
-            yield RunningProxy(proxy, f"{options.host}:{port}", http_address)
+            yield RunningProxy(proxy, str(Address(options.host, port)), http_address)
             proxy.drain()
+            if proxy.clients:
+                await asyncio.sleep(min(_SETTLE_S, drain_s))
             await server.stop(drain_s)
     finally:
         if watching is not None:
@@ -139,7 +147,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 def _listen(server: Any, options: ProxyOptions) -> int:
     """Open the port and return it."""
-    place = f"[{options.host}]:{options.port}" if ":" in options.host else f"{options.host}:{options.port}"
+    place = str(Address(options.host, options.port))
     try:
         if options.tls_cert is None:
             port = server.add_insecure_port(place)

@@ -65,13 +65,18 @@ def settings_of_topics(session: Session) -> Known[TopicConfig | None]:
             f"settings of {topic}",
             TopicConfig.from_json,
             route.brokers,
+            missing=(TopicNotFound, PermissionDenied),
         )
 
     return Known(ask)
 
 
 def settings_of_groups(session: Session) -> Known[SubscriptionGroupConfig | None]:
-    """Return the settings of groups; None for one that does not exist yet, or that the user may not read."""
+    """Return the settings of groups; None for one that does not exist yet.
+
+    Asking for one that the user may not read raises `PermissionDenied`: whether a group consumes in order must not be
+    guessed.
+    """
 
     async def ask(group: str) -> SubscriptionGroupConfig | None:
         return await _first(
@@ -81,6 +86,7 @@ def settings_of_groups(session: Session) -> Known[SubscriptionGroupConfig | None
             f"settings of {group}",
             SubscriptionGroupConfig.from_json,
             await session.masters(session.deadline(None)),
+            missing=(GroupNotFound,),
         )
 
     return Known(ask)
@@ -93,11 +99,16 @@ async def _first(
     what: str,
     parse: Callable[[bytes], T],
     brokers: Iterable[str],
+    *,
+    missing: tuple[type[ReputError], ...],
 ) -> T | None:
     """Return the first answer of a broker that has what is asked for; None if all say that they have not.
 
+    Args:
+        missing: the errors that say so.
+
     Raises:
-        ReputError: a broker has not answered, and no other has it: the order of a group must not be guessed.
+        ReputError: a broker has not answered, and no other has it.
     """
     failure: ReputError | None = None
     for name in brokers:
@@ -108,7 +119,7 @@ async def _first(
         try:
             ext = header.to_ext(HeaderType.MSGPACK)
             call = await session.ask_ok(code, ext, what=what, address=address)
-        except (TopicNotFound, GroupNotFound, PermissionDenied):
+        except missing:
             continue
         except ReputError as error:
             session.check_open()

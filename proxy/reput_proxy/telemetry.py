@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.duration_pb2 import Duration
@@ -11,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.names import check_client_group, check_topic
 from reput_protocol.record.delays import DELAY_LEVELS_MS
+from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.clients import Stream
@@ -21,6 +22,7 @@ from reput_proxy.rejections import Code, Rejected, check_name, decoded, ok
 _TOPICS_MAX: Final = 1000
 _RECEIVE_BATCH: Final = 32
 _SEND_ATTEMPTS: Final = 3
+_ATTEMPTS_MAX: Final = (1 << 31) - 1
 _NODE_JS: Final = 8
 """Its number among the languages of clients."""
 
@@ -30,6 +32,7 @@ async def telemetry(
 ) -> AsyncIterator[pb.TelemetryCommand]:
     """Serve a Telemetry stream until the client, or the proxy, ends it."""
     call.check_client_id()
+    call.proxy.check_stays()
     clients = call.proxy.clients
     stream = Stream(call.client_key)
     clients.add(stream)
@@ -98,11 +101,21 @@ async def _settings(call: Call, stream: Stream, given: pb.Settings) -> pb.Settin
 def retry_policy(config: SubscriptionGroupConfig, *, only_exponential: bool = False) -> pb.RetryPolicy:
     """Return when a group's messages are redelivered, by its setting `groupRetryPolicy`.
 
-    RocketMQ's client for Node knows no list of delays, and makes a message that fails once a dead letter; it gets the
-    delays that double from the first of the list to the last.
+    A policy that cannot be read, which any tool may have stored, is the one of a group that has none. RocketMQ's client
+    for Node knows no list of delays, and makes a message that fails once a dead letter; it gets the delays that double
+    from the first of the list to the last.
     """
-    policy = pb.RetryPolicy(max_attempts=config.retry_max_times + 1)
-    given = config.group_retry_policy
+    try:
+        return _policy_of(config, config.group_retry_policy, only_exponential)
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        log.warning("retry_policy_unreadable", group=config.group_name, error=str(error))
+        return _policy_of(config, {}, only_exponential)
+
+
+def _policy_of(
+    config: SubscriptionGroupConfig, given: Mapping[str, Any], only_exponential: bool
+) -> pb.RetryPolicy:
+    policy = pb.RetryPolicy(max_attempts=min(config.retry_max_times + 1, _ATTEMPTS_MAX))
     if str(given.get("type")) == "EXPONENTIAL":
         steps: dict[str, Any] = given.get("exponentialRetryPolicy") or {}
         policy.exponential_backoff.initial.CopyFrom(duration_of(int(steps.get("initial", 5000))))

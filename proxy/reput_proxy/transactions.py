@@ -27,7 +27,7 @@ from reput_protocol.wire.header import HeaderType
 from reput_proxy import log
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import ms_of, to_client
-from reput_proxy.rejections import Code, Rejected, check_broker, check_name, ok
+from reput_proxy.rejections import ID_BYTES_MAX, Code, Rejected, check_broker, check_name, check_size, ok
 from reput_proxy.settings import Known
 
 _RECOVERY_MAX_S: Final = 3600
@@ -57,6 +57,7 @@ class TransactionId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TransactionId:
         """Read an id; raises `Rejected` if it is not one."""
+        check_size("the transaction id", text, ID_BYTES_MAX, Code.INVALID_TRANSACTION_ID)
         try:
             version, name, *numbers, unique_id = (
                 base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
@@ -134,8 +135,7 @@ class Transactions:
             raise Rejected(Code.BAD_REQUEST, "the resolution is COMMIT or ROLLBACK")
         session = self._session
         deadline = session.deadline(timeout_s)
-        route = await session.route(topic, deadline)
-        check_broker(route, topic, found.broker_name, Code.INVALID_TRANSACTION_ID)
+        await check_broker(session, topic, found.broker_name, Code.INVALID_TRANSACTION_ID, deadline)
         header = EndTransactionHeader(
             producer_group=topic,
             tran_state_table_offset=found.queue_offset,

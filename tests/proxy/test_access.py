@@ -46,7 +46,8 @@ def rule(resource: str, *rights: str) -> dict[str, object]:
 def users_file(tmp_path: Path) -> Path:
     path = tmp_path / "users.json"
     users = {
-        "alice": {"secret": ALICE, "rules": [rule("topic:orders", "read", "write"), rule("group:billing", "read")]},
+        "alice": {"secret": ALICE, "rules": [rule("topic:orders", "read", "write"), rule("group:billing", "read"),
+                  rule("group:secret", "read"), rule("group:secret", "describe") | {"deny": True}]},
         "bob": {"secret": BOB, "rules": [rule("topic:orders", "read")]},
         "carol": {"secret": ALICE, "enabled": False},
     }  # fmt: skip
@@ -111,6 +112,9 @@ async def test_each_request_has_the_rights_of_its_user(guarded: str, users_file:
         answer = await bob.ack("billing", got)
         assert answer.status.code == Code.FORBIDDEN
         assert (await alice.ack("billing", got)).status.code == Code.OK
+        # Whether this group consumes in order is not told, and must not be guessed.
+        status, _ = await alice.receive("orders", "secret")
+        assert status.code == Code.FORBIDDEN
 
 
 @in_asyncio

@@ -18,6 +18,7 @@ from reput_protocol.commands.topic import CreateTopicHeader
 from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.messages import duration_of, timestamp_of
+from reput_proxy.telemetry import retry_policy
 from support.grpc_client import (
     TIMEOUT_S,
     Code,
@@ -159,6 +160,23 @@ async def test_a_client_gets_its_settings_with_a_retry_policy(
     assert (ordered.subscription.fifo, ordered.backoff_policy.max_attempts) == (True, 5)
     heartbeat = pb.HeartbeatRequest(group=pb.Resource(name=topic), client_type=pb.PUSH_CONSUMER)
     assert (await client.call("Heartbeat", heartbeat)).status.code == Code.OK
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, "x"]}},
+        {"type": "CUSTOMIZED", "customizedRetryPolicy": [1000]},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": None}},
+        {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"max": 1 << 80}},
+    ],
+)
+def test_a_retry_policy_that_cannot_be_read_is_that_of_a_group_without_one(policy: dict[str, Any]) -> None:
+    """A broker keeps what any tool has stored, and the group's consumers must connect all the same."""
+    config = SubscriptionGroupConfig("billing", retry_max_times=1 << 40, group_retry_policy=policy)
+    found = retry_policy(config)
+    assert found.max_attempts == (1 << 31) - 1
+    assert found.customized_backoff == retry_policy(SubscriptionGroupConfig("billing")).customized_backoff
 
 
 @with_proxy

@@ -16,9 +16,10 @@ import grpc
 import pytest
 
 from reput_proxy import messaging_pb2 as pb
+from reput_proxy.messages import duration_of
 from support.broker_process import BrokerProcess
 from support.cluster_of_three import ClusterOfThree
-from support.grpc_client import Code, GrpcClient, client_of, message
+from support.grpc_client import Code, GrpcClient, Telemetry, client_of, consumer_settings, message
 from support.proxy_process import ProxyProcess, running_proxy
 from support.waiting import until, wait_until
 
@@ -32,16 +33,27 @@ SENDERS = 4
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     async def work(proxy: ProxyProcess) -> None:
         async with client_of(proxy.address) as client:
+            stream = Telemetry(client)
+            await stream.settle(consumer_settings("billing", "orders", pb.SIMPLE_CONSUMER))
             await client.send(message("orders", b"x", "ID"))
             [got] = await client.receive_all("orders", "billing", 1)
-            await client.ack("billing", got)
             waiting = asyncio.ensure_future(client.receive("orders", "billing", wait_s=20))
+            pull = pb.PullMessageRequest(
+                group=got.topic, long_polling_timeout=duration_of(20_000),
+                message_queue=pb.MessageQueue(topic=got.topic, id=(got.system_properties.queue_id + 1) % 4),
+            )  # fmt: skip
+            pulling = asyncio.ensure_future(client.responses("PullMessage", pull))
             await asyncio.to_thread(
-                wait_until, lambda: "reput_proxy_waiting_receives 1" in proxy.page("/metrics")[1]
+                wait_until, lambda: "reput_proxy_waiting_receives 2" in proxy.page("/metrics")[1]
             )
             proxy.process.send_signal(signal.SIGTERM)
             status, _ = await waiting
             assert status.code == Code.MESSAGE_NOT_FOUND
+            assert [each.status.code for each in await pulling] == [Code.MESSAGE_NOT_FOUND, 0]
+            answer = await client.ack("billing", got)
+            assert answer.status.code == Code.OK, "what a client has in hand can still be settled"
+            status, _ = await client.receive("orders", "billing", wait_s=20)
+            assert status.code == Code.INTERNAL_SERVER_ERROR, "after which clients try again"
 
     with BrokerProcess(tmp_path / "data") as broker:
         broker.wait_ready()

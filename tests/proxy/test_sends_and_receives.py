@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import math
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -17,13 +19,17 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from reput_broker.background import BackgroundBroker
 from reput_client import Admin, Consumer, Message, Producer
+from reput_client.errors import BrokerNotFound
 from reput_client.pop.settling import Settling
+from reput_protocol.codes import RequestCode
 from reput_protocol.commands.group import SubscriptionGroupConfig
 from reput_protocol.errors import ReputError
+from reput_protocol.wire.header import HeaderType
 from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.messages import duration_of
 from reput_proxy.receiving import receive
+from reput_proxy.rejections import Rejected, check_broker
 from reput_proxy.service import METHODS
 from support.grpc_client import (
     TIMEOUT_S,
@@ -37,6 +43,7 @@ from support.grpc_client import (
     receive_request,
     with_proxy,
 )
+from support.raw_client import RawClient, in_letters
 from support.waiting import until
 
 # -- sends -------------------------------------------------------------------------------------------------------------
@@ -65,7 +72,7 @@ async def test_a_message_keeps_all_that_its_producer_has_given(
     client: GrpcClient, address: str, topic: str
 ) -> None:
     sent = message(
-        topic, "zwölf 🐟".encode(), "ID1", tag="paid", keys=["k1", "k2"], properties={"größe": "a b=&;"},
+        topic, "zwölf 🐟".encode(), "ID1", tag="paid", keys=["k1 k2", ""], properties={"größe": "a b=&;", "none": ""},
         trace_context="00-abc-01", born_host="laptop",
     )  # fmt: skip
     [entry] = await client.send(sent)
@@ -185,8 +192,9 @@ async def test_messages_of_a_message_group_are_in_one_queue_and_in_order(
 
 @with_proxy
 async def test_a_compressed_body_is_stored_as_it_was(client: GrpcClient, address: str, topic: str) -> None:
-    """RocketMQ's remoting clients cannot read gzip, which gRPC clients send."""
-    await client.send(message(topic, gzip.compress(b"x" * 10_000), "ID", body_encoding=pb.GZIP))
+    """RocketMQ's remoting clients cannot read gzip, which gRPC clients send, perhaps in several streams."""
+    body = gzip.compress(b"x" * 5000) + gzip.compress(b"x" * 5000)
+    await client.send(message(topic, body, "ID", body_encoding=pb.GZIP))
     async with Consumer(address, group=topic, topic=topic, start="earliest") as consumer:
         found = await consumer.take(20.0)
     assert found is not None
@@ -199,8 +207,10 @@ async def test_a_delayed_message_is_delivered_then_and_a_recalled_one_never(
 ) -> None:
     due = Timestamp()
     due.FromMilliseconds(time.time_ns() // 1_000_000 + 2500)
-    [kept] = await client.send(message(topic, b"kept", "ID1", delivery_timestamp=due))
-    [recalled] = await client.send(message(topic, b"recalled", "ID2", delivery_timestamp=due))
+    kept, recalled = await client.send(
+        message(topic, b"kept", "ID1", delivery_timestamp=due),
+        message(topic, b"recalled", "ID2", delivery_timestamp=due),
+    )
     assert kept.recall_handle != recalled.recall_handle
     request = pb.RecallMessageRequest(topic=pb.Resource(name=topic), recall_handle=recalled.recall_handle)
     assert (await client.call("RecallMessage", request)).message_id == "ID2"
@@ -217,7 +227,7 @@ _BAD: list[tuple[str, dict[str, Any], int]] = [
     ("topic", {"topic": "a b"}, Code.ILLEGAL_TOPIC),
     ("system topic", {"topic": "SCHEDULE_TOPIC_XXXX"}, Code.ILLEGAL_TOPIC),
     ("tag", {"tag": "a||b"}, Code.ILLEGAL_MESSAGE_TAG),
-    ("key", {"keys": ["a b"]}, Code.ILLEGAL_MESSAGE_KEY),
+    ("key", {"keys": ["a\x01b"]}, Code.ILLEGAL_MESSAGE_KEY),
     ("no id", {"message_id": ""}, Code.ILLEGAL_MESSAGE_ID),
     ("message group", {"message_group": "g" * 64}, Code.ILLEGAL_MESSAGE_GROUP),
     ("reserved property", {"properties": {"RETRY_TOPIC": "other"}}, Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
@@ -226,6 +236,10 @@ _BAD: list[tuple[str, dict[str, Any], int]] = [
     ("many properties", {"properties": {str(n): "1" for n in range(129)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
     ("large properties", {"properties": {"a": "x" * 17_000}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
     ("gzip", {"body_encoding": pb.GZIP}, Code.MESSAGE_CORRUPTED),
+    ("gzip of nothing", {"body_encoding": pb.GZIP, "body": gzip.compress(b"")}, Code.MESSAGE_BODY_EMPTY),
+    ("many streams", {"body_encoding": pb.GZIP, "body": 65 * gzip.compress(b"x")}, Code.MESSAGE_CORRUPTED),
+    ("lite", {"message_type": pb.LITE}, Code.UNSUPPORTED),
+    ("lite topic", {"lite_topic": "t"}, Code.UNSUPPORTED),
     ("time", {"delivery_timestamp": Timestamp(seconds=-1)}, Code.ILLEGAL_DELIVERY_TIME),
     ("far time", {"delivery_timestamp": Timestamp(seconds=9_000_000_000)}, Code.ILLEGAL_DELIVERY_TIME),
 ]
@@ -447,6 +461,92 @@ async def test_what_cannot_be_received_is_rejected(client: GrpcClient, address: 
     ):
         status, _ = await client.receive(**{"topic": topic, "group": topic, **more})  # type: ignore[arg-type]
         assert status.code == code
+
+
+@with_proxy
+async def test_a_text_too_long_for_a_request_to_a_broker_is_rejected_and_disturbs_no_other_client(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    """A broker closes the connection that such a header comes on, which all clients share."""
+    await client.send(message(topic, b"x", "ID"))
+    [got] = await client.receive_all(topic, topic, 1)
+    connections = {*client.proxy.upstream("", None).session._connections.values()}
+    long, place, group = 2_000_000 * "x", pb.Resource(name=topic), pb.Resource(name=topic)
+    status, _ = await client.receive(topic, topic, tags=long)
+    assert status.code == Code.ILLEGAL_FILTER_EXPRESSION
+    handle = got.system_properties.receipt_handle
+    for name, request, code in (
+        ("RecallMessage", pb.RecallMessageRequest(topic=place, recall_handle=long), Code.BAD_REQUEST),
+        (
+            "EndTransaction",
+            pb.EndTransactionRequest(topic=place, transaction_id=long, resolution=pb.COMMIT),
+            Code.INVALID_TRANSACTION_ID,
+        ),
+        (
+            "ForwardMessageToDeadLetterQueue",
+            pb.ForwardMessageToDeadLetterQueueRequest(
+                group=group, topic=place, receipt_handle=handle, message_id=long
+            ),
+            Code.ILLEGAL_MESSAGE_ID,
+        ),
+    ):
+        assert (await client.call(name, request)).status.code == code
+    assert connections == {*client.proxy.upstream("", None).session._connections.values()}
+    assert all(connection.is_open for connection in connections)
+
+
+@with_proxy
+async def test_a_message_with_a_strange_count_of_deliveries_is_delivered(
+    client: GrpcClient, address: str, topic: str
+) -> None:
+    """Other protocols' producers can set it; no message beside it may be held up."""
+    await client.send(message(topic, b"good", "ID"))
+
+    def store() -> None:
+        with RawClient(address, header_type=HeaderType.JSON) as raw:
+            for times in ((1 << 31) - 1, -(1 << 31)):
+                ext = in_letters(topic, j=str(times))
+                header, _ = raw.request(RequestCode.SEND_MESSAGE_V2, ext, b"%d" % times)
+                assert header.code == 0, header
+
+    await asyncio.to_thread(store)
+    found = await client.receive_all(topic, topic, 3)
+    attempts = {each.body: each.system_properties.delivery_attempt for each in found}
+    assert attempts == {b"good": 1, b"2147483647": (1 << 31) - 1, b"-2147483648": 1}
+
+
+class _Routes:
+    """In place of a session: the brokers in the route from memory, in a new one, and all that are known."""
+
+    def __init__(self, old: str, new: str, known: str) -> None:
+        self._old, self._new = old, new
+        self.brokers = SimpleNamespace(slaves=dict.fromkeys(known))
+
+    async def route(self, topic: str, deadline: float) -> Any:
+        return SimpleNamespace(brokers=tuple(self._old))
+
+    async def fetch_route(self, topic: str, deadline: float) -> Any:
+        return SimpleNamespace(brokers=tuple(self._new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "known", "raised"),
+    [
+        ("ab", "", "ab", None),
+        ("a", "ab", "ab", None),
+        ("a", "a", "ab", BrokerNotFound),
+        ("a", "a", "a", Rejected),
+    ],
+)
+@in_asyncio
+async def test_a_handle_of_a_broker_that_is_away_is_to_be_tried_again(
+    old: str, new: str, known: str, raised: type[Exception] | None
+) -> None:
+    """A name server leaves such a broker out; clients take a wrong handle as final."""
+    session: Any = _Routes(old, new, known)
+    expected = nullcontext() if raised is None else pytest.raises(raised)
+    with expected:
+        await check_broker(session, "orders", "b", Code.INVALID_RECEIPT_HANDLE, math.inf)
 
 
 @pytest.mark.parametrize("name", ["ReceiveMessage", "SendMessage"])
