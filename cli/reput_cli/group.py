@@ -180,11 +180,14 @@ def members(settings: Settings, group: str) -> int:
 @click.option(
     "--retry-max", type=click.IntRange(min=0), help="Retries before a message becomes a dead letter."
 )
+@click.option(
+    "--orderly", is_flag=True, help="Members that consume by POP, gRPC clients too, get each queue in order."
+)
 @dry_run_option
 @shared_options
-def create(settings: Settings, group: str, retry_max: int | None, dry_run: bool) -> int:
+def create(settings: Settings, group: str, retry_max: int | None, orderly: bool, dry_run: bool) -> int:
     """Create GROUP unless it exists. Needed only if the broker does not create groups itself."""
-    config = SubscriptionGroupConfig(group)
+    config = SubscriptionGroupConfig(group, consume_message_orderly=orderly)
     config = config if retry_max is None else replace(config, retry_max_times=retry_max)
     with settings.admin() as admin:
         preview = admin.preview_create_group(config)
@@ -206,6 +209,11 @@ def create(settings: Settings, group: str, retry_max: int | None, dry_run: bool)
     "--broadcast/--no-broadcast", default=None, help="Whether the group may consume by broadcasting."
 )
 @click.option(
+    "--orderly/--not-orderly",
+    default=None,
+    help="Whether members that consume by POP, gRPC clients too, get each queue in order.",
+)
+@click.option(
     "--expired",
     type=click.Choice(["drop", DEAD_LETTER]),
     help="What happens to messages whose time to live is over.",
@@ -218,15 +226,21 @@ def alter(
     retry_max: int | None,
     consume: bool | None,
     broadcast: bool | None,
+    orderly: bool | None,
     expired: str | None,
     dry_run: bool,
 ) -> int:
     """Change the settings of GROUP. They apply immediately, also to members that are online."""
-    if retry_max is None and consume is None and broadcast is None and expired is None:
+    if all(given is None for given in (retry_max, consume, broadcast, orderly, expired)):
         raise CommandFailed("nothing to change", remedy="--disable, or --retry-max N", code=ExitCode.USAGE)
     with settings.admin() as admin:
         preview, changed = admin.changed_group(
-            group, retry_max=retry_max, consume=consume, broadcast=broadcast, expired=expired
+            group,
+            retry_max=retry_max,
+            consume=consume,
+            broadcast=broadcast,
+            orderly=orderly,
+            expired=expired,
         )
         if dry_run:
             show(settings, preview)

@@ -172,7 +172,7 @@ def test_clone_copies_offsets(cli: Cli, topic: str) -> None:
 
 def test_a_group_s_life(cli: Cli, broker: BrokerProcess) -> None:
     name = f"g{next(_numbers)}"
-    assert "created" in cli("create", name, "--retry-max", "3").stderr
+    assert "created" in cli("create", name, "--retry-max", "3", "--orderly").stderr
     assert "already exists" in cli("create", name).stderr
     assert "disabled, at most 3 retries" in cli("alter", name, "--disable").stderr
     (row,) = [row for row in cli.json("list") if row["group"] == name]
@@ -181,6 +181,10 @@ def test_a_group_s_life(cli: Cli, broker: BrokerProcess) -> None:
     assert cli("describe", name).stderr.startswith(f"group {name}: ok (the group may not consume), 0 members")
     assert "enabled, at most 5 retries" in cli("alter", name, "--enable", "--retry-max", "5").stderr
     cli("alter", name, code=2)
+    with Admin(broker.address) as admin:
+        assert admin.group_config(name).consume_message_orderly
+        cli("alter", name, "--not-orderly")
+        assert not admin.group_config(name).consume_message_orderly
     cli("alter", "no_such_group", "--disable", code=5)
     client = GroupClient(broker.address, "a", name)
     client.heartbeat("T")

@@ -135,6 +135,7 @@ class GroupAdmin(TopicAdmin):
         retry_max: int | None = None,
         consume: bool | None = None,
         broadcast: bool | None = None,
+        orderly: bool | None = None,
         expired: str | None = None,
     ) -> tuple[Preview, SubscriptionGroupConfig]:
         """Return what a change of a group's settings would do, and the settings for `put_group`; None: it stays.
@@ -143,6 +144,7 @@ class GroupAdmin(TopicAdmin):
             retry_max: how often a message is redelivered before it is a dead letter.
             consume: whether the group may consume.
             broadcast: whether its members may consume by broadcasting.
+            orderly: whether members that consume by POP get the messages of a queue in order.
             expired: what happens to messages whose time to live is over: `drop` or `dead-letter`.
 
         Raises:
@@ -154,6 +156,7 @@ class GroupAdmin(TopicAdmin):
             retry_max_times=config.retry_max_times if retry_max is None else retry_max,
             consume_enable=config.consume_enable if consume is None else consume,
             consume_broadcast_enable=config.consume_broadcast_enable if broadcast is None else broadcast,
+            consume_message_orderly=config.consume_message_orderly if orderly is None else orderly,
         )
         before, after = _settings(config), _settings(changed)
         keeps_expired = config.keeps_expired if expired is None else expired == DEAD_LETTER
@@ -162,6 +165,11 @@ class GroupAdmin(TopicAdmin):
             notes.append(f"expired messages are {'dead letters' if keeps_expired else 'dropped'} from now on")
         if config.consume_enable and not changed.consume_enable:
             notes.append("its members get no more messages, and stay connected")
+        if config.consume_message_orderly != changed.consume_message_orderly:
+            how = "in order" if changed.consume_message_orderly else "in any order"
+            notes.append(
+                f"messages of a queue are delivered {how} to members that consume by POP from now on"
+            )
         if before == after and not notes:
             return Preview(f"group {group} has these settings already: {before}", is_change=False), config
         if expired is not None:

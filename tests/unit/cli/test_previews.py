@@ -48,6 +48,8 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(admin: Admin) -> N
         ("topic delete orders", "topic orders: 4 queues with 0 messages"),
         ("group create shipping --retry-max 3", "group shipping is created: enabled, at most 3 retries"),
         ("group alter billing --disable", "group billing: disabled"),
+        ("group alter billing --orderly", "are delivered in order to members that consume by POP"),
+        ("group alter billing --not-orderly", "group billing has these settings already"),
         ("group alter billing --retry-max 16", "group billing has these settings already"),
         ("group delete billing", "group billing: 0 members online"),
         ("group reset billing orders --to earliest", "group billing continues at another offset in 4 queues"),
