@@ -60,7 +60,7 @@ def decode_values(
     if source not in frame.columns or frame.schema[source].dataType.simpleString() != "binary":
         raise ValueError("there is no binary column 'body' or 'value' to decode")
     form = form_of(decoder, value_type)
-    form = ValueForm(_known_to_spark(form.kind), form.fit)
+    form = form._replace(kind=_known_to_spark(form.kind))
     keeps_errors = _keeps_errors(on_bad_value)
     names = [name for name in frame.columns if name not in (_BODY, VALUE, ERROR)]
     added = {VALUE: form.kind}
@@ -144,7 +144,7 @@ def _decoded(
     def fitted(value: Any) -> Any:
         return value if value is None or form.fit is None else form.fit(value)
 
-    values, errors = values_of(bodies, deserialized, ValueForm(form.kind, fitted))
+    values, errors = values_of(bodies, deserialized, form._replace(fit=fitted))
     _raise_first(batch, errors, keeps_errors, "cannot be deserialized")
     return {VALUE: values, _BODY: bodies, ERROR: error_column(errors, len(values))}
 

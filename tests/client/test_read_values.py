@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +32,8 @@ from reput_client import (
     SchemaRegistry,
 )
 from reput_client.arrow import read_arrow, scan_polars
-from reput_client.arrow.values import TypedColumns
+from reput_client.arrow.value_form import ValueForm
+from reput_client.arrow.values import TypedColumns, form_of, values_of
 from reput_client.blocking import Producer
 from support.protobuf_shop import Line, Money, Order
 from support.schema_registry import schema_registry
@@ -126,15 +128,67 @@ def test_what_is_not_of_the_form(broker: BackgroundBroker, topic: str) -> None:
 
 
 def test_values_that_are_not_of_the_type(broker: BackgroundBroker, topic: str) -> None:
-    address = store(broker, topic, b'{"n":1}', b'{"n":"x"}', b"7", b"[", b'{"n":36893488147419103232}', b"{}")
+    address = store(
+        broker, topic, b'{"n":1}', b'{"n":"x"}', b"[]", b"[", b'{"n":36893488147419103232}', b"{}"
+    )
     kind = pa.struct([("n", pa.int64())])
     given: Any = {"decode": Json(), "value_type": kind}
     table = read_arrow(address, topic, on_bad_value="null", **given).read_all()
     assert table["value"].to_pylist() == [{"n": 1}, None, None, None, None, {"n": None}]
     assert [bool(error) for error in table["error"].to_pylist()] == [False, True, True, True, True, False]
-    with pytest.raises(NotDeserialized, match="ArrowInvalid") as caught:
+    with pytest.raises(NotDeserialized, match=r"got `str` - at `\$.n`") as caught:
         read_arrow(address, topic, end={0: 3}, **given).read_all()
     assert caught.value.queue_offset == 1
+
+
+LINE = pa.struct([("n", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (LINE, ['{"n":1}', '{"more":1}', "{}", "null"], ["[]", '[["n",1]]', '"n"', '{"n":[]}']),
+        (
+            pa.struct([("line", LINE)]),
+            ['{"line":{"n":1}}', '{"line":null}'],
+            ['{"line":[]}', '{"line":{"n":1.5}}'],
+        ),
+        (pa.list_(pa.string()), ['["ab",null]', "[]"], ['"ab"', "{}", "[1]"]),
+        (pa.map_(pa.string(), LINE), ['{"a":{"n":1}}', "{}"], ["[]", '{"a":[]}']),
+        (pa.int64(), ["1"], ["1.5", "1.0", "1e2", "true", '"1"', str(1 << 64)]),
+        (pa.timestamp("us", "UTC"), ["1"], ["1.5", "true", '"2026-01-02T03:04:05Z"']),
+        (pa.date32(), ["1"], ["1.5", "true"]),
+        (pa.time64("us"), ["1"], ["1.5"]),
+        (pa.duration("s"), ["1"], ["1.5"]),
+        (pa.float64(), ["1.5", "1"], ["true", '"1"', str((1 << 53) + 1)]),
+        (pa.decimal128(9, 2), ["1"], ["1.5", "true"]),
+        (pa.bool_(), ["true"], ["1"]),
+        (pa.dictionary(pa.int8(), pa.string()), ['"a"'], ["1"]),
+        (pa.binary(2), ['"ab"'], ['"abc"', "7"]),
+    ],
+    ids=str,
+)
+def test_json_is_checked_before_arrow_would_coerce_it(
+    kind: pa.DataType, good: list[str], bad: list[str]
+) -> None:
+    """A row that Arrow takes only without the row next to it once ended the reading, and 1.5 became the integer 1."""
+    form = pickle.loads(pickle.dumps(form_of(Json(), kind)))  # as Spark sends it
+    bodies = [text.encode() for text in (*good, *bad, good[0])]
+    values, errors = values_of(pa.array(bodies, pa.binary()), Json().deserialize, form)
+    values.validate(full=True)
+    assert sorted(errors) == [*range(len(good), len(good) + len(bad))]
+    assert [value is None for value in values.to_pylist()] == [
+        row in errors or body == b"null" for row, body in enumerate(bodies)
+    ]
+
+
+def test_rows_that_arrow_rejects_are_found_one_by_one() -> None:
+    """Arrow takes an empty list for a struct, but not next to a dictionary."""
+    rows: dict[bytes, Any] = {b"a": {"n": 1}, b"b": [], b"c": {"n": "x"}}
+    bodies = pa.array([b"a", b"b", b"a", b"c", b"a", b"a", b"c"], pa.binary())
+    values, errors = values_of(bodies, rows.__getitem__, ValueForm(LINE))
+    assert values.field("n").to_pylist() == [1, None, 1, None, 1, 1, None]
+    assert set(errors) >= {3, 6}
 
 
 @pytest.mark.parametrize("kind", [Data, Model])
@@ -241,6 +295,7 @@ def test_a_registry(broker: BackgroundBroker, topic: str) -> None:
         (Avro(registry=SchemaRegistry("http://127.0.0.1:1")), {}, "without subject="),
         (Protobuf(Struct), {}, "google.protobuf.Struct is recursive"),
         (Json(), {}, "Json needs value_type="),
+        (Json(), {"value_type": pa.sparse_union([])}, "values cannot be converted to"),
         (Avro('"int"'), {"value_type": pa.int32()}, "value_type= is for Json"),
         (Avro('"int"'), {"on_bad_value": "skip"}, "on_bad_value is 'skip'"),
         (Avro('"int"'), {"columns": ["error"]}, "there is no column 'error'"),

@@ -38,12 +38,12 @@ def form_of(message: Descriptor, parents: tuple[str, ...] = ()) -> ValueForm:
 
     def fit(value: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for name, (_, fit) in forms.items():
+        for name, form in forms.items():
             if name in with_presence and not value.HasField(name):
                 found[name] = None
             else:
                 content = getattr(value, name)
-                found[name] = content if fit is None else fit(content)
+                found[name] = content if form.fit is None else form.fit(content)
         return found
 
     return ValueForm(pa.struct([pa.field(name, form.kind) for name, form in forms.items()]), fit)

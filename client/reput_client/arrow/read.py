@@ -82,7 +82,8 @@ def read_arrow(
         tags: `*`, or tags joined by `||`.
         decode: deserializes bodies, for the column `value`: a struct, or what else its schema says. By default
             `value` is in the place of `body`; both may be requested. None: `value` is Kafka's name of the body.
-        value_type: the Arrow type of the values of `Json`, which has no other.
+        value_type: the Arrow type of the values of `Json`, which has no other. A value that Arrow would coerce, such as
+            1.5 to an integer, is not of the type.
         on_bad_value: what a body becomes that cannot be deserialized, or is not of the type: "raise" ends the reading
             with NotDeserialized; "null" makes its `value` null, and there is a column `error` with the reason, else
             null.

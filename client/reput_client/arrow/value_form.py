@@ -9,7 +9,14 @@ import pyarrow as pa
 
 
 class ValueForm(NamedTuple):
-    """The type of a column, and the function that makes a deserialized value one for it, if it is not one."""
+    """How deserialized values become a column.
+
+    Attributes:
+        kind: its type.
+        fit: makes one value of the type of a deserialized one; None: it is one.
+        check: raises ValueError if Arrow would coerce one of the values of rows; None: all are of the type.
+    """
 
     kind: pa.DataType
     fit: Callable[[Any], Any] | None = None
+    check: Callable[[list[Any]], None] | None = None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-import msgspec
 import pyarrow as pa
 
+from reput_client.arrow import json_values
 from reput_client.arrow.value_form import ValueForm
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_client.errors import NotDeserialized, RegistryRefused, RegistryUnavailable
@@ -23,8 +21,6 @@ Decoder: TypeAlias = "Avro | Json[Any] | Protobuf[Any]"
 OnBadValue: TypeAlias = Literal["raise", "null"]
 VALUE: Final = "value"
 ERROR: Final = "error"
-_KEPT: Final = (bytes, date, datetime, time, Decimal)
-"""Types of values that Arrow takes as they are."""
 _NOT_OF_THE_TYPE: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
@@ -101,28 +97,37 @@ def values_of(
     Raises:
         RegistryUnavailable, RegistryRefused: a schema registry gave no schema.
     """
-    kind, fit = form
     values: list[Any] = []
     errors: dict[int, Exception] = {}
     for row, body in enumerate(bodies.to_pylist()):
         try:
             value = deserialize(body)
-            values.append(value if fit is None else fit(value))
+            values.append(value if form.fit is None else form.fit(value))
         except (RegistryRefused, RegistryUnavailable):
             raise  # the body may be right
         except Exception as error:
             values.append(None)
             errors[row] = error
+    return _array(values, form, errors, 0), errors
+
+
+def _array(values: list[Any], form: ValueForm, errors: dict[int, Exception], first: int) -> pa.Array:
+    """Return an array of the values of the rows from `first` on, null for those that are not of the type.
+
+    The halves that one value is searched in stay arrays of their own: whether Arrow takes a value depends on its
+    neighbours.
+    """
     try:
-        return pa.array(values, kind), errors
-    except _NOT_OF_THE_TYPE:
-        for row, value in enumerate(values):
-            try:
-                pa.scalar(value, kind)
-            except _NOT_OF_THE_TYPE as error:
-                values[row] = None
-                errors[row] = error
-        return pa.array(values, kind), errors
+        if form.check is not None:
+            form.check(values)
+        return pa.array(values, form.kind)
+    except _NOT_OF_THE_TYPE as error:
+        if len(values) == 1:
+            errors[first] = error
+            return pa.nulls(1, form.kind)
+    middle = len(values) // 2
+    halves = (values[:middle], first), (values[middle:], first + middle)
+    return pa.concat_arrays([_array(half, form, errors, row) for half, row in halves])
 
 
 def reason_of(error: Exception) -> str:
@@ -144,7 +149,7 @@ def form_of(decoder: Decoder, value_type: pa.DataType | None) -> ValueForm:
     if isinstance(decoder, Json):
         if value_type is None:
             raise ValueError("Json needs value_type=, the Arrow type of its values")
-        return ValueForm(value_type, _plain)
+        return json_values.form_of(decoder, value_type)
     if value_type is not None:
         raise ValueError("value_type= is for Json; Avro and Protobuf have types of their own")
     # Told apart without their classes: fastavro, or protobuf, need not be installed.
@@ -156,10 +161,3 @@ def form_of(decoder: Decoder, value_type: pa.DataType | None) -> ValueForm:
     from reput_client.arrow import avro_values
 
     return avro_values.form_of(cast("Avro", decoder).parsed_schema())
-
-
-def _plain(value: Any) -> Any:
-    """Return dictionaries and lists for the objects that `Json` returns."""
-    if hasattr(value, "model_dump"):  # of pydantic, which need not be installed
-        value = value.model_dump()
-    return msgspec.to_builtins(value, builtin_types=_KEPT)

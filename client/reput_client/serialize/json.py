@@ -57,6 +57,11 @@ class Json(Registered[V]):
             else msgspec.json.Decoder(Any if kind is None else kind).decode
         )
 
+    @property
+    def kind(self) -> type[V] | None:
+        """The type of the values; None: any JSON."""
+        return self._kind
+
     def serialize(self, value: V) -> bytes:
         """Return the JSON text of `value`, in a frame with a registry.
 
