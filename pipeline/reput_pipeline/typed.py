@@ -20,6 +20,7 @@ from reput_client.arrow.values import (
     OnBadValue,
     error_column,
     form_of,
+    reader_of,
     reason_of,
     values_of,
 )
@@ -59,6 +60,7 @@ def decode_values(
     source = _BODY if _BODY in frame.columns else VALUE
     if source not in frame.columns or frame.schema[source].dataType.simpleString() != "binary":
         raise ValueError("there is no binary column 'body' or 'value' to decode")
+    decoder = reader_of(decoder)
     form = form_of(decoder, value_type)
     form = form._replace(kind=_known_to_spark(form.kind))
     keeps_errors = _keeps_errors(on_bad_value)

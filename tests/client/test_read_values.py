@@ -33,7 +33,7 @@ from reput_client import (
 )
 from reput_client.arrow import read_arrow, scan_polars
 from reput_client.arrow.value_form import ValueForm
-from reput_client.arrow.values import TypedColumns, form_of, values_of
+from reput_client.arrow.values import TypedColumns, form_of, reader_of, values_of
 from reput_client.blocking import Producer
 from support.protobuf_shop import Line, Money, Order
 from support.schema_registry import schema_registry
@@ -281,6 +281,43 @@ def test_a_registry(broker: BackgroundBroker, topic: str) -> None:
         fake.failure = (503, b"")
         with pytest.raises(RegistryUnavailable):
             read_arrow(address, topic, decode=other, on_bad_value="null").read_all()
+
+
+def test_older_bodies_are_resolved_to_the_latest_schema_of_a_registry(
+    broker: BackgroundBroker, topic: str
+) -> None:
+    """The type was the latest schema's, the values were as written: its defaults and aliases became nulls."""
+    first = [{"name": "n", "type": "int"}, {"name": "old", "type": "string"}]
+    second = [
+        {"name": "n", "type": "long"},
+        {"name": "currency", "type": "string", "default": "EUR"},
+        {"name": "customer", "type": "string", "aliases": ["old"]},
+    ]
+    with schema_registry() as fake:
+        registry = SchemaRegistry(fake.url)
+        writers = [
+            Avro(
+                {"type": "record", "name": "O", "fields": fields},
+                registry=registry,
+                subject="o",
+                register=True,
+            )
+            for fields in (first, second)
+        ]
+        bodies = [
+            writers[0].serialize({"n": 1, "old": "x"}),
+            writers[1].serialize({"n": 2, "currency": "USD", "customer": "y"}),
+        ]
+        latest = Avro(registry=registry, subject="o")
+        table = read_arrow(store(broker, topic, *bodies), topic, decode=latest).read_all()
+        wanted = [
+            {"n": 1, "currency": "EUR", "customer": "x"},
+            {"n": 2, "currency": "USD", "customer": "y"},
+        ]
+        assert table["value"].to_pylist() == wanted
+        sent = pickle.loads(pickle.dumps(reader_of(latest)))  # as Spark sends it
+        assert [sent.deserialize(body) for body in bodies] == wanted
+        assert latest.deserialize(bodies[0]) == {"n": 1, "old": "x"}, "as written"
 
 
 @pytest.mark.parametrize(

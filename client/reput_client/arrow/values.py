@@ -51,6 +51,7 @@ class TypedColumns:
         if on_bad_value not in ("raise", "null"):
             raise ValueError(f"on_bad_value is {on_bad_value!r}; it is 'raise' or 'null'")
         self._is_strict = on_bad_value == "raise"
+        decoder = reader_of(decoder)
         self._deserialize = decoder.deserialize
         self._form = form_of(decoder, value_type)
         own = {VALUE: self._form.kind} | ({} if self._is_strict else {ERROR: pa.string()})
@@ -138,6 +139,22 @@ def reason_of(error: Exception) -> str:
 def error_column(errors: Mapping[int, Exception], rows: int) -> pa.Array:
     """Return the reasons by row, null where there is none."""
     return pa.array((reason_of(errors[row]) if row in errors else None for row in range(rows)), pa.string())
+
+
+def reader_of(decoder: Decoder) -> Decoder:
+    """Return the decoder that returns values of the column's type.
+
+    An `Avro` without a schema returns values as written, but its column has the type of the subject's latest schema:
+    bodies are resolved to that one, or its defaults and aliases would become nulls.
+
+    Raises:
+        ValueError: the `Avro` has neither a schema nor a subject.
+        RegistryUnavailable, RegistryRefused, SchemaNotFound: its registry gave no schema.
+    """
+    # Told apart without their classes: fastavro, or protobuf, need not be installed.
+    if isinstance(decoder, Json) or hasattr(decoder, "message_class"):
+        return decoder
+    return decoder.to_one_schema()
 
 
 def form_of(decoder: Decoder, value_type: pa.DataType | None) -> ValueForm:

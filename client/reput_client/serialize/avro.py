@@ -126,6 +126,15 @@ class Avro(Registered[Any]):
             raise ValueError(f"the value ends at byte {payload.tell()} of {len(body)}")
         return value
 
+    def to_one_schema(self) -> Avro:
+        """Return one that resolves bodies to the schema of the program, or else to the subject's latest as it is now.
+
+        Raises as `parsed_schema`, whose values it returns.
+        """
+        if self._reader is not None:
+            return self
+        return _ToLatest(self._registry, self._subject, self._schema_id())
+
     def parsed_schema(self) -> Any:
         """Return the schema of the program, or else the subject's latest, as fastavro has parsed it.
 
@@ -172,6 +181,29 @@ def _rebuild(
     schema: str | None, registry: SchemaRegistry | None, subject: str | None, register: bool
 ) -> Avro:
     return Avro(schema, registry=registry, subject=subject, register=register)
+
+
+class _ToLatest(Avro):
+    """Resolves bodies to the schema that was the subject's latest; another process asks the registry for it by id."""
+
+    def __init__(self, registry: SchemaRegistry | None, subject: str | None, schema_id: int) -> None:
+        super().__init__(registry=registry, subject=subject)
+        self._latest_id = schema_id
+
+    def deserialize(self, body: bytes) -> Any:
+        self._find_reader()
+        return super().deserialize(body)
+
+    def parsed_schema(self) -> Any:
+        self._find_reader()
+        return super().parsed_schema()
+
+    def _find_reader(self) -> None:
+        if self._reader is None:
+            self._reader = self._writer(self._latest_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ToLatest, (self._registry, self._subject, self._latest_id)
 
 
 def _load(schema: AvroSchema) -> Any:
