@@ -390,6 +390,10 @@ def test_polars_reads_only_what_a_query_needs(scene: Scene, monkeypatch: pytest.
     assert sorted(asked.pop()) == ["queueId", "queueOffset", "tags"]
     assert lazy.select(pl.len()).collect().item() == QUEUES * MESSAGES
     assert len(asked.pop()) == 1
+    numbered = lazy.with_row_index().select("index")
+    for engine in ("in-memory", "streaming"):
+        assert numbered.collect(engine=engine)["index"].to_list() == [*range(QUEUES * MESSAGES)]
+        assert numbered.head(60).collect(engine=engine).shape == (60, 1)
     assert lazy.collect().schema == lazy.collect_schema()
     few = scan_polars(scene.copy, TOPIC, columns=["tags", "queueId"], batch_rows=7)
     assert few.collect_schema().names() == ["tags", "queueId"]
@@ -404,6 +408,8 @@ def test_arguments_are_the_same_for_polars(tmp_path: Path) -> None:
     for read in (read_arrow, scan_polars):
         with pytest.raises(ValueError, match="columns names a column twice: tags, tags"):
             read(tmp_path, TOPIC, columns=["tags", "tags"])
+        with pytest.raises(ValueError, match="columns is empty"):
+            read(tmp_path, TOPIC, columns=[])
         with pytest.raises(ValueError, match="batch_rows is 0"):
             read(tmp_path, TOPIC, batch_rows=0)
         with pytest.raises(ValueError, match="unheard"):

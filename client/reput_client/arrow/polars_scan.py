@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +20,9 @@ from reput_protocol.filter.tags import ALL
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+
+_FOR_LENGTH: Final = ("queueId",)
+"""What a query without columns reads, such as that of row numbers: frames and batches without columns have no rows."""
 
 
 def scan_polars(
@@ -53,8 +56,8 @@ def scan_polars(
             query without `value` and `error` decodes nothing.
 
     Raises:
-        ValueError: a column is unknown or named twice, `batch_rows` is below 1, or the values of `decode` have no
-            column type.
+        ValueError: no column is named, one is unknown or named twice, `batch_rows` is below 1, or the values of
+            `decode` have no column type.
         RegistryUnavailable, RegistryRefused, SchemaNotFound: of `decode`, if it asks its registry for its schema.
     """
     typed = typed_columns(columns, decode, value_type, on_bad_value, batch_rows)
@@ -71,7 +74,7 @@ def scan_polars(
         reader = read_arrow(
             source,
             topic,
-            columns=arrow.names if needed is None else needed,
+            columns=arrow.names if needed is None else needed or _FOR_LENGTH,
             start=start,
             end=end,
             queues=numbers,
@@ -93,7 +96,7 @@ def scan_polars(
             if left is not None:
                 found = found.head(left)
                 left -= len(found)
-            yield found
+            yield found if needed != [] else found.drop(_FOR_LENGTH)
             if left == 0:
                 return
 

@@ -99,8 +99,8 @@ def read_arrow(
         connections are closed once it is exhausted, or is not referred to any more.
 
     Raises:
-        ValueError: a column is unknown or named twice, a queue or a position is not in the topic, `batch_rows` is
-            below 1, or the values of `decode` have no column type.
+        ValueError: no column is named, one is unknown or named twice, a queue or a position is not in the topic,
+            `batch_rows` is below 1, or the values of `decode` have no column type.
         TopicNotFound: there is no such topic.
         NotAStore: the directory is not a store.
         BucketUnavailable, BucketRefused: the file system of a URL is away, or rejects a request; also by the reader.
@@ -138,6 +138,10 @@ def typed_columns(
     batch_rows: int,
 ) -> TypedColumns | None:
     """Check these arguments of `read_arrow`; return the typed columns, or None if nothing is decoded."""
+    if columns is not None and not columns:
+        raise ValueError(
+            "columns is empty, and batches without columns have no rows; name one, such as 'queueId'"
+        )
     names = list(columns or ())
     if len(set(names)) < len(names):
         raise ValueError(f"columns names a column twice: {', '.join(names)}")
