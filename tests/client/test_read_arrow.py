@@ -201,9 +201,13 @@ def places(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
 
 def test_an_empty_topic_has_the_columns_and_no_rows(scene: Scene) -> None:
     for source in (scene.broker.address, scene.copy):
-        table = read_arrow(source, "empty", columns=["body", "queueId"]).read_all()
-        assert table.schema == pa.schema([("body", pa.binary()), ("queueId", pa.int32())])
-        assert table.num_rows == 0
+        for queues in (None, [QUEUES - 1]):  # which a directory has no files for
+            table = read_arrow(source, "empty", columns=["body", "queueId"], queues=queues).read_all()
+            assert table.schema == pa.schema([("body", pa.binary()), ("queueId", pa.int32())])
+            assert table.num_rows == 0
+        assert rows_of(source, "empty", start=datetime.now(UTC), end={QUEUES - 1: 0}) == []
+        with pytest.raises(ValueError, match="topic 'empty' has no queue 3; it has 0, 1, 2"):
+            read_arrow(source, "empty", queues=[QUEUES])
 
 
 def test_batches_have_at_most_so_many_rows(scene: Scene) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from reput_client.arrow.queues import Bounds, Generations, QueueKey, TopicKey
 from reput_client.arrow.store_files import open_store
@@ -24,6 +24,9 @@ from reput_protocol.store.unit_files import UnitFiles
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
+
+_QUEUES_MAX: Final = 65_535
+"""Of a topic, as brokers allow."""
 
 
 class StoreDirectory:
@@ -68,8 +71,13 @@ class StoreDirectory:
         self._files.close()
 
     def queue_keys(self) -> list[QueueKey]:
-        """Return every queue that has files."""
-        return list(self._directories)
+        """Return every queue that has files, or that its topic's settings have: it is empty."""
+        without_files = (
+            QueueKey(topic, "", queue_id)
+            for topic, entry in self.configured.items()
+            for queue_id in range(_queues(entry))
+        )
+        return list(dict.fromkeys((*self._directories, *without_files)))
 
     @property
     def topics(self) -> set[str]:
@@ -115,7 +123,9 @@ class StoreDirectory:
     def bounds(self, queues: Sequence[QueueKey]) -> dict[QueueKey, Bounds]:
         """Return the bounds of queues; a queue starts at its first record that is still in the log."""
         for queue in queues:
-            if queue not in self._bounds:
+            if queue not in self._directories:
+                self._bounds[queue] = Bounds(0, 0)
+            elif queue not in self._bounds:
                 units = self._units(queue)
                 low = _first(units.first, units.end, partial(self._is_live, units))
                 self._bounds[queue] = Bounds(low, units.end)
@@ -153,6 +163,12 @@ class StoreDirectory:
                 f"message {offset} of {queue} should be here, but there is no record",
             )
         return store_timestamp_at(data)
+
+
+def _queues(entry: Mapping[str, Any]) -> int:
+    """Return the number of queues that the settings of a topic have; of settings that are damaged, none."""
+    number = entry.get("readQueueNums")
+    return number if isinstance(number, int) and number <= _QUEUES_MAX else 0
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
