@@ -6,7 +6,7 @@ not know the frame of a schema registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,7 +54,8 @@ def decode_values(
             neither value nor error.
 
     Raises:
-        ValueError: the values have no column type, or there is no binary column of that name.
+        ValueError: the values have no column type, there is no binary column of that name, or a column that is added
+            would replace one of the DataFrame.
         RegistryUnavailable, RegistryRefused, SchemaNotFound: the decoder's registry gave no schema for the type.
     """
     source = _BODY if _BODY in frame.columns else VALUE
@@ -64,10 +65,10 @@ def decode_values(
     form = form_of(decoder, value_type)
     form = form._replace(kind=_known_to_spark(form.kind))
     keeps_errors = _keeps_errors(on_bad_value)
-    names = [name for name in frame.columns if name not in (_BODY, VALUE, ERROR)]
     added = {VALUE: form.kind}
     if keeps_errors:
         added |= {_BODY: pa.binary(), ERROR: pa.string()}
+    names = _others(frame, source, added)
     return _mapped(frame, names, added, partial(_decoded, source, decoder.deserialize, form, keeps_errors))
 
 
@@ -83,7 +84,7 @@ def encode_values(frame: DataFrame, encoder: Decoder, *, on_bad_value: OnBadValu
             the rows by it before the sink, which takes neither of these columns.
 
     Raises:
-        ValueError: there is no column `value`.
+        ValueError: there is no column `value`, or a column that is added would replace another one of the DataFrame.
         RegistryUnavailable, RegistryRefused, SchemaNotFound: the encoder's registry gave no id.
     """
     from pyspark.sql.pandas.types import to_arrow_type
@@ -91,12 +92,12 @@ def encode_values(frame: DataFrame, encoder: Decoder, *, on_bad_value: OnBadValu
     if VALUE not in frame.columns:
         raise ValueError("there is no column 'value' to encode")
     keeps_errors = _keeps_errors(on_bad_value)
-    encoder.look_up()
-    names = [name for name in frame.columns if name not in (_BODY, VALUE, ERROR)]
     added = {_BODY: pa.binary()}
     if keeps_errors:
         kind = to_arrow_type(frame.schema[VALUE].dataType, timezone="UTC")
         added |= {VALUE: kind, ERROR: pa.string()}
+    names = _others(frame, VALUE, added)
+    encoder.look_up()
     return _mapped(frame, names, added, partial(_encoded, encoder, keeps_errors))
 
 
@@ -104,6 +105,22 @@ def _keeps_errors(on_bad_value: str) -> bool:
     if on_bad_value not in ("raise", "null"):
         raise ValueError(f"on_bad_value is {on_bad_value!r}; it is 'raise' or 'null'")
     return on_bad_value == "null"
+
+
+def _others(frame: DataFrame, source: str, added: Collection[str]) -> list[str]:
+    """Return the columns besides the source.
+
+    Raises:
+        ValueError: one of them has the name of a column that is added.
+    """
+    names = [name for name in frame.columns if name != source]
+    for name in names:
+        if name in added:
+            raise ValueError(
+                f"the DataFrame has a column {name!r}, which the result's column {name!r} would replace; rename it "
+                f"before, such as with withColumnRenamed({name!r}, 'own_{name}'), or drop it"
+            )
+    return names
 
 
 def _mapped(
@@ -123,7 +140,7 @@ def _mapped(
     def batches(found: _Batches) -> Iterator[pa.RecordBatch]:
         for batch in found:
             columns = made(batch)
-            arrays = [columns[name] if name in columns else batch.column(name) for name in arrow.names]
+            arrays = [columns[name] if name in added else batch.column(name) for name in arrow.names]
             yield pa.RecordBatch.from_arrays(
                 [array.cast(field.type) for array, field in zip(arrays, arrow, strict=True)], schema=arrow
             )

@@ -1,0 +1,66 @@
+"""`decode_values` and `encode_values` without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reput_client import Json
+
+pa = pytest.importorskip("pyarrow")
+types = pytest.importorskip("pyspark.sql.types")
+typed = import_module("reput_pipeline.typed")
+
+
+class Frame:
+    """A DataFrame of one batch."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.batch = pa.RecordBatch.from_pydict(columns)
+        self.columns = list(columns)
+        self.schema = {
+            name: types.StructField(
+                name, types.BinaryType() if name in ("body", "value") else types.StringType()
+            )
+            for name in columns
+        }
+
+    def mapInArrow(self, of: Callable[[Iterable[Any]], Iterator[Any]], schema: Any) -> Any:  # noqa: N802
+        (made,) = of([self.batch])
+        return SimpleNamespace(rows=made.to_pylist(), names=schema.names)
+
+
+def decoded(frame: Frame, **given: Any) -> Any:
+    given = {"value_type": pa.int64(), **given}
+    return typed.decode_values(frame, Json(), **given)
+
+
+def encoded(frame: Frame, **given: Any) -> Any:
+    return typed.encode_values(frame, Json(), **given)
+
+
+@pytest.mark.parametrize(
+    ("of", "on_bad_value", "columns", "name"),
+    [
+        (decoded, "raise", {"body": [b"1"], "value": [b"own"]}, "value"),
+        (decoded, "null", {"body": [b"1"], "error": ["own"]}, "error"),
+        (decoded, "null", {"value": [b"1"], "error": ["own"]}, "error"),
+        (encoded, "raise", {"value": [b"1"], "body": [b"own"]}, "body"),
+        (encoded, "null", {"value": [b"1"], "error": ["own"]}, "error"),
+    ],
+)
+def test_a_column_of_the_user_is_not_replaced(
+    of: Callable[..., Any], on_bad_value: str, columns: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"column '{name}'.*withColumnRenamed\('{name}', 'own_{name}'\)"):
+        of(Frame(**columns), on_bad_value=on_bad_value)
+
+
+def test_columns_that_are_not_added_are_kept() -> None:
+    assert decoded(Frame(error=["own"], body=[b"1"])).rows == [{"error": "own", "value": 1}]
+    assert decoded(Frame(value=[b"1", b"x"]), on_bad_value="null").names == ["value", "body", "error"]
+    assert encoded(Frame(error=["own"], value=[b"\0"])).rows == [{"error": "own", "body": b'"AA=="'}]
