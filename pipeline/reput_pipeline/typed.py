@@ -63,9 +63,8 @@ def decode_values(
         raise ValueError("there is no binary column 'body' or 'value' to decode")
     decoder = reader_of(decoder)
     form = form_of(decoder, value_type)
-    form = form._replace(kind=_known_to_spark(form.kind))
     keeps_errors = _keeps_errors(on_bad_value)
-    added = {VALUE: form.kind}
+    added = {VALUE: _known_to_spark(form.kind)}
     if keeps_errors:
         added |= {_BODY: pa.binary(), ERROR: pa.string()}
     names = _others(frame, source, added)

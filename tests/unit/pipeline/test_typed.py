@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, time
+from decimal import Decimal
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -64,3 +66,20 @@ def test_columns_that_are_not_added_are_kept() -> None:
     assert decoded(Frame(error=["own"], body=[b"1"])).rows == [{"error": "own", "value": 1}]
     assert decoded(Frame(value=[b"1", b"x"]), on_bad_value="null").names == ["value", "body", "error"]
     assert encoded(Frame(error=["own"], value=[b"\0"])).rows == [{"error": "own", "body": b'"AA=="'}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "value"),
+    [
+        (pa.timestamp("ms"), b"5", datetime(1970, 1, 1, 0, 0, 0, 5000)),
+        (pa.list_(pa.time32("ms")), b"[5]", [time(0, 0, 0, 5000)]),
+        (pa.map_(pa.string(), pa.uint64()), b'{"a":18446744073709551615}', [("a", Decimal((1 << 64) - 1))]),
+        (pa.struct([("a", pa.uint32())]), b'{"a":-1}', None),
+    ],
+    ids=str,
+)
+def test_numbers_are_of_the_type_that_was_given(kind: Any, body: bytes, value: object) -> None:
+    """Spark's next larger type once took milliseconds as microseconds."""
+    (row,) = decoded(Frame(body=[body]), value_type=kind, on_bad_value="null").rows
+    assert row["value"] == value
+    assert (row["error"] is None) == (value is not None)
