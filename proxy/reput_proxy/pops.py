@@ -45,9 +45,16 @@ class Pops:
         self._idle: OrderedDict[Wanted, None] = OrderedDict()  # in the order in which they became idle
 
     async def receive(
-        self, wanted: Wanted, max_messages: int, invisible_s: float, wait_s: float
+        self,
+        wanted: Wanted,
+        max_messages: int,
+        invisible_s: float,
+        wait_s: float,
+        attempt_id: str | None = None,
     ) -> list[PoppedMessage]:
         """Return up to `max_messages` messages, none after `wait_s`. A cancelled call gives back what it has popped.
+
+        In order, a receive with the same `attempt_id` gets the messages of the one before again.
 
         Raises:
             FilterSyntaxError: the tags cannot be parsed.
@@ -58,7 +65,9 @@ class Pops:
         until = self._session.runtime.now() + wait_s
         self._waiting[wanted] = self._waiting.get(wanted, 0) + 1
         self._idle.pop(wanted, None)
-        popped = asyncio.ensure_future(fetcher.receive(PoppedMessage, max_messages, invisible_s, until, wait))
+        popped = asyncio.ensure_future(
+            fetcher.receive(PoppedMessage, max_messages, invisible_s, until, wait, attempt_id)
+        )
         popped.add_done_callback(lambda _: self._has_ended(wanted))
         try:
             return await asyncio.shield(popped)

@@ -12,7 +12,7 @@ from reput_proxy import messaging_pb2 as pb
 from reput_proxy.call import Call
 from reput_proxy.messages import ms_of, timestamp_of, to_clients
 from reput_proxy.pops import Wanted
-from reput_proxy.rejections import Code, Rejected, check_group_and_topic, check_size, ok, status
+from reput_proxy.rejections import ID_BYTES_MAX, Code, Rejected, check_group_and_topic, check_size, ok, status
 
 INVISIBLE_MIN_MS: Final = 10_000
 INVISIBLE_MAX_MS: Final = 12 * 3600 * 1000
@@ -40,13 +40,16 @@ async def receive(call: Call, request: pb.ReceiveMessageRequest) -> AsyncIterato
             Code.ILLEGAL_INVISIBLE_TIME,
             f"the invisible time is from {INVISIBLE_MIN_MS} to {INVISIBLE_MAX_MS} ms, not {invisible_ms}",
         )
+    check_size("the attempt id", request.attempt_id, ID_BYTES_MAX, Code.BAD_REQUEST)
     settings = await call.upstream.groups.get(group)
     tags, sql = filter_of(request.filter_expression)
     wanted = Wanted(group, topic, tags, sql, settings is not None and settings.consume_message_orderly)
     max_messages = min(max(request.batch_size, 1), POP_MESSAGES_MAX)
     pops = call.upstream.pops
     with call.proxy.waiting_receive():
-        messages = await pops.receive(wanted, max_messages, invisible_ms / 1000, _wait_s(call, request))
+        messages = await pops.receive(
+            wanted, max_messages, invisible_ms / 1000, _wait_s(call, request), request.attempt_id or None
+        )
     sent = 0
     try:
         converted = to_clients(messages, request.message_queue.topic)

@@ -164,7 +164,7 @@ def message(topic: str, body: bytes, message_id: str, **system: Any) -> pb.Messa
 
 def receive_request(
     topic: str, group: str, *, invisible_s: float = 60.0, wait_s: float = 5.0, auto_renew: bool = False,
-    batch: int = 32, tags: str = "*", sql: str | None = None,
+    batch: int = 32, tags: str = "*", sql: str | None = None, attempt_id: str | None = None,
 ) -> pb.ReceiveMessageRequest:  # fmt: skip
     """Return a request to receive."""
     wanted = (
@@ -180,6 +180,7 @@ def receive_request(
         invisible_duration=duration_of(round(invisible_s * 1000)),
         long_polling_timeout=duration_of(round(wait_s * 1000)),
         auto_renew=auto_renew,
+        attempt_id=attempt_id,
     )
 
 

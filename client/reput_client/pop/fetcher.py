@@ -142,21 +142,34 @@ class PopFetcher:
             self._starting.late_topics.add(topic)
 
     async def receive(
-        self, kind: type[M], max_messages: int, invisible_s: float, until: float, wait: Wait
+        self,
+        kind: type[M],
+        max_messages: int,
+        invisible_s: float,
+        until: float,
+        wait: Wait,
+        attempt_id: str | None = None,
     ) -> list[M]:
         """Return up to `max_messages` messages of one source, or none if `until` has passed or `wait` is over.
+
+        Args:
+            attempt_id: in order, a receive with the same one gets the messages of the one before again, whose answer
+                may be lost; None: there is none before.
 
         Raises:
             ReputError: no source can be asked, or one refuses permanently.
         """
         runtime = self._session.runtime
+        if self.orderly and attempt_id is None:
+            attempt_id = uuid4().hex
         self._waits[wait] = None
         try:
             now = runtime.now()
             due = [source for source in await self._find() if source.failure is None or source.ask_at <= now]
             while True:
                 for source in due:
-                    found = await self._pop(kind, source, min(max_messages, POP_MESSAGES_MAX), invisible_s)
+                    count = min(max_messages, POP_MESSAGES_MAX)
+                    found = await self._pop(kind, source, count, invisible_s, attempt_id)
                     if found:
                         return found
                 if wait.is_over or runtime.now() >= until:
@@ -245,7 +258,9 @@ class PopFetcher:
 
     # -- pops --------------------------------------------------------------------------------------------------
 
-    async def _pop(self, kind: type[M], source: _Source, max_messages: int, invisible_s: float) -> list[M]:
+    async def _pop(
+        self, kind: type[M], source: _Source, max_messages: int, invisible_s: float, attempt_id: str | None
+    ) -> list[M]:
         """Return what a source has now."""
         session, queue = self._session, source.queue
         header = PopMessageHeader(
@@ -260,8 +275,7 @@ class PopFetcher:
             exp_type=source.wanted.expression_type.value,
             exp=source.wanted.expression,
             order=self.orderly,
-            # A repeated pop in order gets the same messages.
-            attempt_id=uuid4().hex if self.orderly else None,
+            attempt_id=attempt_id if self.orderly else None,
         )
         try:
             deadline = session.deadline(None)
