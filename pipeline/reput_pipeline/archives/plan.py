@@ -16,6 +16,7 @@ from reput_pipeline.spark.errors import BrokerGone, DataLost, RemadeTopic
 from reput_protocol.printable import counted
 
 _TASK_MESSAGES_MIN = 10_000
+_GONE_LINES_MAX = 20
 
 
 @contextmanager
@@ -54,7 +55,8 @@ def open_ranges(
 ) -> tuple[dict[QueueKey, int], dict[QueueKey, int]]:
     """Return where the archive continues in each queue, and where the queue ends now.
 
-    New queues start where the options say.
+    New queues start where the options say. With `failOnDataLoss=false` the archive continues after deleted messages,
+    which `gone` returns.
 
     Args:
         catalog: the broker or directory.
@@ -107,6 +109,26 @@ def next_tasks(
     total = sum(part.size for part in ranges)
     tasks = pack(ranges, min(parts, max(1, total // _TASK_MESSAGES_MIN)))
     return [[piece for part in task for piece in _pieces(part, file_messages)] for task in tasks]
+
+
+def gone(done: Mapping[QueueKey, int], start: Mapping[QueueKey, int]) -> list[QueueRange]:
+    """Return the messages that were deleted before they were archived: those between archived ends and new starts."""
+    return [
+        QueueRange(queue, done[queue], at) for queue, at in sorted(start.items()) if done.get(queue, at) < at
+    ]
+
+
+def gone_lines(lost: Sequence[QueueRange]) -> list[str]:
+    """Return a line for each range of `gone`, and one for those that are too many."""
+    lines = [
+        f"queue {part.queue}: messages {part.start} to {part.end - 1} are gone and not in the archive"
+        for part in lost[:_GONE_LINES_MAX]
+    ]
+    rest = lost[_GONE_LINES_MAX:]
+    if rest:
+        messages = counted(sum(part.size for part in rest), "message")
+        lines.append(f"{counted(len(rest), 'other queue')}: {messages} are gone and not in the archive")
+    return lines
 
 
 def _pieces(part: QueueRange, size: int) -> Sequence[QueueRange]:

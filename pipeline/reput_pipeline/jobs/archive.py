@@ -14,12 +14,21 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from reput_client.arrow.queues import QueueKey, QueueRange
 from reput_client.arrow.urls import directory_of, is_remote, without_secret
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
 from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveKind
 from reput_pipeline.archives.opening import open_archive
-from reput_pipeline.archives.plan import addresses_of, catalog_of, check_brokers, next_tasks, open_ranges
+from reput_pipeline.archives.plan import (
+    addresses_of,
+    catalog_of,
+    check_brokers,
+    gone,
+    gone_lines,
+    next_tasks,
+    open_ranges,
+)
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
 from reput_pipeline.jobs.command_line import in_process_job, main, pairs_of
@@ -332,8 +341,8 @@ class _Archiving:
     """
 
     def __init__(self, run: JobRun, archive: Archive, task: ArchiveTask) -> None:
-        self.sums = summed([])
-        """Totals of rows, files and bytes written."""
+        self.sums = {**summed([]), "lost": 0}
+        """Totals of rows, files and bytes written, and of messages that were gone before they were archived."""
         self.is_away = False
         """Whether a broker was away last time."""
         self._run = run
@@ -386,10 +395,16 @@ class _Archiving:
         """Write the next batch; return whether there was anything."""
         with catalog_of(self._options) as catalog:
             archive = self._archive
-            start, end = open_ranges(catalog, self._options, archive.ends(), archive.generations())
+            done = archive.ends()
+            start, end = open_ranges(catalog, self._options, done, archive.generations())
             tasks = next_tasks(
                 start, end, most=most, file_messages=file_messages, parts=2 * self._run.parallelism
             )
+            planned = {part.queue for task in tasks for part in task}
+            # The batch also records losses in queues of which it has no message.
+            lost = [part for part in gone(done, start) if part.queue not in planned]
+            if lost:
+                tasks.append([QueueRange(part.queue, part.end, part.end) for part in lost])
             if not tasks:
                 return False
             self._write(archive.plan(tasks, catalog.generations), addresses_of(catalog))
@@ -399,14 +414,26 @@ class _Archiving:
         since = monotonic()
         if self._options.path is None:
             check_brokers(batch, addresses)
-        tasks = [replace(self._task, ranges=ranges, generations=batch.generations) for ranges in batch.tasks]
+        tasks = [
+            replace(self._task, ranges=ranges, generations=batch.generations)
+            for ranges in batch.tasks
+            if any(part.size for part in ranges)
+        ]
         files = self._run.each(f"batch {batch.number}", tasks, write_task)
         more: dict[str, Any] = {}
         rows = sum(file.rows for file in files)
         if rows < batch.size:
             more["left_out"] = batch.size - rows
+        start: dict[QueueKey, int] = {}
+        for part in batch.ranges:
+            start[part.queue] = min(part.start, start.get(part.queue, part.start))
+        lost = gone(self._archive.ends(), start)
+        if lost:
+            more["lost"] = sum(part.size for part in lost)
         self._archive.complete(batch, files, **more)
-        for name, value in summed(files).items():
+        for line in gone_lines(lost):
+            self._run.note(line)
+        for name, value in {**summed(files), "lost": more.get("lost", 0)}.items():
             self.sums[name] += value
         taken = monotonic() - since
         self._run.note(

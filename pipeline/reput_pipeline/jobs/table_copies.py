@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from reput_pipeline.archives.plan import gone_lines
 from reput_pipeline.jobs.outcomes import Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.lake.copying import Copying, Stopping
@@ -47,6 +48,7 @@ def copy_to_table(
     copying = Copying(table, options, schema)
     stopping = Stopping()
     is_away = False
+    lost = 0
     tidied_at = monotonic()
     with stopping.signals():
         while not stopping.requested and (batches is None or copying.batches < batches):
@@ -64,6 +66,9 @@ def copy_to_table(
             if is_away:
                 run.note("the broker is back")
                 is_away = False
+            for line in gone_lines(copying.lost):
+                run.note(line)
+            lost += sum(part.size for part in copying.lost)
             if rows:
                 run.note(f"batch {copying.batches}: {counted(rows, 'message')}, {monotonic() - since:.1f} s")
             if has_more:
@@ -83,6 +88,7 @@ def copy_to_table(
         "source": options.where,
         "batches": copying.batches,
         "rows": copying.rows,
+        "lost": lost,
         **table.figures(),
     }
     is_cut_short = stopping.requested and follow_s is None

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from reput_client.arrow.directory_plan import is_sequential, located, log_files
 from reput_client.arrow.queues import QueueKey, QueueRange
-from reput_pipeline.archives.plan import catalog_of, open_ranges
+from reput_pipeline.archives.plan import catalog_of, gone, open_ranges
 from reput_pipeline.lake.table import (
     LakeTable,
     LibraryMissing,
@@ -80,11 +80,13 @@ class Copying:
     Attributes:
         rows: number of committed rows.
         batches: number of commits.
+        lost: ranges of the last call of `next` that were gone before they were copied.
     """
 
     def __init__(self, table: LakeTable, options: SourceOptions, schema: pa.Schema) -> None:
         self.rows = 0
         self.batches = 0
+        self.lost: list[QueueRange] = []
         self._table = table
         self._options = options
         self._schema = schema
@@ -107,6 +109,7 @@ class Copying:
             TableError: other commits reject this one again and again.
             Exception: as `open_ranges`, `read_task` and `LakeTable`.
         """
+        self.lost = []
         for _ in range(COMMIT_ATTEMPTS):
             try:
                 return self._attempt(most)
@@ -144,6 +147,7 @@ class Copying:
                     raise rows.error from None  # the libraries pass on its text only
                 raise
         self._expected.update(changed)
+        self.lost = gone(done.ends, start)
         if ranges:
             self._message_bytes = rows.bytes / sum(part.size for part in ranges)
         self.rows += rows.count

@@ -23,7 +23,7 @@ from reput_pipeline.archives.names import (
     partition_name,
     partition_values,
 )
-from reput_pipeline.archives.plan import catalog_of, next_tasks, open_ranges
+from reput_pipeline.archives.plan import catalog_of, gone, gone_lines, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
 from reput_pipeline.source.options import SourceOptions, parse_source_options
 from reput_pipeline.spark.errors import DataLost, NotAnArchive, NotArchived, RemadeTopic, TooManyPartitions
@@ -169,6 +169,16 @@ def test_a_topic_that_was_created_again_is_not_archived_on_top_of_the_old_one(tm
             RemadeTopic, match="deleted and created again since messages up to 3 were archived"
         ):
             open_ranges(catalog, options, done, {("T", ""): "another"})
+
+
+def test_losses_of_many_queues_are_a_few_lines() -> None:
+    queues = [QueueKey("T", "", number) for number in range(25)]
+    start = {queue: 10 + queue.queue_id for queue in queues}
+    lost = gone(dict.fromkeys(queues[1:], 10), start)
+    assert lost == [QueueRange(queue, 10, start[queue]) for queue in queues[1:]]
+    lines = gone_lines(lost)
+    assert lines[0] == "queue T/1: messages 10 to 10 are gone and not in the archive"
+    assert lines[20:] == ["4 other queues: 90 messages are gone and not in the archive"]
 
 
 def task_of(tmp_path: Path, *partition_by: str) -> ArchiveTask:

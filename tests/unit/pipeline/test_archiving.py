@@ -22,9 +22,12 @@ QUEUE = QueueKey("orders", "b", 0)
 
 
 class FakeCluster(LiveCluster):
-    """One queue; what happens when the job connects is in `script`, one entry for each time, the last one for ever."""
+    """One queue; what happens when the job connects is in `script`, one entry for each time, the last one for ever.
 
-    script: list[Exception | int]
+    An entry is an error, the queue's end, or its bounds.
+    """
+
+    script: list[Exception | int | Bounds]
     brokers: dict[str, str]
 
     def __init__(self, options: SourceOptions) -> None:
@@ -35,7 +38,7 @@ class FakeCluster(LiveCluster):
         if isinstance(what, Exception):
             raise what
         self._addresses = self.brokers
-        self._bounds = {QUEUE: Bounds(0, what)}
+        self._bounds = {QUEUE: what if isinstance(what, Bounds) else Bounds(0, what)}
         self._generations = {}
         return self
 
@@ -65,7 +68,7 @@ class Scene:
         monkeypatch.setattr(JobRun, "parallelism", 2)
         monkeypatch.setattr(JobRun, "each", _each)
 
-    def cluster(self, *script: Exception | int, **brokers: str) -> None:
+    def cluster(self, *script: Exception | int | Bounds, **brokers: str) -> None:
         FakeCluster.script = [*script]
         FakeCluster.brokers = brokers or {"b": "127.0.0.1:1"}
 
@@ -109,6 +112,27 @@ def test_an_archive_is_continued_after_a_failover(scene: Scene) -> None:
     for brokers in ({"b": "10.0.0.3:1"}, {"b": "10.0.0.3:1", "c": "10.0.0.9:1"}):
         scene.cluster(40, **brokers)
         assert scene.archive().code == ExitCode.USAGE
+
+
+def test_messages_that_expired_are_left_out_on_request_and_counted(scene: Scene) -> None:
+    """They were left out without a note or a figure."""
+    without_them = ("--option", "failOnDataLoss=false")
+    assert scene.archive().result["lost"] == 0
+    scene.cluster(Bounds(15, 20))
+    refused = scene.archive()
+    assert "messages 10 to 14 are gone and not in the archive" in refused.err
+    scene.task_errors = [Broken("the disk is full")]
+    assert scene.archive(*without_them).code == ExitCode.FAILED
+    again = scene.archive(*without_them)
+    assert (again.code, again.result["rows"], again.result["lost"]) == (0, 5, 5), again.err
+    assert again.err.count("queue orders/b/0: messages 10 to 14 are gone and not in the archive") == 1
+    scene.cluster(Bounds(30, 30))
+    empty = scene.archive(*without_them)
+    assert (empty.result["batches"], empty.result["rows"], empty.result["lost"]) == (1, 0, 10)
+    assert "messages 20 to 29 are gone" in empty.err
+    assert [manifest.get("lost") for manifest in ArchiveDirectory(scene.root).manifests()] == [None, 5, 10]
+    done = scene.archive(*without_them)
+    assert (done.result["batches"], done.result["lost"]) == (0, 0)
 
 
 def test_following_outlives_a_broker_that_is_away(scene: Scene) -> None:

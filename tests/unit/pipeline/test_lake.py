@@ -339,7 +339,12 @@ def test_messages_that_expired_before_they_were_read_are_named(
     assert "queue T/0: messages 10 to 16 are gone" in lost.err
     assert "failOnDataLoss=false" in lost.err
     went_on = run(*arguments, "-o", "failOnDataLoss=false")
-    assert (went_on.code, went_on.result["rows"]) == (0, 2 * 13), went_on.err
+    assert (went_on.code, went_on.result["rows"], went_on.result["lost"]) == (0, 2 * 13, 2 * 7), went_on.err
+    for queue_id in range(2):
+        assert (
+            went_on.err.count(f"queue T/{queue_id}: messages 10 to 16 are gone and not in the archive") == 1
+        )
+    assert run(*arguments, "-o", "failOnDataLoss=false").result["lost"] == 0
 
 
 def test_a_topic_is_followed_until_a_signal(
