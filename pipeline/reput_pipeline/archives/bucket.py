@@ -35,7 +35,8 @@ from reput_pipeline.spark.errors import ArchiveInUse, NotAnArchive
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_IN_MEMORY_BYTES: Final = 8 << 20
+_IN_MEMORY_BYTES: Final = 256 << 10
+"""Of each file that is open, of which there may be a thousand; the rest is on the disk."""
 _ATTEMPTS: Final = 5
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 5.0

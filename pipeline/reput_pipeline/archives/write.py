@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import resource
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -21,12 +22,19 @@ from reput_pipeline.source.narrowing import NOTHING_NARROWED
 from reput_pipeline.source.offline_plan import QueuePartition
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.tasks import read_task
-from reput_pipeline.spark.errors import NotArchived, TooManyPartitions
+from reput_pipeline.spark.errors import NotArchived
 from reput_protocol.errors import ReputError
 
 _BUFFER_BYTES: Final = 16 << 20
 """Bytes of a row group: larger ones compress better, smaller ones need less memory."""
-_FILES_MAX: Final = 2000
+_FILES_MAX: Final = 1000
+_FILES_MIN: Final = 16
+_FILES_RESERVED: Final = 600
+"""Descriptors for all but the files of an archive: 256 each for the files of a store directory that the plan and the
+task keep open, the rest for connections and libraries."""
+
+_Values = tuple[str | None, ...]
+"""A combination of partition values."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +57,38 @@ class ArchiveTask:
 def write_task(task: ArchiveTask) -> Iterator[ArchiveFile]:
     """Write the files of a task and yield their descriptions.
 
+    Each range is read once, and once more for each `_files_max()` files that it needs besides: a file has one name and
+    all messages of its range, so it cannot be closed and continued.
+
     Raises:
         NotArchived: a file cannot be written; names the queue and the messages.
     """
     archive = open_archive(task.place, task.settings)
     for part in task.ranges:
-        files = _RangeFiles(archive, task, part)
-        try:
-            for batch in read_task(_partition(task, part), task.options, read_schema(), NOTHING_NARROWED):
-                files.add(batch)
-            yield from files.finish()
-        except (OSError, ValueError, pa.ArrowException) as error:
-            if isinstance(error, ReputError):
-                raise  # which has named its place
-            raise NotArchived(part, files.at, error) from error
-        finally:
-            files.discard()
+        written: set[_Values] = set()
+        has_more = True
+        while has_more:
+            files = _RangeFiles(archive, task, part, written)
+            try:
+                for batch in read_task(_partition(task, part), task.options, read_schema(), NOTHING_NARROWED):
+                    files.add(batch)
+                yield from files.finish()
+            except (OSError, ValueError, pa.ArrowException) as error:
+                if isinstance(error, ReputError):
+                    raise  # which has named its place
+                raise NotArchived(part, files.at, error) from error
+            finally:
+                files.discard()
+            has_more = files.has_more
+            written |= files.values
+
+
+def _files_max() -> int:
+    """Return how many files a task may have open at once, by the limit of its process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _FILES_MAX
+    return max(_FILES_MIN, min(limit - _FILES_RESERVED, _FILES_MAX))
 
 
 def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePartition:
@@ -74,28 +98,44 @@ def _partition(task: ArchiveTask, part: QueueRange) -> QueuePartition | LivePart
 
 
 class _RangeFiles:
-    """The files of one range, one for each combination of partition values."""
+    """The files of one range, one for each combination of partition values, and no more than may be open at once.
 
-    def __init__(self, archive: Archive, task: ArchiveTask, part: QueueRange) -> None:
+    Args:
+        archive: where they are written.
+        task: of the range.
+        part: the range.
+        written: combinations whose files are there; their messages are left out.
+    """
+
+    def __init__(self, archive: Archive, task: ArchiveTask, part: QueueRange, written: Set[_Values]) -> None:
         self._archive = archive
         self._task = task
         self._part = part
-        self._files: dict[tuple[str | None, ...], _OneFile] = {}
+        self._written = written
+        self._files: dict[_Values, _OneFile] = {}
+        self._files_max = _files_max()
         self._buffered = 0
         self.at = part.start
         """The offset of the first message of those that were added last."""
+        self.has_more = False
+        """Whether there are combinations for which no more files could be opened."""
+
+    @property
+    def values(self) -> Set[_Values]:
+        """The combinations of the files."""
+        return self._files.keys()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add messages, in order."""
         for values, rows in split(batch, self._task.partition_by):
+            if values in self._written:
+                continue
             self.at = rows.column("queueOffset")[0].as_py()
             file = self._files.get(values)
             if file is None:
-                if len(self._files) >= _FILES_MAX:
-                    raise TooManyPartitions(
-                        f"--partition-by {','.join(self._task.partition_by)} makes more than {_FILES_MAX} directories "
-                        f"of {self._part}; leave out the column with the many values"
-                    )
+                if len(self._files) >= self._files_max:
+                    self.has_more = True
+                    continue
                 named = dict(zip(self._task.partition_by, values, strict=True))
                 path = file_path(self._part, named)
                 schema = file_schema(self._task.partition_by)

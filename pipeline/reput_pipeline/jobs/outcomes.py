@@ -81,7 +81,6 @@ _CODES: Final[Mapping[str, ExitCode]] = {
     "NoSuchTopic": ExitCode.NOT_FOUND,
     "DamagedStore": ExitCode.DAMAGE,
     "TlsRefused": ExitCode.CANNOT_CONNECT,
-    "TooManyPartitions": ExitCode.USAGE,
     "BrokerNotFound": ExitCode.CANNOT_CONNECT,
     "BucketRefused": ExitCode.NOT_AUTHORISED,
     "BucketUnavailable": ExitCode.CANNOT_CONNECT,

@@ -114,10 +114,6 @@ class NotArchived(SourceError):
         )
 
 
-class TooManyPartitions(SourceError):
-    """The partition columns would divide one range into too many files."""
-
-
 class SinkError(ReputError):
     """A DataFrame cannot be written as it is; what is staged is dropped."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +28,7 @@ from reput_pipeline.archives.names import (
 from reput_pipeline.archives.plan import catalog_of, gone, gone_lines, next_tasks, open_ranges
 from reput_pipeline.archives.write import ArchiveTask, write_task
 from reput_pipeline.source.options import SourceOptions, parse_source_options
-from reput_pipeline.spark.errors import DataLost, NotAnArchive, NotArchived, RemadeTopic, TooManyPartitions
+from reput_pipeline.spark.errors import DataLost, NotAnArchive, NotArchived, RemadeTopic
 from support.store_samples import MESSAGES, fill
 
 QUEUE = QueueKey("T", "", 0)
@@ -252,9 +254,23 @@ def test_a_manifest_comes_after_all_of_its_files_are_on_the_disk(
     assert done[-1] == ("synced", archive.directory)
 
 
-def test_too_many_partitions_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path / "s")
-    monkeypatch.setattr("reput_pipeline.archives.write._FILES_MAX", 2)
-    with pytest.raises(TooManyPartitions, match="--partition-by tags makes more than 2 directories"):
-        list(write_task(task_of(tmp_path, "tags")))
-    assert [path for path in (tmp_path / "a").rglob("*") if path.is_file()] == []
+@pytest.mark.parametrize(
+    ("limit", "opened"), [(64, [16, 4]), (600 + 18, [18, 2]), (1024, [20]), (resource.RLIM_INFINITY, [20])]
+)
+def test_more_partitions_than_open_files_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, opened: list[int]
+) -> None:
+    """They stopped the archive for good, since its next batch was planned."""
+    fill(tmp_path / "s", tags=[f"tag{number}" for number in range(40)])
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
+    synced: list[int] = []
+    monkeypatch.setattr(ArchiveDirectory, "sync", lambda _archive, paths: synced.append(len(paths)))
+    part = QueueRange(QUEUE, 0, MESSAGES // 2)
+    task = replace(task_of(tmp_path, "tags"), ranges=(part,))
+    found = [(file.path, file.rows) for file in write_task(task)]
+    assert sorted(found) == sorted(
+        (file_path(part, {"tags": f"tag{number}"}).as_posix(), 2 if number < 20 else 1)
+        for number in range(0, 40, 2)
+    )
+    assert sum(len(pq.ParquetFile(path).read()) for path in (tmp_path / "a").rglob("*.parquet")) == part.size
+    assert synced == opened

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -312,6 +312,15 @@ def test_files_of_a_job_that_was_too_late_are_removed(
     again = run(*arguments)
     assert (again.code, "removed 1 file of batches that were not completed" in again.err) == (0, True)
     assert server.names(place) == sorted(before + kept)
+
+
+def test_a_thousand_open_files_of_a_bucket_need_little_memory() -> None:
+    """Each kept up to 8 MiB."""
+    file = BucketArchive("memory:///a", {}).new_file(PurePosixPath("topic=T/x.parquet"))
+    before = len(os.listdir("/proc/self/fd"))
+    file.content.write(bytes(1 << 20))
+    assert len(os.listdir("/proc/self/fd")) == before + 1, "it is on the disk"
+    file.discard()
 
 
 def test_an_object_store_without_conditional_requests_is_refused(
