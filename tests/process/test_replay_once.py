@@ -19,6 +19,7 @@ from reput_client.errors import ReputError
 from reput_pipeline.jobs.dlq import _replay
 from reput_pipeline.jobs.outcomes import JobFailed
 from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.source.options import parse_source_options
 from support.broker_process import BrokerProcess
 from support.console_client import ConsoleClient
 from support.dead_letters import send_and_give_up
@@ -95,9 +96,10 @@ def command(broker: BrokerProcess, group: str) -> Callable[[], None]:
 
 def spark_job(broker: BrokerProcess, group: str) -> Callable[[], None]:
     rows: Any = Rows(broker, group)
+    options = parse_source_options({"nameServer": broker.address, "subscribe": f"%DLQ%{group}"})
 
     def run() -> None:
-        _replay(JobRun("dlq"), rows, broker.address, None, 1000.0, None)
+        _replay(JobRun("dlq"), rows, broker.address, None, 1000.0, options)
 
     return run
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from reput_client.blocking import Admin
-from reput_client.tls import TLS
 from reput_pipeline.jobs.arguments import APPLICATION_TOPICS
 from reput_pipeline.jobs.command_line import job, main
 from reput_pipeline.jobs.messages import Messages, messages_arguments
 from reput_pipeline.jobs.outcomes import ArgumentError, JobFailed, Outcome, failure_of
 from reput_pipeline.jobs.run import JobRun
-from reput_pipeline.source.options import parse_source_options
+from reput_pipeline.source.options import SourceOptions, parse_source_options
+from reput_pipeline.spark.option_reader import credentials_for
 from reput_protocol.commands.dead_letters import LetterPlace, ReplayOutcome
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.names import DLQ_PREFIX
@@ -117,7 +117,7 @@ def command(
     if not yes:
         raise ArgumentError("--yes", f"is missing; it has up to {counted(total, 'dead letter')} sent")
     assert server is not None, "was checked"
-    done = _replay(run, letters, server, to_topic, rate, messages.options.tls)
+    done = _replay(run, letters, server, to_topic, rate, messages.options)
     sent, before = done[ReplayOutcome.SENT], done[ReplayOutcome.SENT_BEFORE]
     left = {outcome.lower(): number for outcome, number in done.items() if outcome not in _DONE}
     code = ExitCode.DONE if sent + before == total else ExitCode.PARTIAL
@@ -180,7 +180,7 @@ def grouped(letters: DataFrame) -> DataFrame:
 
 
 def _replay(
-    run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float, tls: TLS | None
+    run: JobRun, letters: DataFrame, server: str, to_topic: str | None, rate: float, options: SourceOptions
 ) -> Counter[ReplayOutcome]:
     """Have the brokers replay letters at a rate per second; return how many had each outcome."""
     done: Counter[ReplayOutcome] = Counter()
@@ -190,7 +190,7 @@ def _replay(
         "group", "brokerName", "queueOffset", "physicalOffset", "storeTimestamp"
     ).orderBy("group", "brokerName", "storeTimestamp", "queueOffset")
     try:
-        with Admin(server, tls=tls) as admin:
+        with Admin(server, tls=options.tls, credentials=credentials_for(options.user)) as admin:
             for (group, broker_name), places in _batches(ordered.toLocalIterator(), rate):
                 time.sleep(max(0.0, started_at + sent / rate - time.monotonic()))
                 found = admin.replay_dead_letters(group, places, broker_name=broker_name, target=to_topic)

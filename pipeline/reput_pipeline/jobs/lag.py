@@ -28,6 +28,7 @@ from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog, wanted_queues
 from reput_pipeline.source.tasks import read_task
+from reput_pipeline.spark.option_reader import credentials_for
 from reput_protocol.exit_codes import ExitCode
 
 _SCHEMA = pa.schema(
@@ -138,7 +139,7 @@ def _committed(
                 yield group, QueueKey(topic, "", queue_id), offset
         return
     assert options.name_servers is not None, "either a path or a broker is set"
-    with Admin(options.name_servers, tls=options.tls) as admin:
+    with Admin(options.name_servers, tls=options.tls, credentials=credentials_for(options.user)) as admin:
         for group in sorted(groups) or [summary.group for summary in admin.list_groups()]:
             for queue in admin.describe_group(group).queues:
                 if queue.committed_offset >= 0:

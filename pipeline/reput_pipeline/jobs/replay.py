@@ -26,7 +26,7 @@ from reput_pipeline.jobs.directories import ARCHIVE_PLACE
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.sink.options import parse_sink_options
-from reput_pipeline.spark.option_reader import OptionError
+from reput_pipeline.spark.option_reader import OptionError, credentials_for
 from reput_protocol.printable import counted
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def command(
                 "--topic", f"{topic!r} is not in {source.root}; it has {', '.join(sorted(known)) or 'none'}"
             )
     if not dry_run:
-        with Admin(server, tls=parsed.tls) as admin:
+        with Admin(server, tls=parsed.tls, credentials=credentials_for(parsed.user)) as admin:
             # Fails at once without a broker; the sink would retry many times.
             needed = _queues_of(run, source, topics, to_topic)
             _prepare_topics(admin, needed, to_topic, check=not parsed.maps_queues)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reput_client.credentials import Credentials
 from reput_client.errors import ConnectFailed
+from reput_client.tls import TLS
 from reput_pipeline.jobs.dlq import _batches, _replay
 from reput_pipeline.jobs.outcomes import JobFailed
 from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.source.options import parse_source_options
 from reput_protocol.commands.dead_letters import LetterPlace, ReplayedLetter, ReplayOutcome
 from reput_protocol.exit_codes import ExitCode
 
@@ -46,7 +50,9 @@ class Refusing:
     error: BaseException = ConnectFailed("127.0.0.1:1", "refused")
     room = 2
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, server: str, *, tls: TLS | None, credentials: Credentials | None) -> None:
+        assert (server, tls) == ("127.0.0.1:1", None)
+        assert credentials == Credentials("alice", "a-secret-of-alice"), "of the options"
         self.asked: list[LetterPlace] = []
 
     def __enter__(self) -> Refusing:
@@ -73,18 +79,21 @@ class Refusing:
     ],
 )
 def test_a_run_that_ends_early_says_how_many_it_has_sent(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: ExitCode, words: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: BaseException, code: ExitCode, words: str
 ) -> None:
     monkeypatch.setattr("reput_pipeline.jobs.dlq.Admin", Refusing)
     monkeypatch.setattr("reput_pipeline.jobs.dlq.time.sleep", lambda _: None)
     monkeypatch.setattr(Refusing, "error", error)
     letters: Any = Letters(5)
+    (tmp_path / "secret").write_text("a-secret-of-alice")
+    user = {"user": "alice", "secretFile": str(tmp_path / "secret")}
+    options = parse_source_options({"nameServer": "127.0.0.1:1", "subscribe": "t", **user})
     with pytest.raises(JobFailed, match=f"{words}.*; 2 were sent before") as caught:
-        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, RATE, None)
+        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, RATE, options)
     assert caught.value.code is code
     monkeypatch.setattr(Refusing, "room", 0)
     with pytest.raises(type(error)):
-        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, RATE, None)
+        _replay(JobRun("dlq"), letters, "127.0.0.1:1", None, RATE, options)
 
 
 def test_a_request_has_letters_of_one_group_and_broker() -> None:

@@ -14,7 +14,9 @@ import pytest
 from reput_broker.background import BackgroundBroker
 from reput_client.arrow import read_arrow
 from reput_client.blocking import Admin, Message, Producer, PullConsumer
+from reput_client.credentials import Credentials
 from reput_pipeline.archives.directory import ArchiveDirectory
+from reput_pipeline.archives.manifests import ArchiveKind
 from reput_pipeline.archives.write import write_task
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run
@@ -107,6 +109,27 @@ def test_the_lag_of_a_brokers_groups(run: Run, new_reput_broker: Callable[..., B
     unknown = run("lag", "--server", broker.address, "--group", "nobody", "--master", "none")
     assert unknown.code == ExitCode.NOT_FOUND
     assert "nobody" in unknown.err
+
+
+def test_jobs_manage_a_broker_as_the_user_of_their_options(
+    run: Run,
+    new_reput_broker: Callable[..., BackgroundBroker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They asked as no user, and were rejected."""
+    broker = new_reput_broker(access={"enabled": True, "admin_secret": "secret-of-the-administrator"})
+    (tmp_path / "secret").write_text("secret-of-the-administrator")
+    user = ("-o", "user=admin", "-o", f"secretFile={tmp_path / 'secret'}")
+    with ArchiveDirectory(tmp_path / "a") as archive:
+        archive.begin(ArchiveKind("archive", "s"))
+    monkeypatch.setattr("reput_pipeline.jobs.replay._queues_of", lambda *_: {"orders": 3})
+    replayed = run("replay", "--archive", tmp_path / "a", "--server", broker.address, *user)
+    assert replayed.code == 0, replayed.err
+    with Admin(broker.address, credentials=Credentials("admin", "secret-of-the-administrator")) as admin:
+        assert admin.topic_config("orders").write_queue_nums == 3
+    lag = run("lag", "--server", broker.address, *user, "--master", "none")
+    assert (lag.code, lag.result["groups"]) == (0, []), lag.err
 
 
 def test_a_damaged_log_is_not_rebuilt(run: Run, root: Path, tmp_path: Path) -> None:
