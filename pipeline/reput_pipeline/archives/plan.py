@@ -11,7 +11,7 @@ from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.ranges import limited, pack
-from reput_pipeline.source.resolve import Catalog, first_offsets, resolve, wanted_queues
+from reput_pipeline.source.resolve import Catalog, check_named, first_offsets, resolve, wanted_queues
 from reput_pipeline.spark.errors import BrokerGone, DataLost, RemadeTopic
 from reput_protocol.printable import counted
 
@@ -69,6 +69,8 @@ def open_ranges(
             archived, or a queue is not the one that was archived.
     """
     queues = wanted_queues(catalog, options)
+    check_named(options.start, queues)
+    check_named(options.end, queues)
     bounds = catalog.bounds(queues)
     new = first_offsets(catalog, options, [queue for queue in queues if queue not in done], bounds)
     start: dict[QueueKey, int] = {}

@@ -41,6 +41,7 @@ from reput_pipeline.lake.table import LIBRARIES, AsBroker, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
 from reput_pipeline.spark.errors import NotAnArchive
+from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
@@ -184,6 +185,12 @@ def command(
             keep_s=None if keep_hours is None else keep_hours * 3600,
         )
     _refuse("delta or iceberg", ("table", "evolve", "as_broker", "keep_hours"))
+    for option, is_given in (("select", bool(options.select)), ("columns", options.columns != "native")):
+        if is_given:
+            raise OptionError(
+                option,
+                "is for --format delta or iceberg; a Parquet archive has all native columns, so leave it out",
+            )
     columns = _partition_columns(partition_by)
     settings = pairs_of(to_options, "--to-option")
     if settings and not is_remote(target):
