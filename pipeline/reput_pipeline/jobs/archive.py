@@ -8,7 +8,7 @@ stopped and writes an interrupted batch again under the same names. A Delta or I
 from __future__ import annotations
 
 from dataclasses import replace
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import click
@@ -31,12 +31,13 @@ from reput_pipeline.archives.plan import (
 )
 from reput_pipeline.archives.write import ArchiveTask, summed, write_task
 from reput_pipeline.jobs.arguments import checked_source, source_arguments
+from reput_pipeline.jobs.broker_wait import BrokerWait
 from reput_pipeline.jobs.command_line import in_process_job, main, pairs_of
 from reput_pipeline.jobs.directories import check_target
 from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
-from reput_pipeline.jobs.table_copies import AWAY_S, copy_to_table, is_broker_away
-from reput_pipeline.lake.copying import open_table
+from reput_pipeline.jobs.table_copies import copy_to_table
+from reput_pipeline.lake.copying import Stopping, open_table
 from reput_pipeline.lake.table import LIBRARIES, AsBroker, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.resolve import Catalog
@@ -197,41 +198,24 @@ def command(
         raise ArgumentError("--to-option", "is for an archive at a URL; leave it out")
     archive = _opened(target, settings)
     _check_kind(archive, columns if partition_by else None)
-    with catalog_of(options) as catalog:  # errors are raised before anything is written
-        kind = ArchiveKind("archive", _source_of(options, catalog), columns)
-        _check_source(archive, kind.source, same_source=same_source)
-        open_ranges(catalog, options, archive.ends(), archive.generations())
-    with archive:
-        found = archive.kind()
-        if found is not None:
-            kind = replace(found, source=kind.source)
-        archive.begin(kind)
-        place = target if is_remote(target) else archive.where
-        task = ArchiveTask(place, (), options, {}, kind.partition_by, compression, settings)
-        work = _Archiving(run, archive, task)
-        written = 0
-        try:
-            while batches is None or written < batches:
-                if work.next(batch_messages, file_messages, waits=follow):
-                    written += 1
-                elif not follow:
-                    break
-                if follow:
-                    sleep(max(every, AWAY_S) if work.is_away else every)
-        except KeyboardInterrupt:
-            if not follow:
-                raise
-            run.note("interrupted; the archive is consistent, and the next run continues from there")
+    place = target if is_remote(target) else archive.where
+    task = ArchiveTask(place, (), options, {}, columns, compression, settings)
+    work = _Archiving(run, archive, task, waits=follow)
+    with work.stopping.signals():
+        checked = work.checked_source(every, same_source=same_source)
+        if checked is not None:
+            work.write(checked, every, batches=batches, most=batch_messages, file_messages=file_messages)
+    if work.stopping.requested:
+        run.note("interrupted; the archive is consistent, and the next run continues from there")
     return Outcome(
         {
             "archive": archive.where,
-            "source": kind.source,
-            "batches": written,
+            "source": checked or options.where,
             **work.sums,
             "next_batch": archive.next_number(),
             "rows_in_archive": sum(manifest["rows"] for manifest in archive.manifests()),
         },
-        ExitCode.DONE,
+        ExitCode.INTERRUPTED if work.stopping.requested and not follow else ExitCode.DONE,
     )
 
 
@@ -343,41 +327,82 @@ class _Archiving:
 
     Args:
         run: of the job.
-        archive: is open for writing.
-        task: one without ranges.
+        archive: the archive.
+        task: one without ranges, with the columns that partition the archive if it is new.
+        waits: whether to follow the topics, and to wait for a broker that is away, instead of raising.
     """
 
-    def __init__(self, run: JobRun, archive: Archive, task: ArchiveTask) -> None:
-        self.sums = {**summed([]), "lost": 0}
-        """Totals of rows, files and bytes written, and of messages that were gone before they were archived."""
-        self.is_away = False
-        """Whether a broker was away last time."""
+    def __init__(self, run: JobRun, archive: Archive, task: ArchiveTask, *, waits: bool) -> None:
+        self.sums = {"batches": 0, **summed([]), "lost": 0}
+        """Totals of batches, rows, files and bytes written, and of messages that were gone before that."""
+        self.stopping = Stopping()
         self._run = run
         self._archive = archive
         self._task = task
         self._options = task.options
+        self._waits = waits
+        self._broker = BrokerWait(run, waits=waits)
 
-    def next(self, most: int, file_messages: int, *, waits: bool) -> bool:
-        """Write the interrupted batch, or the next one; return whether there was one.
+    def checked_source(self, every: float, *, same_source: bool) -> str | None:
+        """Return the archive's source after all checks, before anything is written; None if the job is to end.
 
         Args:
-            most: approximate number of messages.
-            file_messages: highest number of messages in a file.
-            waits: whether to log that a broker is away, instead of raising.
+            every: seconds between attempts to reach a broker that is away.
+            same_source: as `_check_source`.
         """
-        try:
-            found = self._clean_up() or self._batch(most, file_messages)
-        except Exception as error:  # an error of a task arrives as one of Py4J or PySpark
-            if not waits or not is_broker_away(error):
-                raise
-            if not self.is_away:
-                self._run.note(f"waits for the broker: {failure_of(error).text}")
-            self.is_away = True
-            return False
-        if self.is_away:
-            self._run.note("the broker is back")
-        self.is_away = False
-        return found
+
+        def check() -> str:
+            with catalog_of(self._options) as catalog:
+                source = _source_of(self._options, catalog)
+                _check_source(self._archive, source, same_source=same_source)
+                open_ranges(catalog, self._options, self._archive.ends(), self._archive.generations())
+            return source
+
+        while not self.stopping.requested:
+            source = self._broker.attempt(check)
+            if source is not None:
+                return source
+            self.stopping.wait(self._broker.pause_s(every))
+        return None
+
+    def write(self, source: str, every: float, *, batches: int | None, most: int, file_messages: int) -> None:
+        """Write batches until there is nothing more, or, if the topics are followed, until a signal.
+
+        Args:
+            source: as of `checked_source`.
+            every: seconds between batches.
+            batches: most batches.
+            most: approximate number of messages of a batch.
+            file_messages: highest number of messages in a file.
+        """
+        with self._archive as archive:
+            found = archive.kind()
+            kind = ArchiveKind("archive", source, self._task.partition_by)
+            if found is not None:
+                kind = replace(found, source=source)
+            self._task = replace(self._task, partition_by=kind.partition_by)
+            archive.begin(kind)
+            parts = 2 * self._run.parallelism
+            with self.stopping.signals():  # again, since a session of Spark that starts takes SIGINT over
+                while not self.stopping.requested and (batches is None or self.sums["batches"] < batches):
+                    try:
+                        found_any = self._broker.attempt(lambda: self._next(most, file_messages, parts))
+                    except Exception as error:
+                        if not self.stopping.requested:
+                            raise
+                        # A terminal or a supervisor sends the signal to Spark's processes, too.
+                        self._run.note(f"the batch was interrupted: {failure_of(error).text}")
+                        break
+                    if found_any:
+                        self.sums["batches"] += 1
+                    elif not self._waits:
+                        break
+                    if self._waits:
+                        self.stopping.wait(self._broker.pause_s(every))
+
+    def _next(self, most: int, file_messages: int, parts: int) -> bool:
+        """Write the interrupted batch, or the next one; return whether there was one."""
+        return self._clean_up() or self._batch(most, file_messages, parts)
 
     def _clean_up(self) -> bool:
         """Write an interrupted batch again and remove its other files; return whether there was one."""
@@ -398,15 +423,13 @@ class _Archiving:
         if removed:
             self._run.note(f"removed {counted(len(removed), 'file')} of batches that were not completed")
 
-    def _batch(self, most: int, file_messages: int) -> bool:
+    def _batch(self, most: int, file_messages: int, parts: int) -> bool:
         """Write the next batch; return whether there was anything."""
         with catalog_of(self._options) as catalog:
             archive = self._archive
             done = archive.ends()
             start, end = open_ranges(catalog, self._options, done, archive.generations())
-            tasks = next_tasks(
-                start, end, most=most, file_messages=file_messages, parts=2 * self._run.parallelism
-            )
+            tasks = next_tasks(start, end, most=most, file_messages=file_messages, parts=parts)
             planned = {part.queue for task in tasks for part in task}
             # The batch also records losses in queues of which it has no message.
             lost = [part for part in gone(done, start) if part.queue not in planned]

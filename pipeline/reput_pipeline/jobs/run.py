@@ -178,7 +178,8 @@ class JobRun:
     def close(self) -> None:
         """Stop the session if this run has started it."""
         if self._session is not None and self._is_own and self._stop_session:
-            self._session.stop()
+            with contextlib.suppress(Exception):  # Java has ended, if a signal was sent to the process group
+                self._session.stop()
         self._session = None
 
 

@@ -8,17 +8,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from reput_pipeline.archives.plan import gone_lines
-from reput_pipeline.jobs.outcomes import Outcome, failure_of
+from reput_pipeline.jobs.broker_wait import BrokerWait
+from reput_pipeline.jobs.outcomes import Outcome
 from reput_pipeline.jobs.run import JobRun
 from reput_pipeline.lake.copying import Copying, Stopping
 from reput_pipeline.lake.table import LakeTable
 from reput_pipeline.source.options import SourceOptions
-from reput_protocol.errors import ReputError
 from reput_protocol.exit_codes import ExitCode
 from reput_protocol.printable import counted
 
-AWAY_S: Final = 1.0
-"""Shortest wait before a broker that is away is tried again."""
 _TIDY_EVERY_S: Final = 3600.0
 
 
@@ -47,25 +45,17 @@ def copy_to_table(
     """
     copying = Copying(table, options, schema)
     stopping = Stopping()
-    is_away = False
+    broker = BrokerWait(run, waits=follow_s is not None)
     lost = 0
     tidied_at = monotonic()
     with stopping.signals():
         while not stopping.requested and (batches is None or copying.batches < batches):
             since = monotonic()
-            try:
-                rows, has_more = copying.next(most)
-            except Exception as error:
-                if follow_s is None or not is_broker_away(error):
-                    raise
-                if not is_away:
-                    run.note(f"waits for the broker: {failure_of(error).text}")
-                is_away = True
-                stopping.wait(max(follow_s, AWAY_S))
+            found = broker.attempt(lambda: copying.next(most))
+            if found is None:
+                stopping.wait(broker.pause_s(follow_s or 0.0))
                 continue
-            if is_away:
-                run.note("the broker is back")
-                is_away = False
+            rows, has_more = found
             for line in gone_lines(copying.lost):
                 run.note(line)
             lost += sum(part.size for part in copying.lost)
@@ -93,10 +83,3 @@ def copy_to_table(
     }
     is_cut_short = stopping.requested and follow_s is None
     return Outcome(figures, ExitCode.INTERRUPTED if is_cut_short else ExitCode.DONE)
-
-
-def is_broker_away(error: Exception) -> bool:
-    """Return whether an error, of this process or a task, means that a broker is away or starting."""
-    if isinstance(error, ReputError):
-        return error.retryable
-    return failure_of(error).code in (ExitCode.CANNOT_CONNECT, ExitCode.TIMEOUT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from reput_pipeline.archives.directory import ArchiveDirectory
 from reput_pipeline.archives.manifests import ArchiveFile
 from reput_pipeline.archives.write import ArchiveTask
 from reput_pipeline.jobs.run import JobRun
+from reput_pipeline.lake.copying import Stopping
 from reput_pipeline.source.live_cluster import LiveCluster
 from reput_pipeline.source.options import SourceOptions
 from reput_protocol.exit_codes import ExitCode
@@ -60,11 +63,12 @@ class Scene:
         self.root = root / "a"
         self.slept: list[float] = []
         self.task_errors: list[Exception] = []
+        self.before_task: Callable[[], Exception | None] = lambda: None
         self.cluster(10)
         self._run = run
         monkeypatch.setattr("reput_pipeline.archives.plan.LiveCluster", FakeCluster)
         monkeypatch.setattr("reput_pipeline.jobs.archive.write_task", self._write)
-        monkeypatch.setattr("reput_pipeline.jobs.archive.sleep", self.slept.append)
+        monkeypatch.setattr(Stopping, "wait", lambda _, seconds: self.slept.append(seconds))
         monkeypatch.setattr(JobRun, "parallelism", 2)
         monkeypatch.setattr(JobRun, "each", _each)
 
@@ -76,6 +80,9 @@ class Scene:
         return self._run("archive", "--server", "127.0.0.1:1", "--topic", "orders", "--to", self.root, *more)
 
     def _write(self, task: ArchiveTask) -> Iterator[ArchiveFile]:
+        error = self.before_task()
+        if error is not None:
+            raise error
         if self.task_errors:
             raise self.task_errors.pop(0)
         for part in task.ranges:
@@ -151,6 +158,45 @@ def test_following_outlives_a_broker_that_is_away(scene: Scene) -> None:
 def test_without_following_a_broker_that_is_away_ends_the_job(scene: Scene) -> None:
     scene.cluster(10, ConnectFailed("127.0.0.1:1", "refused"))
     assert scene.archive().code == ExitCode.CANNOT_CONNECT
+
+
+def test_following_waits_for_a_broker_that_is_away_at_the_start(scene: Scene) -> None:
+    scene.cluster(ConnectFailed("127.0.0.1:1", "refused"), BrokerNotFound("", ""), 10)
+    ran = scene.archive("--follow", "--every", 0, "--batches", 1)
+    assert (ran.code, ran.result["rows"]) == (0, 10), ran.err
+    assert ran.err.count("waits for the broker") == 1
+    assert scene.slept == [1.0, 1.0, 0.0]
+
+
+def test_a_signal_ends_a_job_that_follows_with_its_last_line(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM ended it with 143 and without one."""
+    monkeypatch.setattr(Stopping, "wait", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    scene.cluster(ConnectFailed("127.0.0.1:1", "refused"))
+    early = scene.archive("--follow")
+    assert (early.code, early.result["batches"], early.result["rows_in_archive"]) == (0, 0, 0), early.err
+    assert not scene.root.exists()
+    scene.cluster(10)
+    ended = scene.archive("--follow")
+    assert (ended.code, ended.result["status"], ended.result["rows"]) == (0, "done", 10), ended.err
+    assert "the archive is consistent" in ended.err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_signal_that_ends_the_tasks_too_leaves_their_batch_to_the_next_run(scene: Scene) -> None:
+    def signalled() -> Exception:
+        os.kill(os.getpid(), signal.SIGINT)
+        return Broken("a worker was interrupted")
+
+    scene.before_task = signalled
+    ended = scene.archive("--follow")
+    assert (ended.code, ended.result["batches"]) == (0, 0), ended.err
+    assert "the batch was interrupted: a worker was interrupted" in ended.err
+    scene.before_task = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    scene.cluster(10, 30)
+    cut_short = scene.archive()
+    assert (cut_short.code, cut_short.result["rows"]) == (ExitCode.INTERRUPTED, 10), cut_short.err
 
 
 def test_other_errors_end_a_job_that_follows(scene: Scene) -> None:

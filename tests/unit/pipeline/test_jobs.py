@@ -113,6 +113,19 @@ def test_the_lag_of_an_unknown_group_is_not_found(
     assert "nobody" in result["error"]
 
 
+def test_a_session_whose_java_has_ended_is_closed() -> None:
+    """Ctrl-C and supervisors signal it as well; the job then ended without its last line."""
+
+    def stop() -> None:
+        raise ConnectionRefusedError
+
+    ended = JobRun("archive")
+    ended._session = SimpleNamespace(stop=stop)  # type: ignore[assignment]
+    ended._is_own = True
+    ended.close()
+    assert ended._session is None
+
+
 def test_a_table_for_people() -> None:
     lines = table_lines(("topic", "n"), [["a\x1b[2J", 5], ["longer name", 12]])
     assert lines == ["TOPIC         N", "a\\x1b[2J      5", "longer name  12"]
