@@ -40,6 +40,8 @@ class ArchiveKind:
     kind: str
     source: str
     partition_by: tuple[str, ...] = ()
+    tags: str | None = None
+    """The tags that the last run has archived, `*` for all; None if not known."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,9 @@ class Archive(ABC):
                     f"{self.where}/{METADATA}/{DESCRIPTION} has version {found['version']}; this program supports "
                     f"{VERSION}"
                 )
-            return ArchiveKind(found["kind"], found["source"], tuple(found["partition_by"]))
+            return ArchiveKind(
+                found["kind"], found["source"], tuple(found["partition_by"]), found.get("tags")
+            )
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -44,6 +44,7 @@ from reput_pipeline.source.resolve import Catalog
 from reput_pipeline.spark.errors import NotAnArchive
 from reput_pipeline.spark.option_reader import OptionError
 from reput_protocol.exit_codes import ExitCode
+from reput_protocol.filter.tags import ALL
 from reput_protocol.printable import counted
 
 _CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
@@ -268,6 +269,16 @@ def _source_of(options: SourceOptions, catalog: Catalog) -> str:
     return ", ".join(f"{name} at {address}" for name, address in sorted(addresses_of(catalog).items()))
 
 
+def _tags_of(options: SourceOptions) -> str:
+    """Return the wanted tags, in a form in which equal filters are equal."""
+    wanted = options.tag_filter
+    return ALL if wanted.matches_all else " || ".join(sorted(wanted.tags))
+
+
+def _tags_text(tags: str) -> str:
+    return "all tags" if tags == ALL else f"--tag {tags!r}"
+
+
 def _check_kind(archive: Archive, partition_by: tuple[str, ...] | None) -> None:
     found = archive.kind()
     if found is None:
@@ -377,9 +388,16 @@ class _Archiving:
         """
         with self._archive as archive:
             found = archive.kind()
-            kind = ArchiveKind("archive", source, self._task.partition_by)
+            tags = _tags_of(self._options)
+            kind = ArchiveKind("archive", source, self._task.partition_by, tags)
             if found is not None:
-                kind = replace(found, source=source)
+                kind = replace(kind, partition_by=found.partition_by)
+                if found.tags is not None and found.tags != tags:
+                    self._run.note(
+                        f"the archive has the messages with {_tags_text(found.tags)} so far, and gets those with "
+                        f"{_tags_text(tags)} from here on; what runs have left out is not archived later: for "
+                        "that, name another --to"
+                    )
             self._task = replace(self._task, partition_by=kind.partition_by)
             archive.begin(kind)
             parts = 2 * self._run.parallelism

@@ -121,6 +121,22 @@ def test_an_archive_is_continued_after_a_failover(scene: Scene) -> None:
         assert scene.archive().code == ExitCode.USAGE
 
 
+def test_another_filter_is_noted_once(scene: Scene) -> None:
+    """Progress is that of queues: what the first filter left out is never archived."""
+    for end, tags, words in (
+        (10, "a || b", None),
+        (20, "b||a", None),
+        (30, "*", "with --tag 'a || b' so far, and gets those with all tags from here on"),
+        (40, "*", None),
+        (50, "c", "with all tags so far, and gets those with --tag 'c' from here on"),
+    ):
+        scene.cluster(end)
+        ran = scene.archive("--tag", tags)
+        assert (ran.code, ran.result["rows"]) == (0, 10), ran.err
+        assert ("what runs have left out is not archived later" in ran.err) == (words is not None)
+        assert words is None or words in ran.err
+
+
 def test_messages_that_expired_are_left_out_on_request_and_counted(scene: Scene) -> None:
     """They were left out without a note or a figure."""
     without_them = ("--option", "failOnDataLoss=false")
