@@ -195,9 +195,9 @@ def figures_of(frame: DataFrame, *, top: int, begin: Callable[[str], None] = lam
         begin("2 of 5, times")
         of_times = [row.asDict() for row in times.orderBy("topic", "from_ms").collect()]
         begin("3 of 5, tags")
-        of_tags = _rows(first(tags), "topic")
+        of_tags = _rows(first(tags))
         begin("4 of 5, keys")
-        of_keys = _rows(first(keys), "topic")
+        of_keys = _rows(first(keys))
         begin("5 of 5, sizes")
         of_sizes = [row.asDict() for row in sizes.orderBy("topic", "from_bytes").collect()]
         return Figures(of_topics, of_tags, of_times, of_keys, of_sizes)
@@ -205,9 +205,9 @@ def figures_of(frame: DataFrame, *, top: int, begin: Callable[[str], None] = lam
         small.unpersist()
 
 
-def _rows(frame: DataFrame, first: str) -> list[dict[str, Any]]:
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
     found = [row.asDict() for row in frame.collect()]
-    return sorted(found, key=lambda row: (row[first], -row["messages"], row["name"] or ""))
+    return sorted(found, key=lambda row: (row["topic"], -row["messages"], row["name"] or ""))
 
 
 def _topic(row: dict[str, Any]) -> dict[str, Any]:

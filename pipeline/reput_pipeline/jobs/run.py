@@ -40,8 +40,6 @@ class JobRun:
         self.verbosity = 0
         self.master: str | None = None
         self.conf: Mapping[str, str] = {}
-        self.wants_result = False
-        """Whether the job's function was called, so that a last line is printed."""
         self._session: SparkSession | None = None
         self._stop_session = stop_session
         self._is_own = False

@@ -38,7 +38,7 @@ class _Attempts(Attempts):
 
 
 def attempts_of(options: SourceOptions) -> Attempts:
-    """Return how requests are repeated: until `pullTimeoutMs` is over, then `fetchRetries` times."""
+    """Return how requests are repeated: until `pullTimeoutMs` is over, then `fetchOffset.numRetries` times."""
     return _Attempts(options.fetch_retries, options.fetch_retry_interval_s, options.pull_timeout_s)
 
 
