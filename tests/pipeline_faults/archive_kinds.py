@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import ALWAYS_FAILING, FAILING
-from pipeline_faults.scene import KILLED, Scene, Trial, scene
+from pipeline_faults.scene import Scene, Trial, kill_driver, scene
 from pipeline_faults.steps import ARCHIVE_POINTS, SOURCE_STEPS
 from reput_client.blocking import Message, Producer
 from reput_pipeline.archives.directory import ArchiveDirectory
@@ -43,7 +43,7 @@ class Archived:
                 producer.send_batch(messages, queue_id=self._trial.random.randrange(QUEUES))
                 count -= size
 
-    def drive(self, *more: str, point: str = "none:0") -> int:
+    def drive(self, point: str = "none:0", *more: str) -> int:
         """Archive it, batch by batch, until nothing is left; several files in each batch."""
         arguments = ["--server", self._scene.broker.address, "--topic", TOPIC, "--to", str(self.root)]
         arguments += ["--partition-by", "tags", "--batch-messages", str(BATCH), "--file-messages", "100"]
@@ -70,6 +70,18 @@ class Archived:
         outcome.expect(not left, "files left", f"{what}: temporary ones, such as {left[:3]}")
 
 
+class Followed(Archived):
+    """A topic whose job follows it until it is killed; then the topic grows."""
+
+    def drive(self, point: str = "none:0", *more: str) -> int:
+        """Archive it; only a job that is not killed ends by itself."""
+        if point == "none:0":
+            return super().drive(point, *more)
+        ended = super().drive(point, "--follow", "--every", "0", *more)
+        self.send(self._trial.random.randrange(1, BATCH // 2))
+        return ended
+
+
 def _row(queue_id: int, offset: int, body: bytes) -> str:
     return f"{queue_id}/{offset} {body.decode()}"
 
@@ -84,18 +96,7 @@ def rows_of(files: Iterator[Path]) -> Iterator[str]:
 
 def driver_killed(trial: Trial) -> Outcome:
     """A job that follows a topic is killed once at each point, in another batch each; the last one runs to the end."""
-    outcome = Outcome()
-    points = trial.chosen(ARCHIVE_POINTS)
-    with scene(trial, TOPIC, QUEUES) as found:
-        archived = Archived(found, trial, len(points))
-        for number, point in enumerate(points):
-            outcome.rounds += 1
-            ended = archived.drive("--follow", "--every", "0", point=f"{point}:{number}")
-            found.expect_end(outcome, point, KILLED, ended)
-            archived.send(trial.random.randrange(1, BATCH // 2))
-        found.expect_end(outcome, "the last", 0, archived.drive())
-        archived.check(outcome, "driver killed")
-    return outcome
+    return kill_driver(trial, ARCHIVE_POINTS, Followed, TOPIC, QUEUES)
 
 
 def task_fails(trial: Trial) -> Outcome:

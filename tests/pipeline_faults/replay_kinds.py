@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import FAILING
-from pipeline_faults.scene import KILLED, Scene, Trial, scene
+from pipeline_faults.scene import Scene, Trial, kill_broker, kill_driver
 from pipeline_faults.steps import REPLAY_POINTS, SINK_STEPS
 from reput_client.blocking.bulk import StagingProducer
 from reput_pipeline.archives.directory import ArchiveDirectory
@@ -93,26 +93,9 @@ def write_archive(store: Path, root: Path, batch_messages: int) -> None:
 
 def driver_killed(trial: Trial) -> Outcome:
     """The job is killed once at each point, in another batch each; in the last run a task of every batch fails once."""
-    outcome = Outcome()
-    points = trial.chosen(REPLAY_POINTS)
-    with scene(trial, TOPIC, QUEUES) as found:
-        replayed = Replayed(found, trial, len(points) + 1)
-        for number, point in enumerate(points):
-            outcome.rounds += 1
-            found.expect_end(outcome, point, KILLED, replayed.drive(f"{point}:{number}"))
-        found.expect_end(outcome, "the last", 0, replayed.drive(FAILING))
-        replayed.check(outcome, "driver killed")
-    return outcome
+    return kill_driver(trial, REPLAY_POINTS, Replayed, TOPIC, QUEUES, last=FAILING)
 
 
 def broker_killed(trial: Trial) -> Outcome:
     """The broker is killed at every step of staging and committing, a batch for each, while the job continues."""
-    outcome = Outcome()
-    steps = trial.chosen(SINK_STEPS)
-    with scene(trial, TOPIC, QUEUES) as found:
-        replayed = Replayed(found, trial, len(steps) + 1)
-        with found.breaking(steps, outcome):
-            ended = replayed.drive()
-        found.expect_end(outcome, "the broker killed", 0, ended)
-        replayed.check(outcome, "broker killed")
-    return outcome
+    return kill_broker(trial, SINK_STEPS, Replayed, TOPIC, QUEUES)

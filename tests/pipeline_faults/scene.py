@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias
 from unittest.mock import patch
 
 from pipeline_faults.outcomes import Outcome
@@ -316,3 +316,46 @@ def scene(trial: Trial, topic: str, queues: int) -> Iterator[Scene]:
             yield found
         finally:
             found.broker.kill()
+
+
+class Work(Protocol):
+    """So many batches of work for a driver, which continues with the rest whenever it is started again."""
+
+    def __init__(self, found: Scene, trial: Trial, batches: int) -> None: ...
+
+    def drive(self, point: str = "none:0") -> int:
+        """Run a driver, which dies or fails at a point, and return how it ended."""
+        ...
+
+    def check(self, outcome: Outcome, what: str) -> None:
+        """Compare what should be there with what is there."""
+        ...
+
+
+def kill_driver(
+    trial: Trial, points: Sequence[str], work: type[Work], topic: str, queues: int, *, last: str = "none:0"
+) -> Outcome:
+    """Kill the driver once at each point, each time in another batch; the last one runs to the end, with `last`."""
+    outcome = Outcome()
+    chosen = trial.chosen(points)
+    with scene(trial, topic, queues) as found:
+        driven = work(found, trial, len(chosen) + 1)
+        for number, point in enumerate(chosen):
+            outcome.rounds += 1
+            found.expect_end(outcome, point, KILLED, driven.drive(f"{point}:{number}"))
+        found.expect_end(outcome, "the last", 0, driven.drive(last))
+        driven.check(outcome, "driver killed")
+    return outcome
+
+
+def kill_broker(trial: Trial, steps: Sequence[str], work: type[Work], topic: str, queues: int) -> Outcome:
+    """Kill the broker at every step, a batch for each, while one driver continues."""
+    outcome = Outcome()
+    chosen = trial.chosen(steps)
+    with scene(trial, topic, queues) as found:
+        driven = work(found, trial, len(chosen) + 1)
+        with found.breaking(chosen, outcome):
+            ended = driven.drive()
+        found.expect_end(outcome, "the broker killed", 0, ended)
+        driven.check(outcome, "broker killed")
+    return outcome

@@ -8,7 +8,17 @@ from pathlib import Path
 
 from pipeline_faults.outcomes import Outcome
 from pipeline_faults.points import ALWAYS_FAILING, FAILING, MARKS, POINT, SLOW
-from pipeline_faults.scene import HERE, KILLED, PATIENCE_S, Scene, Trial, group_scene, scene
+from pipeline_faults.scene import (
+    HERE,
+    KILLED,
+    PATIENCE_S,
+    Scene,
+    Trial,
+    group_scene,
+    kill_broker,
+    kill_driver,
+    scene,
+)
 from pipeline_faults.steps import FAILOVER_STEPS, SINK_STEPS, STREAM_POINTS
 from reput_client.blocking.bulk import StagingProducer
 from support.sink_client import published
@@ -64,16 +74,7 @@ class Lines:
 
 def driver_killed(trial: Trial) -> Outcome:
     """The driver is killed once at each point, each time in another batch, and started again."""
-    outcome = Outcome()
-    points = trial.chosen(STREAM_POINTS)
-    with scene(trial, TOPIC, QUEUES) as found:
-        lines = Lines(found, trial, len(points) + 1)
-        for batch_id, point in enumerate(points):
-            outcome.rounds += 1
-            found.expect_end(outcome, point, KILLED, lines.drive(f"{point}:{batch_id}"))
-        found.expect_end(outcome, "the last", 0, lines.drive())
-        lines.check(outcome, "driver killed")
-    return outcome
+    return kill_driver(trial, STREAM_POINTS, Lines, TOPIC, QUEUES)
 
 
 def task_fails(trial: Trial) -> Outcome:
@@ -93,15 +94,7 @@ def task_fails(trial: Trial) -> Outcome:
 
 def broker_killed(trial: Trial) -> Outcome:
     """The broker is killed at every step of staging and committing, a batch for each, while one driver continues."""
-    outcome = Outcome()
-    steps = trial.chosen(SINK_STEPS)
-    with scene(trial, TOPIC, QUEUES) as found:
-        lines = Lines(found, trial, len(steps) + 1)
-        with found.breaking(steps, outcome):
-            ended = lines.drive()
-        found.expect_end(outcome, "the broker killed", 0, ended)
-        lines.check(outcome, "broker killed")
-    return outcome
+    return kill_broker(trial, SINK_STEPS, Lines, TOPIC, QUEUES)
 
 
 def master_killed(trial: Trial) -> Outcome:
