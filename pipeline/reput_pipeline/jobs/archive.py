@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from reput_client.arrow.queues import QueueKey, QueueRange
-from reput_client.arrow.urls import directory_of, is_remote, without_secret
+from reput_client.arrow.urls import is_remote
 from reput_client.consume.arrow_columns import arrow_schema
 from reput_pipeline.archives.columns import PARTITION_COLUMNS
 from reput_pipeline.archives.manifests import Archive, ArchiveBatch, ArchiveKind
@@ -38,8 +38,9 @@ from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
 from reput_pipeline.jobs.table_copies import copy_to_table
 from reput_pipeline.lake.copying import Stopping, open_table
-from reput_pipeline.lake.table import LIBRARIES, AsBroker, TableOptions
+from reput_pipeline.lake.table import LIBRARIES, TableOptions
 from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
 from reput_pipeline.source.resolve import Catalog
 from reput_pipeline.spark.errors import NotAnArchive
 from reput_pipeline.spark.option_reader import OptionError
@@ -108,7 +109,7 @@ TABLE_PARTITIONS = ("topic", "queueId", "tags")
 @click.option(
     "--same-source",
     is_flag=True,
-    help="Confirm that the brokers or the directory are those of the archive, under another address.",
+    help="Confirm that the brokers or the directory are those of the archive or table, under another address.",
 )
 @click.option("--batches", type=click.IntRange(1), help="Stop after this many batches.")
 @click.option(
@@ -157,7 +158,7 @@ def command(
             "--follow", "a store directory does not grow; leave it out, or read from --server"
         )
     if table_format != "parquet":
-        _refuse("parquet", ("same_source", "file_messages"))
+        _refuse("parquet", ("file_messages",))
         if run.master not in (None, IN_PROCESS):
             raise ArgumentError("--master", f"--format {table_format} needs no Spark; leave it out")
         if table is not None and (len(parts := table.split(".")) < 2 or not all(parts)):
@@ -175,17 +176,23 @@ def command(
             _refuse("iceberg", ("table",))
         if as_broker is not None and options.path is None:
             raise ArgumentError("--as-broker", "is for --path; brokers have their names")
-        table_at = open_table(table_format, wanted)
-        return copy_to_table(
-            run,
-            table_at if as_broker is None else AsBroker(table_at, as_broker),
-            wanted.schema,
-            options,
-            follow_s=every if follow else None,
-            batches=batches,
-            most=batch_messages,
-            keep_s=None if keep_hours is None else keep_hours * 3600,
-        )
+        if as_broker == "":
+            raise ArgumentError("--as-broker", "is empty; name the broker of the directory, or leave it out")
+        try:
+            return copy_to_table(
+                run,
+                open_table(table_format, wanted),
+                wanted.schema,
+                options,
+                as_broker=as_broker or "",
+                same_source=same_source,
+                follow_s=every if follow else None,
+                batches=batches,
+                most=batch_messages,
+                keep_s=None if keep_hours is None else keep_hours * 3600,
+            )
+        except OtherSource as error:
+            raise ArgumentError("--to", str(error)) from None
     _refuse("delta or iceberg", ("table", "evolve", "as_broker", "keep_hours"))
     for option, is_given in (("select", bool(options.select)), ("columns", options.columns != "native")):
         if is_given:
@@ -262,10 +269,8 @@ def _partition_columns(text: str) -> tuple[str, ...]:
 
 def _source_of(options: SourceOptions, catalog: Catalog) -> str:
     """Return an archive's `source`: elsewhere the same offsets are other messages."""
-    if options.path is not None and is_remote(options.path):
-        return without_secret(options.path).partition("?")[0].rstrip("/")
     if options.path is not None:
-        return str(directory_of(options.path).absolute())
+        return place_of(options.path)
     return ", ".join(f"{name} at {address}" for name, address in sorted(addresses_of(catalog).items()))
 
 
@@ -299,38 +304,11 @@ def _check_source(archive: Archive, source: str, *, same_source: bool) -> None:
     found = archive.kind()
     if found is None or is_same_source(found.source, source):
         return
-    if _is_directory(found.source) != _is_directory(source):
-        # A directory has no broker name: every queue would count as new.
-        raise ArgumentError(
-            "--to", f"{archive.where} is of {found.source}, not of {source}; name another directory"
-        )
-    if not same_source:
-        raise ArgumentError(
-            "--to",
-            f"{archive.where} is of {found.source}, not of {source}; name another directory, or, if that is the same "
-            "place under another address, give --same-source",
-        )
-
-
-def is_same_source(before: str, now: str) -> bool:
-    """Whether two sources are the same: a directory, or brokers of the same names.
-
-    Each broker must have an address in common. The others may differ, since after a failover a member of the group may
-    be away.
-    """
-    if before == now or _is_directory(before) or _is_directory(now):
-        return before == now
-    there, here = _brokers_in(before), _brokers_in(now)
-    return there.keys() == here.keys() and all(there[name] & here[name] for name in there)
-
-
-def _is_directory(source: str) -> bool:
-    return source.startswith("/") or is_remote(source)
-
-
-def _brokers_in(source: str) -> dict[str, set[str]]:
-    parts = (part.partition(" at ") for part in source.split(", "))
-    return {name: set(addresses.split()) for name, _, addresses in parts}
+    # A directory has no broker name: every queue would count as new.
+    is_other = is_directory(found.source) != is_directory(source)
+    if is_other or not same_source:
+        other = OtherSource(archive.where, found.source, source, "" if is_other else SAME_SOURCE)
+        raise ArgumentError("--to", str(other))
 
 
 class _Archiving:

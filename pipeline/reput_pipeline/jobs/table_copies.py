@@ -26,6 +26,8 @@ def copy_to_table(
     schema: pa.Schema,
     options: SourceOptions,
     *,
+    as_broker: str,
+    same_source: bool,
     follow_s: float | None,
     batches: int | None,
     most: int,
@@ -38,12 +40,17 @@ def copy_to_table(
         table: the table.
         schema: of the rows.
         options: of the source.
+        as_broker: the broker whose directory is read; empty if it is not given, or for brokers.
+        same_source: whether the table's topics are of this source, under another address.
         follow_s: seconds to wait for new messages; None: end when there are none.
         batches: most batches.
         most: approximate number of messages of a batch.
         keep_s: age of versions that are deleted; None: none are.
+
+    Raises:
+        Exception: as `Copying.next` and `LakeTable.tidy`.
     """
-    copying = Copying(table, options, schema)
+    copying = Copying(table, options, schema, as_broker=as_broker, same_source=same_source)
     stopping = Stopping()
     broker = BrokerWait(run, waits=follow_s is not None)
     lost = 0

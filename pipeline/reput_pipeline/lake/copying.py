@@ -16,9 +16,11 @@ from typing import Final
 import pyarrow as pa
 
 from reput_client.arrow.directory_plan import is_sequential, located, log_files
-from reput_client.arrow.queues import QueueKey, QueueRange
+from reput_client.arrow.queues import QueueKey, QueueRange, TopicKey
 from reput_pipeline.archives.plan import catalog_of, gone, open_ranges
+from reput_pipeline.lake.sources import check_source, is_kept, sources_of
 from reput_pipeline.lake.table import (
+    AsBroker,
     LakeTable,
     LibraryMissing,
     Progress,
@@ -76,6 +78,8 @@ class Copying:
         table: the target.
         options: of the source.
         schema: of the rows.
+        as_broker: the broker whose directory is read; empty if it is not given, or for brokers.
+        same_source: whether the table's topics are of this source, under another address.
 
     Attributes:
         rows: number of committed rows.
@@ -83,13 +87,25 @@ class Copying:
         lost: ranges of the last call of `next` that were gone before they were copied.
     """
 
-    def __init__(self, table: LakeTable, options: SourceOptions, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        table: LakeTable,
+        options: SourceOptions,
+        schema: pa.Schema,
+        *,
+        as_broker: str = "",
+        same_source: bool = False,
+    ) -> None:
         self.rows = 0
         self.batches = 0
         self.lost: list[QueueRange] = []
-        self._table = table
+        self._table = AsBroker(table, as_broker) if as_broker else table
         self._options = options
         self._schema = schema
+        self._as_broker = as_broker
+        self._same_source = same_source
+        self._checked: set[TopicKey] = set()
+        """Topics whose source was checked: later the addresses of a broker may change, as those of a new master."""
         self._expected: dict[QueueKey, int | None] = {}
         self._message_bytes: float | None = None
         """Of a message of the last batch."""
@@ -106,6 +122,7 @@ class Copying:
 
         Raises:
             ProgressMoved: another job writes the same queues to the table.
+            OtherSource: the table has messages of another place in these topics.
             TableError: other commits reject this one again and again.
             Exception: as `open_ranges`, `read_task` and `LakeTable`.
         """
@@ -124,6 +141,11 @@ class Copying:
             queues = wanted_queues(catalog, self._options)
             done = self._table.load(queues, catalog.generations)
             self._check(queues, done.ends)
+            sources = sources_of(catalog, self._options, queues, self._as_broker)
+            for key, place in sources.items():
+                if key not in self._checked:
+                    check_source(self._table.where, done.sources, key, place, same_source=self._same_source)
+                    self._checked.add(key)
             start, available = open_ranges(catalog, self._options, done.ends, done.generations)
             ends = limited(start, available, min(most, self._affordable()))
             changed = {queue: end for queue, end in ends.items() if done.ends.get(queue) != end}
@@ -136,11 +158,16 @@ class Copying:
             generations = {
                 key: known for key, known in catalog.generations.items() if key in topics and known
             }
+            moved = {
+                key: place
+                for key, place in sources.items()
+                if key[0] in {topic for topic, _ in topics} and not is_kept(done.sources, key, place)
+            }
             rows = _Rows(_messages(catalog, self._options, ranges, self._schema))
             try:
                 self._table.append(
                     pa.RecordBatchReader.from_batches(self._schema, iter(rows)),
-                    Progress(changed, generations),
+                    Progress(changed, generations, moved),
                 )
             except Exception:
                 if rows.error is not None:

@@ -3,7 +3,8 @@
 The progress of each queue is an application transaction of the table: `reput:TOPIC/BROKER/QUEUE` with the offset of the
 next message as its version. Checkpoints of the table's log keep it, and the library rejects a commit if another one has
 set the same transaction since the table was loaded. The generation of a topic is a transaction too, of its hash. The
-offsets are also in the commit's own record as `reput`, for people.
+offsets are also in the commit's own record as `reput`, for people. A transaction has a number only, so the sources of
+topics are a property of the table, `reput.sources`, which is set before the first rows of a topic.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterP
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from reput_client.arrow.queues import Generations, QueueKey
+from reput_pipeline.lake.sources import Sources, decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
     Progress,
@@ -30,6 +32,7 @@ from reput_pipeline.lake.table import (
 )
 from reput_pipeline.source.stream_offsets import encode_offsets
 
+SOURCES: Final = "reput.sources"
 _STATISTICS: Final = (
     "topic",
     "queueId",
@@ -125,18 +128,36 @@ class DeltaLake(LakeTable):
                 found = self._transaction(_generation_id(topic, broker))
                 if found is not None:
                     known[topic, broker] = generation if found == _number(generation) else f"{found:x}"
+            sources = self._sources()
         except (DeltaError, OSError) as error:
             raise TableUnreachable(self.where, error) from error
-        return Progress({queue: end for queue, end in ends.items() if end is not None}, known)
+        return Progress({queue: end for queue, end in ends.items() if end is not None}, known, sources)
 
     def _transaction(self, app_id: str) -> int | None:
         if app_id not in self._found:
             self._found[app_id] = self._table.transaction_version(app_id)
         return self._found[app_id]
 
+    def _sources(self) -> Sources:
+        return decode_sources(json.loads(self._table.metadata().configuration.get(SOURCES, "{}")))
+
+    def _set_sources(self, sources: Sources) -> None:
+        """Commit sources, unless another commit has changed progress or sources since the table was loaded."""
+        text = json.dumps(encode_sources({**self._sources(), **sources}))
+        try:
+            self._table.alter.set_table_properties({SOURCES: text}, raise_if_not_exists=False)
+        except CommitFailedError as error:
+            raise TableChanged(one_line(error)) from error
+        # The library has loaded what was committed meanwhile, and compares the rows' commit with later ones only.
+        for app_id, version in self._found.items():
+            if self._table.transaction_version(app_id) != version:
+                raise TableChanged("another commit has changed the progress")
+
     def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
         """Write files and commit them; the library repeats a commit that no other one contradicts."""
         self._check()
+        if progress.sources:
+            self._set_sources(progress.sources)
         versions = {_app_id(queue): end for queue, end in progress.ends.items()}
         for (topic, broker), generation in progress.generations.items():
             versions[_generation_id(topic, broker)] = _number(generation)

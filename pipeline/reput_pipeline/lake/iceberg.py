@@ -29,6 +29,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from reput_client.arrow.queues import Generations, QueueKey
+from reput_pipeline.lake.sources import decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
     Progress,
@@ -111,16 +112,19 @@ class IcebergTable(LakeTable):
             self._table = self._catalog.load_table(self._options.name)
         except Exception as error:
             raise TableUnreachable(self.where, error) from error
-        ends, known = decode_offsets(json.loads(_progress_in(self._table) or _NO_PROGRESS))
-        return Progress({queue: ends[queue] for queue in queues if queue in ends}, known)
+        found = _decoded(_progress_in(self._table))
+        return found._replace(ends={queue: found.ends[queue] for queue in queues if queue in found.ends})
 
     def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
         """Write files and commit them; the library repeats a commit that no other one contradicts."""
         self._check()
         before = _progress_in(self._table)
-        ends, known = decode_offsets(json.loads(before or _NO_PROGRESS))
-        offsets = encode_offsets({**ends, **progress.ends}, {**known, **progress.generations})
-        text = json.dumps({**offsets, "commit": uuid.uuid4().hex})
+        found = _decoded(before)
+        offsets = encode_offsets(
+            {**found.ends, **progress.ends}, {**found.generations, **progress.generations}
+        )
+        sources = encode_sources({**found.sources, **progress.sources})
+        text = json.dumps({**offsets, "sources": sources, "commit": uuid.uuid4().hex})
         table = _Unmoved(self._table, before, text)
         data: pa.RecordBatchReader | pa.Table = rows
         if not table.spec().is_unpartitioned():
@@ -195,7 +199,11 @@ def _current(metadata: TableMetadata) -> TableMetadata:
     return metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": []})
 
 
-_NO_PROGRESS: Final = json.dumps(encode_offsets({}, {}))
+def _decoded(text: str | None) -> Progress:
+    if text is None:
+        return Progress({}, {}, {})
+    data = json.loads(text)
+    return Progress(*decode_offsets(data), decode_sources(data.get("sources", {})))
 
 
 def _progress_in(table: Table) -> str | None:

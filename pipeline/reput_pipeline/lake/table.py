@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from reput_client.arrow.queues import Generations, QueueKey
+from reput_pipeline.lake.sources import Sources
 from reput_protocol.errors import ReputError
 
 LIBRARIES: Final = {"delta": "deltalake", "iceberg": "pyiceberg"}
@@ -67,6 +68,8 @@ class Progress(NamedTuple):
     """The next message of each queue."""
     generations: Generations
     """Of their topics, if known."""
+    sources: Sources
+    """Of topics, if known; also of others than those of the queues."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class LakeTable(ABC):
 
         Args:
             rows: read once, in batches.
-            progress: the ends that have changed, and the generations of their topics.
+            progress: the ends that have changed, the generations of their topics, and sources that have changed.
 
         Raises:
             TableChanged: another commit has changed the progress or the columns; nothing is committed.
@@ -170,6 +173,8 @@ _COLUMN = "brokerName"
 class AsBroker(LakeTable):
     """Wraps a table: rows and progress get the broker's name, so that a job that reads from the broker continues.
 
+    Sources name it already.
+
     Args:
         table: the table.
         broker: the broker whose directory is read; the directory does not name it.
@@ -199,13 +204,13 @@ class AsBroker(LakeTable):
             for (topic, broker), generation in found.generations.items()
             if broker == self._broker
         }
-        return Progress(ends, known)
+        return Progress(ends, known, found.sources)
 
     def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
         """Commit rows and progress under the broker's name."""
         ends = {queue._replace(broker=self._broker): end for queue, end in progress.ends.items()}
         named = pa.RecordBatchReader.from_batches(rows.schema, self._rows(rows))
-        self._table.append(named, Progress(ends, self._named(progress.generations)))
+        self._table.append(named, Progress(ends, self._named(progress.generations), progress.sources))
 
     def figures(self) -> dict[str, Any]:
         """Return those of the table."""

@@ -383,13 +383,67 @@ def test_a_broker_continues_after_a_copy_of_its_directory(
     common = ("archive", "--topic", "orders", "--to", tmp_path / "t", "--format", table_format)
     copied = run(*common, "--path", tmp_path / "copy", "--as-broker", "broker-a")
     assert (copied.code, copied.result["rows"]) == (0, 10), copied.err
+    other = run(*common, "--path", broker.data_dir, "--as-broker", "broker-a")
+    assert f"is of broker-a at {tmp_path / 'copy'}, not of broker-a at {broker.data_dir}" in other.err
     live = run(*common, "--server", broker.address)
     assert (live.code, live.result["rows"]) == (0, 15), live.err
     rows = lake_tables.read(table_format, tmp_path / "t")
     assert lake_tables.sums(rows)[:2] == (25, 25)
     assert set(rows["brokerName"].to_pylist()) == {"broker-a"}
-    refused = run(*common, "--server", broker.address, "--as-broker", "broker-a")
-    assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--as-broker")
+    for given, argument in (
+        (("--server", broker.address, "--as-broker", "broker-a"), "--as-broker"),
+        (("--path", tmp_path / "copy", "--as-broker", ""), "--as-broker"),
+        (("--path", tmp_path / "copy"), "--to"),
+    ):
+        refused = run(*common, *given)
+        assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, argument)
+    assert f"is of broker-a at {broker.address}, not of {tmp_path / 'copy'}" in refused.err
+    assert "give --as-broker" in refused.err
+
+
+def test_the_messages_of_another_directory_are_refused(
+    run: Run, table_format: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their offsets would count as copied. A table from before sources were noted continues, and notes its source."""
+    shutil.copytree(root, tmp_path / "copy")
+    arguments = ("archive", "--to", tmp_path / "t", "--format", table_format)
+    with monkeypatch.context() as before:
+        before.setattr(copying_module, "sources_of", lambda *_given: {})
+        run(*arguments, "--path", root, "--batch-messages", 20, "--batches", 1)
+    run(*arguments, "--path", root, "--batch-messages", 20, "--batches", 1)
+    refused = run(*arguments, "--path", tmp_path / "copy")
+    assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--to")
+    assert f"of {root}, not of {tmp_path / 'copy'}; name another directory" in refused.err
+    assert "give --same-source" in refused.err
+    named = run(*arguments, "--path", root, "--as-broker", "broker-a", "--same-source")
+    assert (named.code, named.result["argument"]) == (ExitCode.USAGE, "--to")
+    assert len(archived(table_format, tmp_path / "t")) == 40
+    moved = run(*arguments, "--path", tmp_path / "copy", "--same-source")
+    assert (moved.code, moved.result["rows"]) == (0, 20), moved.err
+    assert run(*arguments, "--path", tmp_path / "copy").code == 0
+    assert run(*arguments, "--path", root).code == ExitCode.USAGE
+
+
+def test_progress_between_the_sources_and_the_rows_of_a_delta_commit_is_noticed(
+    root: Path, tmp_path: Path
+) -> None:
+    """Sources are a commit of their own; the rows of a job that commits next to it are not copied again."""
+    from deltalake import table as deltalake_table
+
+    job, other = (Job("delta", root, tmp_path / "t") for _ in range(2))
+    setting = deltalake_table.TableAlterer.set_table_properties
+
+    def after_other(*given: Any, **more: Any) -> None:
+        patch.undo()
+        other.next(10)
+        job.table._table.update_incremental()  # type: ignore[attr-defined]
+        setting(*given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deltalake_table.TableAlterer, "set_table_properties", after_other)
+        with pytest.raises(ProgressMoved):
+            job.next(20)
+    assert len(archived("delta", tmp_path / "t")) == 10
 
 
 def test_old_versions_are_deleted(run: Run, table_format: str, root: Path, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""The sources of a table's topics, which it holds with its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from reput_client.arrow.queues import QueueKey, TopicKey
+from reput_pipeline.archives.plan import addresses_of
+from reput_pipeline.source.options import SourceOptions
+from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
+from reput_pipeline.source.resolve import Catalog
+
+Sources: TypeAlias = Mapping[TopicKey, str]
+"""Where topics are from: the addresses of their broker, or a store directory.
+
+The broker is empty for a directory that was not counted as a broker's.
+"""
+
+
+def sources_of(
+    catalog: Catalog, options: SourceOptions, queues: Iterable[QueueKey], as_broker: str
+) -> dict[TopicKey, str]:
+    """Return the sources of the topics of queues.
+
+    Args:
+        catalog: the brokers or the directory.
+        options: of the source.
+        queues: to be copied.
+        as_broker: the broker of the directory; empty if it is not given, or for brokers.
+    """
+    if options.path is not None:
+        return dict.fromkeys(((queue.topic, as_broker) for queue in queues), place_of(options.path))
+    addresses = addresses_of(catalog)
+    return {
+        (queue.topic, queue.broker): addresses[queue.broker] for queue in queues if queue.broker in addresses
+    }
+
+
+def is_kept(known: Sources, key: TopicKey, place: str) -> bool:
+    """Return whether a table's source of a topic has this place already, or an address in common with it."""
+    found = known.get(key)
+    if found is None or is_directory(found) or is_directory(place):
+        return found == place
+    return is_same_source(_named(key[1], found), _named(key[1], place))
+
+
+def check_source(where: str, known: Sources, key: TopicKey, place: str, *, same_source: bool) -> None:
+    """Check that a table may continue a topic with the messages of a place.
+
+    A table from before sources were noted has none, and may continue.
+
+    Raises:
+        OtherSource: it has the topic's messages of another place, or every queue would count as new.
+    """
+    topic, broker = key
+    found = {other: at for (of, other), at in known.items() if of == topic}
+    if not found or is_kept(known, key, place):
+        return
+    texts = (
+        f"topic {topic} in {where}",
+        ", ".join(_named(other, at) for other, at in sorted(found.items())),
+        _named(broker, place),
+    )
+    if ("" in found) != (broker == ""):
+        # A directory has no broker name: every queue would count as new.
+        named = "" if broker else f", or, if that is the directory of {' or '.join(found)}, give --as-broker"
+        raise OtherSource(*texts, named)
+    before = found.get(broker)
+    if before is None or same_source:
+        return
+    if broker and is_directory(before) != is_directory(place):
+        return  # --as-broker says whose directory it is
+    raise OtherSource(*texts, SAME_SOURCE)
+
+
+def encode_sources(sources: Sources) -> dict[str, dict[str, str]]:
+    """Return sources by topic and broker, for JSON."""
+    topics: dict[str, dict[str, str]] = {}
+    for (topic, broker), place in sorted(sources.items()):
+        topics.setdefault(topic, {})[broker] = place
+    return topics
+
+
+def decode_sources(data: Mapping[str, Mapping[str, str]]) -> dict[TopicKey, str]:
+    """Return the sources that `encode_sources` has encoded."""
+    return {(topic, broker): place for topic, brokers in data.items() for broker, place in brokers.items()}
+
+
+def _named(broker: str, place: str) -> str:
+    return f"{broker} at {place}" if broker else place
