@@ -139,8 +139,8 @@ def iceberg_progress_apart() -> None:
     commit, append, set_properties = IcebergTable.append, Transaction.append, Transaction.set_properties
     kept: dict[str, str] = {}
 
-    def apart(self: IcebergTable, rows: Any, progress: Any) -> None:
-        commit(self, rows, progress)
+    def apart(self: IcebergTable, rows: Any, progress: Any, row_bytes: int) -> None:
+        commit(self, rows, progress, row_bytes)
         with self._table.transaction() as transaction:
             set_properties(transaction, kept)
 

@@ -46,8 +46,9 @@ _STATISTICS: Final = (
 )
 """Columns whose bounds are kept for each file: those that queries select by."""
 
+_ROW_GROUP_BYTES: Final = 32 << 20
+"""About; the writer holds a row group in memory."""
 _ROW_GROUP_ROWS: Final = 131_072
-"""The writer holds a row group in memory."""
 
 
 class DeltaLake(LakeTable):
@@ -153,7 +154,7 @@ class DeltaLake(LakeTable):
             if self._table.transaction_version(app_id) != version:
                 raise TableChanged("another commit has changed the progress")
 
-    def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
+    def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:
         """Write files and commit them; the library repeats a commit that no other one contradicts."""
         self._check()
         if progress.sources:
@@ -169,7 +170,8 @@ class DeltaLake(LakeTable):
                 # Columns are found by their names; those that the messages do not have are null.
                 schema_mode="merge",
                 writer_properties=WriterProperties(
-                    compression=_codec(self._options.compression), max_row_group_size=_ROW_GROUP_ROWS
+                    compression=_codec(self._options.compression),
+                    max_row_group_size=max(1, min(_ROW_GROUP_ROWS, _ROW_GROUP_BYTES // max(1, row_bytes))),
                 ),
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(app_id, version) for app_id, version in versions.items()],

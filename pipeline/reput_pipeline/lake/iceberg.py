@@ -115,7 +115,7 @@ class IcebergTable(LakeTable):
         found = _decoded(_progress_in(self._table))
         return found._replace(ends={queue: found.ends[queue] for queue in queues if queue in found.ends})
 
-    def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
+    def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:  # noqa: ARG002
         """Write files and commit them; the library repeats a commit that no other one contradicts."""
         self._check()
         before = _progress_in(self._table)

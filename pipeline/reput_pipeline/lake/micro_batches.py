@@ -97,7 +97,11 @@ class TableAppender:
             if rows is None:
                 rows = frame.toArrow().cast(schema)
             try:
-                table.append(rows.to_reader(), Progress({query: batch_id + 1}, {}, {}))
+                table.append(
+                    rows.to_reader(),
+                    Progress({query: batch_id + 1}, {}, {}),
+                    rows.nbytes // max(1, rows.num_rows),
+                )
             except TableChanged as changed:
                 reason = changed
             else:

@@ -111,12 +111,13 @@ class LakeTable(ABC):
         """
 
     @abstractmethod
-    def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
+    def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:
         """Commit rows and progress, both or neither, to the version that was loaded.
 
         Args:
             rows: read once, in batches.
             progress: the ends that have changed, the generations of their topics, and sources that have changed.
+            row_bytes: average size of a row.
 
         Raises:
             TableChanged: another commit has changed the progress or the columns; nothing is committed.
@@ -206,11 +207,13 @@ class AsBroker(LakeTable):
         }
         return Progress(ends, known, found.sources)
 
-    def append(self, rows: pa.RecordBatchReader, progress: Progress) -> None:
+    def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:
         """Commit rows and progress under the broker's name."""
         ends = {queue._replace(broker=self._broker): end for queue, end in progress.ends.items()}
         named = pa.RecordBatchReader.from_batches(rows.schema, self._rows(rows))
-        self._table.append(named, Progress(ends, self._named(progress.generations), progress.sources))
+        self._table.append(
+            named, Progress(ends, self._named(progress.generations), progress.sources), row_bytes
+        )
 
     def figures(self) -> dict[str, Any]:
         """Return those of the table."""

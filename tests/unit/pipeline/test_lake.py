@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from reput_broker.background import BackgroundBroker
@@ -27,8 +28,8 @@ from reput_pipeline.source.offline_store import OfflineStore
 from reput_pipeline.source.options import parse_source_options
 from reput_protocol.exit_codes import ExitCode
 from support.pipeline_jobs import Run, runner
-from support.store_samples import MESSAGES, fill
-from support.stores import flip_bit
+from support.store_samples import MESSAGES, fill, fill_tables
+from support.stores import dispatch_all, flip_bit, opened, put, small_options
 from support.waiting import wait_until
 
 for library in ("deltalake", "pyiceberg"):
@@ -78,10 +79,10 @@ class Job:
         append = self.table.append
         waiting = [what]
 
-        def appending(rows: pa.RecordBatchReader, progress: Progress) -> None:
+        def appending(rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:
             if waiting:
                 waiting.pop()()
-            append(rows, progress)
+            append(rows, progress, row_bytes)
 
         self.table.append = appending  # type: ignore[method-assign]
 
@@ -123,18 +124,57 @@ def test_a_batch_that_fails_leaves_the_table_as_it_was(table_format: str, tmp_pa
     assert archived(table_format, tmp_path / "t") == stored(tmp_path / "s")
 
 
-def test_batches_are_smaller_if_messages_are_large(
-    table_format: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("tag", "first"), [("*", 0), ("b", 40)])
+def test_a_batch_ends_by_the_bytes_that_were_read(
+    table_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, first: int
 ) -> None:
-    """The first batch is small; its bytes tell how many messages the next ones may have."""
-    monkeypatch.setattr(copying_module, "FIRST_BATCH", 10)
-    job = Job(table_format, root, tmp_path / "t")
-    assert job.next(1000) == (10, True)
-    size = read_arrow(root, "T", columns=COLUMNS, end={0: 5, 1: 5}).read_all().nbytes / 10
-    monkeypatch.setattr(copying_module, "BATCH_BYTES", 30.5 * size)
-    assert job.next(1000) == (30, True)
-    assert job.next(1000) == (20, False)
-    assert archived(table_format, tmp_path / "t") == stored(root)
+    """Also after many small messages, and after messages that the tag does not select: 40, then 20 of 50,000 bytes."""
+    store = opened(small_options(tmp_path / "s", commit_log_file_size=1 << 22, consume_queue_entries=500))
+    for number in range(60):
+        body = b"%04d" % number + b"x" * (50_000 if number >= 40 else 5)
+        put(store, body, queue_id=number % 2, tag="ab"[number >= 40])
+    dispatch_all(store)
+    assert store.close()
+    fill_tables(tmp_path / "s")
+    monkeypatch.setattr("reput_client.arrow.directory_reading._CHUNK_BYTES", 1)
+    monkeypatch.setattr("reput_client.arrow.directory_reading.BATCH_BYTES", 1)
+    monkeypatch.setattr(copying_module, "BATCH_BYTES", 175_000)
+    job = Job(table_format, tmp_path / "s", tmp_path / "t", path=str(tmp_path / "s"), subExpression=tag)
+    batches = [job.next(1000)]
+    while batches[-1][1]:
+        batches.append(job.next(1000))
+    assert batches[0] == (44 - first, True)
+    assert max(rows for rows, _ in batches[1:]) <= 4
+    every = read_arrow(tmp_path / "s", "T", columns=COLUMNS).read_all()
+    assert archived(table_format, tmp_path / "t") == [
+        row for row in places(every) if int(row[3][:4]) >= first
+    ]
+
+
+def test_a_batch_of_a_broker_ends_by_the_bytes_that_were_read(
+    new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queues that it did not reach stay where they were."""
+    broker = new_reput_broker()
+    send(broker, "T", 30, queues=3)
+    monkeypatch.setattr("reput_client.arrow.topic_reading._BATCH_BYTES", 1)
+    monkeypatch.setattr(copying_module, "BATCH_BYTES", 1)
+    job = Job("delta", tmp_path, tmp_path / "t", nameServer=broker.address)
+    batches = [job.next()]
+    while batches[-1][1]:
+        batches.append(job.next())
+    assert batches == [*[(1, True)] * 29, (1, False)]
+    assert len(set(archived("delta", tmp_path / "t"))) == 30
+
+
+def test_a_row_group_of_a_delta_table_is_small_if_messages_are_large(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library holds one in memory."""
+    monkeypatch.setattr("reput_pipeline.lake.delta._ROW_GROUP_BYTES", 1000)
+    Job("delta", root, tmp_path / "t").next(100)
+    (path,) = (tmp_path / "t").glob("*.parquet")
+    assert pq.ParquetFile(path).metadata.num_row_groups > 2
 
 
 def test_another_job_that_commits_first_is_noticed(table_format: str, root: Path, tmp_path: Path) -> None:
