@@ -25,8 +25,11 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import IcebergType
 
 from reput_client.arrow.queues import Generations, QueueKey
 from reput_pipeline.lake.sources import decode_sources, encode_sources
@@ -65,6 +68,8 @@ class IcebergTable(LakeTable):
     def __init__(self, options: TableOptions) -> None:
         self._options = options
         try:
+            # As columns of a table: Iceberg has neither the small numbers of Arrow nor its names of elements.
+            self._types = _types(_pyarrow_to_schema_without_ids(options.schema))
             self._catalog = _catalog_of(options)
             self._table = self._opened()
         except (SchemaMismatch, TableUnreachable):
@@ -98,8 +103,8 @@ class IcebergTable(LakeTable):
     def _check(self) -> None:
         schema = self._table.schema()
         reason = mismatches(
-            _types(self._options.schema),
-            _types(schema.as_arrow()),
+            self._types,
+            _types(schema),
             needed={column.name for column in schema.fields if column.required},
             evolve=self._options.evolve,
         )
@@ -246,10 +251,8 @@ def _catalog_of(options: TableOptions) -> Catalog:
     )
 
 
-def _types(schema: pa.Schema) -> dict[str, str]:
-    return {column.name: _type_name(column.type) for column in schema}
-
-
-def _type_name(kind: pa.DataType) -> str:
-    """Return an Arrow type without what Iceberg does not distinguish."""
-    return "map" if pa.types.is_map(kind) else str(kind).removeprefix("large_")
+def _types(schema: Schema) -> dict[str, IcebergType]:
+    """Return the types of columns, with the same ids in equal ones."""
+    return {
+        column.name: assign_fresh_schema_ids(Schema(column)).fields[0].field_type for column in schema.fields
+    }

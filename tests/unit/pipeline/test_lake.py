@@ -347,6 +347,30 @@ def test_a_column_of_another_type_is_named(run: Run, table_format: str, root: Pa
     assert "its column body is of type string, and that of the messages is binary" in refused.err
 
 
+def test_a_table_takes_the_columns_that_it_was_created_with(
+    run: Run, table_format: str, root: Path, tmp_path: Path
+) -> None:
+    """Also nested and small ones, as its own format describes them."""
+    arguments = ("--path", root, "--to", tmp_path / "t", "--format", table_format, "--batch-messages", 20)
+    for batches in (1, 2):
+        kafka = ("-o", "columns=kafka", "-o", "includeHeaders=true", "--batches", batches)
+        ran = run("archive", *arguments, *kafka)
+        assert (ran.code, ran.result["rows"]) == (0, 20 * batches), ran.err
+    headers = lake_tables.read(table_format, tmp_path / "t")["headers"].to_pylist()
+    assert all({"key": "colour", "value": b"blue"} in row for row in headers)
+    text = pa.string()
+    nested = {
+        "small": pa.int8(),
+        "short": pa.int16(),
+        "at": pa.timestamp("ms" if table_format == "iceberg" else "us"),
+        "texts": pa.list_(text),
+        "pair": pa.struct([("left", text), ("right", pa.int16())]),
+        "maps": pa.map_(text, pa.list_(pa.struct([("inner", text)]))),
+    }
+    for _ in range(2):
+        open_table(table_format, TableOptions(str(tmp_path / "n"), pa.schema(nested.items())))
+
+
 def test_a_topic_that_was_made_again_and_one_that_has_expired_are_named(
     run: Run, table_format: str, new_reput_broker: Callable[..., BackgroundBroker], tmp_path: Path
 ) -> None:
