@@ -28,6 +28,7 @@ from reput_pipeline.lake.table import (
     LibraryMissing,
     Progress,
     ProgressMoved,
+    RowRejected,
     TableChanged,
     TableError,
     TableOptions,
@@ -152,7 +153,7 @@ class Copying:
                 QueueRange(queue, start[queue], end) for queue, end in planned.items() if end > start[queue]
             ]
             with closing(_messages(catalog, self._options, ranges, _placed(self._schema))) as messages:
-                batch = _Batch(messages, self._schema)
+                batch = _Batch(messages, self._schema, self._table)
             ends = planned if batch.is_complete else {**start, **batch.reached}
             changed = {queue: end for queue, end in ends.items() if done.ends.get(queue) != end}
             if not changed:
@@ -200,15 +201,20 @@ class _Batch:
     Args:
         messages: with the columns of `_placed`, each queue in order.
         schema: of the rows.
+        table: that is to take them.
 
     Attributes:
         rows: their number.
         bytes: of their columns.
         reached: the next message of each queue that has rows.
         is_complete: whether these are all messages; otherwise `BATCH_BYTES` were reached.
+
+    Raises:
+        RowRejected: the table cannot take a row.
+        Exception: of `messages`.
     """
 
-    def __init__(self, messages: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    def __init__(self, messages: Iterator[pa.RecordBatch], schema: pa.Schema, table: LakeTable) -> None:
         self.rows = 0
         self.bytes = 0
         self.reached: dict[QueueKey, int] = {}
@@ -224,6 +230,9 @@ class _Batch:
                 queue = QueueKey(row["topic"], row["brokerName"] or "", row["queueId"])
                 self.reached[queue] = row["queueOffset_max"] + 1
             wanted = part.select(schema.names)
+            if (misfit := table.misfit(wanted)) is not None:
+                topic, queue_id, offset, broker = (part.column(name)[misfit.row].as_py() for name in _PLACE)
+                raise RowRejected(table.where, QueueKey(topic, broker or "", queue_id), offset, misfit.reason)
             self._parts.append(wanted)
             self.rows += wanted.num_rows
             self.bytes += wanted.nbytes

@@ -13,8 +13,10 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
@@ -22,6 +24,7 @@ from reput_client.arrow.queues import Generations, QueueKey
 from reput_pipeline.lake.sources import Sources, decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
+    Misfit,
     Progress,
     SchemaMismatch,
     TableChanged,
@@ -49,6 +52,10 @@ _STATISTICS: Final = (
 _ROW_GROUP_BYTES: Final = 32 << 20
 """About; the writer holds a row group in memory."""
 _ROW_GROUP_ROWS: Final = 131_072
+_NAME_BYTES_MAX: Final = 255
+"""Of common file systems."""
+_KEY_PART_BYTES_MAX: Final = 800
+"""Of a directory's name in an object store, whose keys have at most 1,024 bytes."""
 
 
 class DeltaLake(LakeTable):
@@ -153,6 +160,30 @@ class DeltaLake(LakeTable):
         for app_id, version in self._found.items():
             if self._table.transaction_version(app_id) != version:
                 raise TableChanged("another commit has changed the progress")
+
+    def misfit(self, rows: pa.RecordBatch) -> Misfit | None:
+        """Return the first row with a value that is too long for the name of its directory.
+
+        The library does not shorten names, and would end with an error of the file system.
+        """
+        most = _KEY_PART_BYTES_MAX if "://" in self._options.place else _NAME_BYTES_MAX
+        for name in self._table.metadata().partition_columns:
+            at = rows.schema.get_field_index(name)
+            if at < 0 or not pa.types.is_string(rows.schema.field(at).type):
+                continue
+            longest = pc.max(pc.binary_length(rows.column(at))).as_py() or 0
+            if len(name) + 1 + 3 * longest <= most:  # a byte is at most %XX
+                continue
+            for value in rows.column(at).unique().drop_null().to_pylist():
+                size = len(f"{name}={quote(value, safe='')}")
+                if size > most:
+                    return Misfit(
+                        pc.index(rows.column(at), value).as_py(),
+                        f"the table is partitioned by {name}, and with this message's value, which begins with "
+                        f"{value[:20]!r}, the name of a directory would have {size} bytes instead of at most {most}; "
+                        f"name another --to, which is not partitioned by {name}",
+                    )
+        return None
 
     def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:
         """Write files and commit them; the library repeats a commit that no other one contradicts."""

@@ -29,7 +29,8 @@ from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.types import IcebergType
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IcebergType, StringType
 
 from reput_client.arrow.queues import Generations, QueueKey
 from reput_pipeline.lake.sources import decode_sources, encode_sources
@@ -54,6 +55,12 @@ _NEW_TABLE: Final = {
     "write.metadata.previous-versions-max": "20",
     # Of rows in memory, of which a file is made at once.
     "write.target-file-size-bytes": str(128 << 20),
+}
+
+
+_PLAIN_NAMES: Final = {
+    "write.object-storage.enabled": "true",
+    "write.object-storage.partitioned-paths": "false",
 }
 
 
@@ -172,6 +179,9 @@ class _Unmoved(Table):
 
     After a conflict the library loads the table and repeats the commit, whatever the other commit was. It copies the
     metadata some twenty times, at 1 ms for each snapshot in all, so these are left out except the current ones.
+
+    Files are not named after their partitions if these are texts, which may be too long for a name: readers find the
+    values in the manifests.
     """
 
     def __init__(self, table: Table, before: str | None, after: str) -> None:
@@ -201,7 +211,17 @@ def _current(metadata: TableMetadata) -> TableMetadata:
     """Return metadata with the snapshots of branches and tags only."""
     kept = {reference.snapshot_id for reference in metadata.refs.values()}
     snapshots = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in kept]
-    return metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": []})
+    properties = {**metadata.properties, **(_PLAIN_NAMES if _has_texts(metadata) else {})}
+    return metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": [], "properties": properties})
+
+
+def _has_texts(metadata: TableMetadata) -> bool:
+    schema = metadata.schema()
+    return any(
+        isinstance(part.transform, IdentityTransform)
+        and isinstance(schema.find_type(part.source_id), StringType)
+        for part in metadata.spec().fields
+    )
 
 
 def _decoded(text: str | None) -> Progress:

@@ -57,6 +57,13 @@ class ProgressMoved(TableError):
         )
 
 
+class RowRejected(TableError):
+    """A message cannot be a row of a table."""
+
+    def __init__(self, where: str, queue: QueueKey, offset: int, reason: str) -> None:
+        super().__init__(f"the table {where} cannot take message {offset} of queue {queue}: {reason}")
+
+
 class TableChanged(Exception):
     """A commit was rejected because of another one; nothing was committed. Load the table and try again."""
 
@@ -70,6 +77,14 @@ class Progress(NamedTuple):
     """Of their topics, if known."""
     sources: Sources
     """Of topics, if known; also of others than those of the queues."""
+
+
+class Misfit(NamedTuple):
+    """A row that a table cannot take."""
+
+    row: int
+    """Its number in its batch."""
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -109,6 +124,10 @@ class LakeTable(ABC):
         Raises:
             TableUnreachable: it cannot be read.
         """
+
+    def misfit(self, rows: pa.RecordBatch) -> Misfit | None:  # noqa: ARG002
+        """Return the first of some rows that the table cannot take; None if it can take all."""
+        return None
 
     @abstractmethod
     def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:
@@ -206,6 +225,10 @@ class AsBroker(LakeTable):
             if broker == self._broker
         }
         return Progress(ends, known, found.sources)
+
+    def misfit(self, rows: pa.RecordBatch) -> Misfit | None:
+        """Return that of the table."""
+        return self._table.misfit(rows)
 
     def append(self, rows: pa.RecordBatchReader, progress: Progress, row_bytes: int) -> None:
         """Commit rows and progress under the broker's name."""

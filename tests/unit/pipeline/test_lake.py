@@ -612,6 +612,39 @@ def test_a_partitioned_iceberg_table_takes_the_messages(run: Run, root: Path, tm
     assert archived("iceberg", tmp_path / "t") == stored(root)
 
 
+def test_a_tag_that_is_too_long_for_a_directory(run: Run, table_format: str, tmp_path: Path) -> None:
+    """A Delta table cannot take it, and the error names the message; files of an Iceberg table have other names."""
+    fill(tmp_path / "s", tags=("a", "b", "ж" * 60))
+    columns = ("-o", "select=tags,body")
+    arguments = (
+        "archive",
+        "--path",
+        tmp_path / "s",
+        "--to",
+        tmp_path / "t",
+        "--format",
+        table_format,
+        *columns,
+    )
+    if table_format == "iceberg":
+        assert run(*arguments, "--batch-messages", 2, "--batches", 1).code == 0
+        with lake_tables.iceberg(tmp_path / "t").update_spec() as spec:
+            spec.add_identity("tags")
+        assert run(*arguments).code == 0
+        tags = lake_tables.read(table_format, tmp_path / "t")["tags"].to_pylist()
+        assert (len(tags), tags.count("ж" * 60)) == (MESSAGES, MESSAGES // 3)
+        assert "write.object-storage.enabled" not in lake_tables.iceberg(tmp_path / "t").properties
+        return
+    refused = run(*arguments, "--partition-by", "tags")
+    assert refused.code == ExitCode.FAILED
+    assert (
+        f"{tmp_path / 't'} cannot take message 1 of queue T/0: the table is partitioned by tags"
+        in refused.err
+    )
+    assert "name another --to" in refused.err
+    assert not list((tmp_path / "t").rglob("*.parquet"))
+
+
 def test_an_iceberg_table_of_a_rest_catalog(run: Run, root: Path, tmp_path: Path) -> None:
     """Conflicts are noticed as with the catalog in SQLite."""
     rest = import_module("support.rest_catalog")
