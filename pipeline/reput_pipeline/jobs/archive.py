@@ -38,7 +38,7 @@ from reput_pipeline.jobs.outcomes import ArgumentError, Outcome, failure_of
 from reput_pipeline.jobs.run import IN_PROCESS, JobRun
 from reput_pipeline.jobs.table_copies import copy_to_table
 from reput_pipeline.lake.copying import Stopping, open_table
-from reput_pipeline.lake.table import LIBRARIES, TableOptions
+from reput_pipeline.lake.table import LIBRARIES, OtherPartitions, TableOptions
 from reput_pipeline.source.options import SourceOptions
 from reput_pipeline.source.places import SAME_SOURCE, OtherSource, is_directory, is_same_source, place_of
 from reput_pipeline.source.resolve import Catalog
@@ -167,7 +167,7 @@ def command(
             target,
             arrow_schema(options.select or options.all_columns),
             name=table or TableOptions.name,
-            partition_by=_table_partitions(table_format, partition_by),
+            partition_by=_table_partitions(table_format, partition_by, options),
             compression=compression,
             evolve=evolve,
             settings=pairs_of(to_options, "--to-option"),
@@ -193,6 +193,8 @@ def command(
             )
         except OtherSource as error:
             raise ArgumentError("--to", str(error)) from None
+        except OtherPartitions as error:
+            raise ArgumentError("--partition-by", str(error)) from None
     _refuse("delta or iceberg", ("table", "evolve", "as_broker", "keep_hours"))
     for option, is_given in (("select", bool(options.select)), ("columns", options.columns != "native")):
         if is_given:
@@ -242,7 +244,7 @@ def _refuse(table_format: str, names: tuple[str, ...]) -> None:
             raise ArgumentError(max(option.opts, key=len), f"is for --format {table_format}")
 
 
-def _table_partitions(table_format: str, text: str) -> tuple[str, ...]:
+def _table_partitions(table_format: str, text: str, options: SourceOptions) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if names and table_format == "iceberg":
         raise ArgumentError(
@@ -251,6 +253,12 @@ def _table_partitions(table_format: str, text: str) -> tuple[str, ...]:
     for name in names:
         if name not in TABLE_PARTITIONS:
             raise ArgumentError("--partition-by", f"{name!r} is not one of {', '.join(TABLE_PARTITIONS)}")
+        if name not in (options.select or options.all_columns):
+            raise ArgumentError(
+                "--partition-by",
+                f"{name!r} is not a column of the table; select it with --option, or leave it out",
+            )
+    _check_twice(names)
     return names
 
 
@@ -262,9 +270,13 @@ def _partition_columns(text: str) -> tuple[str, ...]:
                 "--partition-by",
                 f"{name!r} is not one of {', '.join(PARTITION_COLUMNS)}; the topic always comes first",
             )
+    _check_twice(names)
+    return names
+
+
+def _check_twice(names: tuple[str, ...]) -> None:
     if len(set(names)) < len(names):
         raise ArgumentError("--partition-by", "names a column twice")
-    return names
 
 
 def _source_of(options: SourceOptions, catalog: Catalog) -> str:

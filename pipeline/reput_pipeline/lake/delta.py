@@ -25,6 +25,7 @@ from reput_pipeline.lake.sources import Sources, decode_sources, encode_sources
 from reput_pipeline.lake.table import (
     LakeTable,
     Misfit,
+    OtherPartitions,
     Progress,
     SchemaMismatch,
     TableChanged,
@@ -64,6 +65,7 @@ class DeltaLake(LakeTable):
     Raises:
         TableUnreachable: it cannot be read or created.
         SchemaMismatch: its columns are others.
+        OtherPartitions: it exists, and is partitioned by other columns than the options say.
     """
 
     def __init__(self, options: TableOptions) -> None:
@@ -74,6 +76,9 @@ class DeltaLake(LakeTable):
         self._found: dict[str, int | None] = {}
         """Transactions of this version of the table."""
         self._check()
+        columns = self._table.metadata().partition_columns
+        if options.partition_by and columns != list(options.partition_by):
+            raise OtherPartitions(self.where, columns)
 
     @property
     def where(self) -> str:

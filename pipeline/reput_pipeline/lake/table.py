@@ -45,6 +45,15 @@ class SchemaMismatch(TableError):
         super().__init__(f"the table {where} cannot take the messages: {reason}")
 
 
+class OtherPartitions(TableError):
+    """A table exists, with other partitions than those requested."""
+
+    def __init__(self, where: str, columns: list[str]) -> None:
+        super().__init__(
+            f"{where} is partitioned by {','.join(columns) or 'nothing'}; leave it out, or name another --to"
+        )
+
+
 class ProgressMoved(TableError):
     """Another job has committed messages of the same queues."""
 

@@ -570,6 +570,9 @@ def test_a_table_that_cannot_be_opened_is_named(
         (["--format", "delta", "--table", "a.b"], "--table"),
         (["--format", "delta", "--master", "local[2]"], "--master"),
         (["--format", "delta", "--partition-by", "hour"], "--partition-by"),
+        (["--format", "delta", "--partition-by", "tags,tags"], "--partition-by"),
+        (["--format", "delta", "--partition-by", "tags", "-o", "select=topic,body"], "--partition-by"),
+        (["--format", "delta", "--partition-by", "tags", "-o", "columns=kafka"], "--partition-by"),
         (["--format", "iceberg", "--partition-by", "tags"], "--partition-by"),
         (["--format", "iceberg", "--table", "orders"], "--table"),
         (["--evolve"], "--evolve"),
@@ -602,6 +605,10 @@ def test_a_delta_table_is_partitioned_on_request(run: Run, root: Path, tmp_path:
     assert run(*arguments, "--partition-by", "tags").code == 0
     assert {path.name for path in (tmp_path / "t").glob("tags=*")} == {"tags=tag0", "tags=tag1", "tags=tag2"}
     assert archived("delta", tmp_path / "t") == stored(root)
+    assert run(*arguments, "--partition-by", "tags").code == 0
+    refused = run(*arguments, "--partition-by", "topic,tags")
+    assert (refused.code, refused.result["argument"]) == (ExitCode.USAGE, "--partition-by")
+    assert f"{tmp_path / 't'} is partitioned by tags; leave it out, or name another --to" in refused.err
 
 
 def test_a_partitioned_iceberg_table_takes_the_messages(run: Run, root: Path, tmp_path: Path) -> None:
