@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from datetime import date
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -612,11 +613,17 @@ def test_a_delta_table_is_partitioned_on_request(run: Run, root: Path, tmp_path:
 
 
 def test_a_partitioned_iceberg_table_takes_the_messages(run: Run, root: Path, tmp_path: Path) -> None:
-    job = Job("iceberg", root, tmp_path / "t")
+    """Also by day, which needs `pyiceberg-core`."""
+    arguments = ("archive", "--path", root, "--to", tmp_path / "t", "--format", "iceberg")
+    assert run(*arguments, "--batch-messages", 2, "--batches", 1).code == 0
     with lake_tables.iceberg(tmp_path / "t").update_spec() as spec:
         spec.add_identity("tags")
-    assert sum(job.next(30)[0] for _ in range(2)) == MESSAGES
+        spec.add_field("storeTimestamp", "day", "day")
+    ran = run(*arguments, "--batch-messages", 30)
+    assert (ran.code, ran.result["rows"]) == (0, MESSAGES - 2), ran.err
     assert archived("iceberg", tmp_path / "t") == stored(root)
+    partitions = lake_tables.iceberg(tmp_path / "t").inspect.partitions()["partition"].to_pylist()
+    assert {"tags": "tag0", "day": date(2023, 11, 14)} in partitions
 
 
 def test_a_tag_that_is_too_long_for_a_directory(run: Run, table_format: str, tmp_path: Path) -> None:
