@@ -242,7 +242,7 @@ class Broker:
         base.open_files = shares_of(raise_limit())
         warn_if_few(base.open_files, self.config.limits.connections)
         tls = self.sources.tls = await trio.to_thread.run_sync(ServerTls.of, self.config.tls)
-        base.gate = Gate(self.config, self.counters, tls)
+        base.gate = Gate(self.config, tls)
         self._bind()
         try:
             if self.config.tracing.endpoint:

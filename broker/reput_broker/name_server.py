@@ -166,7 +166,7 @@ class NameServer:
         files = shares_of(raise_limit())
         warn_if_few(files, config.limits.connections)
         tls = self.sources.tls = await trio.to_thread.run_sync(ServerTls.of, config.tls)
-        gate = Gate(config, self.counters, tls)
+        gate = Gate(config, tls)
         with bind(config.host, config.port) as bound, _locked(config.data_dir):
             self._address = address_of(bound)
             access = await trio.to_thread.run_sync(open_access, config, self.counters)

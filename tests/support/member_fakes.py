@@ -27,7 +27,6 @@ class FakeClient:
         self.born_host = bytes(8)
         self.dialled_address = "10.0.0.2:10911"
         self.opened_at = 0.0
-        self.identity: str | None = None
         self.is_local = True
         self.principal: Principal | None = None
         self.signatures: SignatureChecker | None = None

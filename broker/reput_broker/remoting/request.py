@@ -131,8 +131,6 @@ class Client(Protocol):
     """The local end of the connection, `ip:port`: what the peer dialled."""
     opened_at: float
     """When it connected, by trio's clock."""
-    identity: str | None
-    """The subject of its verified TLS certificate, such as `CN=orders,O=Example`; None without one."""
     is_local: bool
     """Whether it is on this machine."""
     principal: Principal | None

@@ -103,7 +103,6 @@ class Connection(Client, Holder):
         nursery: where the tasks of the connection run.
         on_close: called once with the connection when it has ended.
         listener: the name of that listener.
-        identity: the subject of the peer's verified TLS certificate; None without one.
     """
 
     def __init__(
@@ -115,14 +114,12 @@ class Connection(Client, Holder):
         nursery: trio.Nursery,
         on_close: Callable[[Connection], None],
         listener: str = "main",
-        identity: str | None = None,
     ) -> None:
         self.peer, self.born_host, self.dialled_address, self.is_local = addresses
         self.principal: Principal | None = None
         self.signatures: SignatureChecker | None = None
         self.header_type = HeaderType.JSON.value
         self.listener = listener
-        self.identity = identity
         self.role = "unknown"
         """See `note_role`."""
         self.opened_at = self.silent_since = trio.current_time()

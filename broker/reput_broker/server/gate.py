@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import trio
 
 from reput_broker.config.model import BrokerConfig
-from reput_broker.observe.counters import Counters, ListenerTraffic
+from reput_broker.observe.counters import ListenerTraffic
 from reput_broker.remoting.tls import ServerTls
 from reput_broker.server.crowd import Crowd
 from reput_broker.server.proxy_protocol import ProxyHeaderWrong, is_trusted, read_header
@@ -56,8 +56,6 @@ class Admitted(NamedTuple):
     """A connection that may send requests."""
 
     transport: SocketTransport
-    identity: str | None
-    """The subject of the client's verified certificate."""
     source: tuple[str, int] | None = None
     """The client's address and port, if a proxy has told them."""
 
@@ -69,9 +67,8 @@ class Gate:
         tls: None if no port has TLS.
     """
 
-    def __init__(self, config: BrokerConfig, counters: Counters, tls: ServerTls | None) -> None:
+    def __init__(self, config: BrokerConfig, tls: ServerTls | None) -> None:
         self._config = config
-        self._counters = counters
         self._tls = tls
         self._waiting: Crowd[trio.CancelScope] = Crowd()
         self._at_handshake: Crowd[trio.CancelScope] = Crowd()
@@ -131,7 +128,7 @@ class Gate:
         if is_trusted(host, self._proxies):
             source = await self._proxy_header(accepted, host)
         if self._config.tls.mode == "off":
-            return Admitted(SocketTransport(accepted), None, source)
+            return Admitted(SocketTransport(accepted), source)
         is_required = self._config.tls.mode == "required"
         if not is_required:
             with trio.move_on_after(self._silence_s) as silence:
@@ -146,12 +143,12 @@ class Gate:
                     traffic.handshakes["failed"] += 1
                     raise
                 traffic.handshakes["ok"] += 1
-                return Admitted(transport, transport.peer_subject, source)
+                return Admitted(transport, source)
             traffic.handshakes["plain"] += 1
             if is_required:
                 _say_needs_tls(accepted)
                 raise _NotAdmitted(_NEEDS_TLS, _NEEDS_TLS_HINT)
-            return Admitted(SocketTransport(accepted), None, source)
+            return Admitted(SocketTransport(accepted), source)
 
     @property
     def _silence_s(self) -> float:

@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-import structlog
 import trio
 
 from reput_broker.config.model import BrokerConfig, is_loopback
@@ -28,8 +27,6 @@ from reput_broker.server.strangers import Strangers
 from reput_broker.server.transport import SocketTransport
 from reput_protocol.errors import ReputError
 from reput_protocol.record.host import born_host_bytes
-
-log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _TIMEOUT_CHECK_S = 1.0
@@ -247,7 +244,7 @@ class Server:
             is_local,
         )
         if self._gate is None:
-            self._serve(name, Admitted(SocketTransport(accepted), None), addresses, nursery)
+            self._serve(name, Admitted(SocketTransport(accepted)), addresses, nursery)
         else:
             nursery.start_soon(self._admit, self._gate, name, accepted, addresses, nursery)
 
@@ -296,7 +293,6 @@ class Server:
             nursery,
             self._ended,
             name,
-            admitted.identity,
         )
         self._connections.add(connection)
         if self._shared.strangers is not None:

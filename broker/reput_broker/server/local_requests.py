@@ -110,7 +110,6 @@ class _LocalClient(Client):
         self.principal: Principal | None = principal
         self.peer = peer
         self.opened_at = trio.current_time()
-        self.identity: str | None = None
         self.signatures: SignatureChecker | None = None
         self._nursery = nursery
         self._done = trio.Event()

@@ -142,11 +142,6 @@ class TlsTransport(SocketTransport):
         self._unsent_plain = 0  # of how many plain bytes `_unsent` is the rest
         self._ahead = b""  # that came with the end of the handshake
 
-    @property
-    def peer_subject(self) -> str | None:
-        """The subject of the client's verified certificate; None without one."""
-        return self._session.peer_subject
-
     async def handshake(self) -> None:
         """Make the handshake; the caller limits its time.
 

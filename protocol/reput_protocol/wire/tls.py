@@ -166,12 +166,6 @@ class TlsSession:
                 self._object.unwrap()
         return self.to_send()
 
-    @property
-    def peer_subject(self) -> str | None:
-        """The subject of the peer's verified certificate, such as `CN=orders,O=Example`; None without one."""
-        certificate = self._object.getpeercert()
-        return subject_of(certificate) if certificate else None
-
     def _step(self) -> None:
         try:
             self._object.do_handshake()
@@ -180,38 +174,3 @@ class TlsSession:
         except ssl.SSLError as error:
             raise tls_failure(error, self._peer) from error
         self.is_established = True
-
-
-_SHORT_NAMES: Final = {
-    "commonName": "CN",
-    "organizationName": "O",
-    "organizationalUnitName": "OU",
-    "countryName": "C",
-    "stateOrProvinceName": "ST",
-    "localityName": "L",
-    "domainComponent": "DC",
-    "userId": "UID",
-    "emailAddress": "EMAILADDRESS",
-}
-
-
-def subject_of(certificate: object) -> str:
-    """Return the subject of a certificate as `SSLObject.getpeercert` gives it, most specific part first (RFC 4514).
-
-    Without a subject, which modern certificates may lack, it is the first alternative name: `DNS:orders.example`.
-    """
-    assert isinstance(certificate, dict)
-    parts = [(key, value) for group in certificate.get("subject", ()) for key, value in group]
-    if parts:
-        return ",".join(f"{_SHORT_NAMES.get(key, key)}={_escaped(value)}" for key, value in reversed(parts))
-    for kind, value in certificate.get("subjectAltName", ()):
-        return f"{kind}:{value}"
-    return ""
-
-
-def _escaped(value: str) -> str:
-    for character in '\\,+"<>;=':
-        value = value.replace(character, f"\\{character}")
-    if value.startswith((" ", "#")):
-        value = f"\\{value}"
-    return value

@@ -9,7 +9,7 @@ import pytest
 
 from reput_client.tls import TLS
 from reput_protocol.errors import TlsFailed
-from reput_protocol.wire.tls import TlsSession, subject_of
+from reput_protocol.wire.tls import TlsSession
 from support.tls_files import TlsFiles, make_tls_files, server_context
 
 
@@ -46,21 +46,6 @@ def test_both_sides_read_what_the_other_sends_however_it_is_split(files: TlsFile
     assert not ours.has_ended
     ours.receive_data(theirs.end())
     assert ours.has_ended
-
-
-def test_the_server_knows_the_subject_of_the_client(files: TlsFiles) -> None:
-    client = TLS(ca=files.ca, cert=files.client).context()
-    _, theirs = meet(client, server_context(files.broker, files.ca))
-    assert theirs.peer_subject is not None
-    assert theirs.peer_subject.startswith("CN=orders,")
-    _, theirs = meet(client, server_context(files.broker))
-    assert theirs.peer_subject is None, "it was not asked for"
-
-
-def test_a_subject_is_written_as_directories_do() -> None:
-    subject = ((("organizationName", "a, b"),), (("commonName", "#x+y"),))
-    assert subject_of({"subject": subject}) == r"CN=\#x\+y,O=a\, b"
-    assert subject_of({"subject": (), "subjectAltName": (("DNS", "orders.example"),)}) == "DNS:orders.example"
 
 
 @pytest.mark.parametrize(

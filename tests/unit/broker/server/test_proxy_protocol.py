@@ -102,7 +102,7 @@ async def test_half_a_header_ends_in_time(autojump_clock: MockClock, begin: byte
     with ours, structlog.testing.capture_logs() as logs:
         ours.send(begin)
         traffic.connection_opened()
-        assert await Gate(config, counters, None).admit(theirs, "10.0.0.7:1", traffic) is None
+        assert await Gate(config, None).admit(theirs, "10.0.0.7:1", traffic) is None
     assert (logs[0]["reason"], traffic.closed["malformed"]) == ("proxy", 1)
 
 

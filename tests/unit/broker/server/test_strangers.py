@@ -276,7 +276,7 @@ async def listening(
         counters,
         connections_max=1000,
         on_gone=lambda _: None,
-        gate=Gate(config, counters, None),
+        gate=Gate(config, None),
     )
     bound = bind("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
