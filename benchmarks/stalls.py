@@ -42,7 +42,6 @@ SMALL_FILE_MIB = 4
 MANY_TOPICS, QUEUES_A_TOPIC = 100, 100
 BLOCK, BATCH_BLOCKS = 256, 20
 PAUSE_S = 0.02
-_PART = 1_000
 _GOAL = 3.0
 _processes = multiprocessing.get_context("spawn")
 Disturb = Callable[[str, Connection], None]

@@ -86,7 +86,7 @@ def _measure_part(
             for workload in workloads:
                 for system, together in clients[turn:] + clients[:turn]:
                     length = seconds if number >= 0 else min(seconds, 0.5)
-                    run = _Run(system, together, servers[system.server.name], workload, length)
+                    run = _Run(together, servers[system.server.name], workload, length)
                     for row, sample in run.samples().items():
                         if number >= 0 or sample.fault:
                             measured.add(row, system, sample)
@@ -99,10 +99,7 @@ def _measure_part(
 class _Run:
     """A run of one workload on one system: messages are sent, read back, compared and dropped."""
 
-    def __init__(
-        self, system: System, clients: list[Client], server: Server, workload: Workload, seconds: float
-    ) -> None:
-        self._system = system
+    def __init__(self, clients: list[Client], server: Server, workload: Workload, seconds: float) -> None:
         self._clients = clients
         self._server = server
         self._workload = workload

@@ -119,7 +119,7 @@ def test_columns_read_what_structs_read(items: list[Record], start: int) -> None
     assert columns.position.tolist() == [view.position for view in views]
     for name in (
         "size", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp_ms",
-        "store_timestamp_ms", "reconsume_times", "prepared_transaction_offset",
+        "store_timestamp_ms", "reconsume_times",
     ):  # fmt: skip
         assert getattr(columns, name).tolist() == [getattr(view, name) for view in views], name
     for row, view in enumerate(views):

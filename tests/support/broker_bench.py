@@ -7,7 +7,6 @@ threads run inline (`tasks.run_by_the_clock` sees to that), and the wall clock i
 from __future__ import annotations
 
 import shutil
-import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -45,7 +44,6 @@ SMALL_STORE = {
     "index_slots": 100,
     "index_entries": 1000,
 }
-_SIZE = struct.Struct(">i")
 _NO_ANSWER_S = 5.0
 _versions = {HeaderType.MSGPACK: 1, HeaderType.JSON: 479, HeaderType.BINARY: 479}
 

@@ -612,7 +612,6 @@ class _AskedCluster:
     """The brokers of the cluster, asked with the rights of one user (`source.Cluster`)."""
 
     def __init__(self, members: Members, config: BrokerConfig, user: Account | None) -> None:
-        self._members = members
         self._config = config
         self._user = user
         self.all, self.heard, self.missed = members.all, members.heard, members.missed

@@ -25,7 +25,6 @@ class LiveFigures:
 
     def __init__(self, sources: MetricsSources, history: History) -> None:
         self._sources = sources
-        self._history = history
         self._event = b""
         self._woken = trio.Event()
         self.watchers = 0

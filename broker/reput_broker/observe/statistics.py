@@ -135,7 +135,7 @@ class Statistics:
         self._before: dict[Key, Totals] = dict(self._all())
         self._minute, self._hour, self._day = Window(6, 1), Window(6, 60), Window(24, 360)
         self._rounds = 0
-        self._began_ms = self._read_ms = clock_ms()
+        self._began_ms = clock_ms()
         self._reads: deque[_Read] = deque([self._read()], maxlen=_KEPT_ROUNDS)
         self._today = local_day(self._began_ms)
         self._yesterday_morning = self._this_morning = (0, 0)

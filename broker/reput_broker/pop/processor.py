@@ -72,7 +72,6 @@ class _Pop:
     message_filter: MessageFilter | None
     deadline: float
     """When it is answered in any case, by trio's clock."""
-    began_at: float
 
 
 @dataclass(slots=True)
@@ -151,7 +150,7 @@ class PopProcessor(Processor):
         if not self._state.revive_log.is_ready:
             await self._state.revive_log.make_topic()
         deadline = trio.current_time() + max(0, header.poll_time) / 1000
-        return await self._run(_Pop(request, header, message_filter, deadline, time.monotonic()))
+        return await self._run(_Pop(request, header, message_filter, deadline))
 
     async def _run(self, pop: _Pop) -> Response | None:
         """Take messages and answer; read those that are not in memory without delaying the client's next requests."""

@@ -114,8 +114,6 @@ class PopReviveService:
         self._numbers = count()
         self._unsaved: deque[tuple[int, list[int]]] = deque()
         self._arrived = trio.Event()
-        self.revived = 0
-        """Messages that were redelivered."""
 
     def _begin(self, queue_id: int) -> _ReviveQueue:
         saved = self._core.tables.offsets.query(REVIVE_GROUP, self._topic, queue_id)
@@ -356,7 +354,6 @@ class PopReviveService:
     def _count(self, group: str, revived: Revived) -> None:
         topic = revived.origin_topic
         if not revived.is_dead_letter:
-            self.revived += 1
             self._core.counters.retry.retries[group, topic] += 1
             return
         self._core.counters.retry.dead_letters[group, topic] += 1

@@ -164,4 +164,3 @@ class StagingState:
         self.staging = StagingTable(directory, trio.current_time)
         self.batches = CommittedBatches(data_dir / "config" / "sinkBatches.json", clock_ms)
         self.saver = TableSaver(self.batches, partial(on_saved, "sinkBatches"))
-        self.clock_ms = clock_ms

@@ -6,7 +6,6 @@ no more puts until it has been opened again and has recovered.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -93,7 +92,6 @@ class StoreFlush:
         if log.pool is not None:
             with suppress(DiskFull):
                 self.commit_buffers()
-        started = time.perf_counter_ns()
         stats = self._stats
         try:
             flushed = log.files.flush()
@@ -109,7 +107,6 @@ class StoreFlush:
             raise self._flags.final(error) from error
         stats.flushes += 1
         stats.flushed_bytes += flushed - before
-        stats.flush_duration_us += (time.perf_counter_ns() - started) // 1000
         return flushed
 
     def _write_checkpoint_if_it_can_be_opened(self) -> None:
@@ -140,7 +137,6 @@ class StoreFlush:
             if isinstance(error, OSError) and is_out_of_descriptors(error):
                 raise  # nothing has failed: the next call does it
             raise self._flags.final(error) from error
-        self._stats.consume_queue_flushes += 1
         if not is_complete:
             return False
         checkpoint = self._checkpoint
@@ -161,4 +157,3 @@ class StoreFlush:
             if isinstance(error, OSError) and is_out_of_descriptors(error):
                 raise  # nothing has failed: the next call does it
             raise self._flags.final(error) from error
-        self._stats.checkpoints += 1

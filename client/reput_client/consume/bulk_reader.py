@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
 
 from reput_client.consume.fetch_records import FetchedBlock, fetch_ext, fetched_block
 from reput_client.consume.offsets import OffsetRequests
@@ -25,9 +24,7 @@ from reput_protocol.commands.pull import (
 from reput_protocol.commands.topic import ClusterInfo
 from reput_protocol.errors import TopicNotFound
 from reput_protocol.record.message import MessageQueue
-from reput_protocol.wire.header import HeaderType, Value
-
-_MSGPACK: Final = HeaderType.MSGPACK
+from reput_protocol.wire.header import Value
 
 
 class BulkReader(Client):

@@ -85,11 +85,6 @@ class RecordColumns:
         return int(self._table[-1, number.POSITION] + self._table[-1, number.SIZE])
 
     @property
-    def body_crc(self) -> NDArray[np.int32]:
-        """The stored checksum of each body."""
-        return self.numbers("body_crc").astype(np.int32)
-
-    @property
     def queue_id(self) -> NDArray[np.int32]:
         """Queues."""
         return self.numbers("queue_id").astype(np.int32)
@@ -130,11 +125,6 @@ class RecordColumns:
         return self.numbers("reconsume_times").astype(np.int32)
 
     @property
-    def prepared_transaction_offset(self) -> IntArray:
-        """Positions of the prepared halves of committed messages."""
-        return self.numbers("prepared_transaction_offset")
-
-    @property
     def body_position(self) -> IntArray:
         """Where each body starts."""
         return self.numbers("body_position")
@@ -143,11 +133,6 @@ class RecordColumns:
     def body_size(self) -> IntArray:
         """Bytes of each body."""
         return self.numbers("body_size")
-
-    @property
-    def properties_position(self) -> IntArray:
-        """Where each properties text starts."""
-        return self.numbers("properties_position")
 
     def body(self, row: int) -> memoryview:
         """Return a view of a body."""

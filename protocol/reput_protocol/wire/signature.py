@@ -27,8 +27,6 @@ from reput_protocol.wire.header import Header, Value, value_text
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 SECURITY_TOKEN: Final = "SecurityToken"
-SIGNATURE_LENGTH: Final = 28
-"""Of every signature in RocketMQ's form: 20 bytes in Base64."""
 REPUT_SIGNATURE: Final = "ReputSignature"
 REPUT_SIGNATURE_LENGTH: Final = 64
 """Of every signature in Reput's form: 8 bytes of number, 8 of time and 32 of HMAC in Base64."""

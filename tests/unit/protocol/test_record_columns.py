@@ -38,7 +38,7 @@ MIXED = [
 SAME_SIZE = [Record("t", b"%04d" % number, queue_offset=number) for number in range(300)]
 INTEGER_COLUMNS = (
     "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp_ms", "store_timestamp_ms",
-    "reconsume_times", "prepared_transaction_offset",
+    "reconsume_times",
 )  # fmt: skip
 
 

@@ -153,7 +153,6 @@ class RunningFlags:
 
     def note_disk_full(self, error: DiskFull) -> None:
         """A write failed for lack of space (event `store_disk_full`, once until there is space)."""
-        self._stats.disk_full += 1
         if self.no_space_reason is None:
             self._options.on_event(
                 "store_disk_full", {"path": str(error.path), "needed_bytes": error.needed_bytes}

@@ -33,7 +33,6 @@ class StoreStats:
     """The longest look-up of messages that were not filtered by properties."""
 
     dispatched_messages: int = 0
-    dispatch_steps: int = 0
     dispatch_behind_max: int = 0
     """The most bytes of the log that a step has found not dispatched."""
     dispatch_damage: int = 0
@@ -42,13 +41,8 @@ class StoreStats:
     flushes: int = 0
     flushed_bytes: int = 0
     flush_failures: int = 0
-    flush_duration_us: int = 0
 
     commit_failures: int = 0
     """Commits that failed for good: at most one, because the store is read-only then."""
-    consume_queue_flushes: int = 0
-    checkpoints: int = 0
 
     files_prepared: int = 0
-    disk_full: int = 0
-    """Times a file or a queue entry could not be written for lack of space."""

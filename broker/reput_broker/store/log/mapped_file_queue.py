@@ -373,18 +373,6 @@ class MappedFileQueue:
         for file in (*self.files, *self._prepared):
             file.close()
 
-    def destroy(self) -> None:
-        """Delete every file, and the directory if it is empty; the stream can begin again."""
-        self._drop_prepared()
-        for file in self.files:
-            _delete_now(file)
-        self.files = ()
-        self._set_marks(0, 0)
-        for directory in self.directories:
-            if directory.is_dir() and not any(directory.iterdir()):
-                directory.rmdir()
-                sync_directory(directory.parent)
-
 
 def _delete_now(file: MappedFile) -> None:
     """Delete a file even if it is held; its holders keep the mapping."""

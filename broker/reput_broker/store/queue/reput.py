@@ -145,7 +145,6 @@ class LogFollower:
         self.position = batch.end_offset
         self.store_timestamp_ms = rows.last_store_timestamp_ms
         stats = self._stats
-        stats.dispatch_steps += 1
         stats.dispatched_messages += count
         stats.dispatch_behind_max = max(stats.dispatch_behind_max, self._limit() - position)
         listener = self._listener

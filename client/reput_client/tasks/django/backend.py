@@ -48,10 +48,6 @@ class ReputBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
-        super().__init__(alias, params)
-        self._params = params
-
     @cached_property
     def configuration(self) -> Configuration:
         """What the settings say.
