@@ -41,10 +41,10 @@ def may_proceed(
     preview: Preview,
     failed: str,
     *,
-    dry_run: bool = False,
+    dry_run: bool,
     force: bool = False,
-    name: str | None = None,
-    question: str = "",
+    name: str | None,
+    question: str,
 ) -> bool:
     """Show a preview, and return whether to make the change: not in a dry run, and not if nothing would change.
 

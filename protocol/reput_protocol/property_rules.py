@@ -220,9 +220,9 @@ def rule_of(name: str) -> PropertyRule | None:
     return rule or next((rule for rule in _OF_PREFIXES if name.startswith(rule.name)), None)
 
 
-def limited_names(form: Form) -> tuple[bytes, ...]:
-    """Return how the names begin of all properties that are not stored as they are sent in this form."""
-    whole, prefixes = _LIMITED[form]
+def limited_in_batch() -> tuple[bytes, ...]:
+    """Return how the names begin of all properties that are not stored as they are sent in a batch."""
+    whole, prefixes = _LIMITED[Form.BATCH]
     return (*map(str.encode, prefixes), *(name.encode() + b"\x01" for name in sorted(whole)))
 
 

@@ -409,9 +409,9 @@ async def test_a_master_that_stops_does_not_wait_for_members_that_wait_for_chang
         monkeypatch.setattr(module, name, longest)
     close_all, are_busy = Server.close_all, list[bool]()
 
-    def note(self: Server, reason: str) -> None:
+    def note(self: Server) -> None:
         are_busy.append(self.is_busy)
-        close_all(self, reason)
+        close_all(self)
 
     monkeypatch.setattr(Server, "close_all", note)
     group = ElectedGroup(tmp_path, in_sync_replicas=2)

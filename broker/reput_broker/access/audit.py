@@ -7,7 +7,7 @@ client's address and the outcome. Never a secret, and nothing of a message.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -82,8 +82,7 @@ class RefusalLog:
     The next entry has the number of those left out, so that a client that repeats its request cannot fill the log.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._written: dict[tuple[str, ...], float] = {}
         self._suppressed: dict[tuple[str, ...], int] = {}
 
@@ -97,7 +96,7 @@ class RefusalLog:
         self._note((host, reason), user=user[:_TEXT_MAX], request=request, reason=reason, peer=peer)
 
     def _note(self, kind: tuple[str, ...], **facts: str) -> None:
-        now = self._clock()
+        now = time.monotonic()
         last = self._written.get(kind)
         if last is not None and now - last < _INTERVAL_S:
             self._suppressed[kind] = self._suppressed.get(kind, 0) + 1

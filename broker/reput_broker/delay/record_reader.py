@@ -22,7 +22,7 @@ RecordRange = tuple[int, int]
 class RecordReader:
     """Reads records of one store; those before `warm_from` have not been read since the start."""
 
-    def __init__(self, store: MessageStore, warm_from: int = 0) -> None:
+    def __init__(self, store: MessageStore, warm_from: int) -> None:
         self._store = store
         self._warm_from = warm_from
         self._memory_bytes = store.options.memory_bytes * ACCESS_IN_MEMORY_PERCENT // 100

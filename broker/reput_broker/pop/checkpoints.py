@@ -81,7 +81,7 @@ def check_point_record(
     now_ms: int,
     host: Host,
     *,
-    passed: Passed | None = None,
+    passed: Passed | None,
 ) -> Record:
     """Return the record of a check point for the revive topic, with the time at which it is to arrive.
 

@@ -400,7 +400,7 @@ def origin_of(record: Record, key: CheckPointKey) -> str:
 
 
 def revived_message(
-    record: Record, key: CheckPointKey, max_reconsume_times: int, *, is_attempt: bool = True
+    record: Record, key: CheckPointKey, max_reconsume_times: int, *, is_attempt: bool
 ) -> Revived:
     """Return what to store for a popped message whose time is over.
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
+from typing import Self
 
 from reput_broker.observe.counters import Counters
 from reput_broker.put.fence import Fence, Fenced
@@ -38,6 +39,21 @@ class StoredBefore(PutResult):
     """The first outcome of a put whose messages are already stored."""
 
     queue_id: int = -1
+
+    @classmethod
+    def at(
+        cls,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        end_offset: int,
+        store_timestamp_ms: int,
+        count: int = 1,
+    ) -> Self:
+        """Return the outcome of messages that are stored there."""
+        return cls(
+            PutStatus.PUT_OK, queue_offset, physical_offset, end_offset, store_timestamp_ms, count, queue_id
+        )
 
 
 class Appender:

@@ -215,28 +215,16 @@ def _unique(group: str, record: Record) -> tuple[str, str, int]:
 
 
 def _before(queue_id: int, result: PutResult) -> StoredBefore:
-    return StoredBefore(
-        PutStatus.PUT_OK,
-        result.queue_offset,
-        result.physical_offset,
-        result.end_offset,
-        result.store_timestamp_ms,
-        1,
-        queue_id,
+    return StoredBefore.at(
+        queue_id, result.queue_offset, result.physical_offset, result.end_offset, result.store_timestamp_ms
     )
 
 
 def _before_of(data: bytes) -> StoredBefore:
     record = decode_record(data, check_crc=False)
     begin = record.physical_offset
-    return StoredBefore(
-        PutStatus.PUT_OK,
-        record.queue_offset,
-        begin,
-        begin + len(data),
-        record.store_timestamp_ms,
-        1,
-        record.queue_id,
+    return StoredBefore.at(
+        record.queue_id, record.queue_offset, begin, begin + len(data), record.store_timestamp_ms
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from reput_broker.put.appender import StoredBefore
 from reput_broker.remoting.request import Refusal
 from reput_broker.send.message_content import DELAY_TOPICS, Content, single_message_of
-from reput_broker.store.base.results import PutResult, PutStatus
+from reput_broker.store.base.results import PutResult
 from reput_broker.store.index.query import Doubt
 from reput_broker.store.message_store import MessageStore
 from reput_protocol.codes import Dedup
@@ -172,14 +172,13 @@ class Deduplication:
             )
         last = places[-1]
         assert last is not None, "all are stored"
-        return StoredBefore(
-            PutStatus.PUT_OK,
+        return StoredBefore.at(
+            first.queue_id,
             first.queue_offset,
             first.physical_offset,
             last.end_offset,
             first.store_timestamp_ms,
             len(places),
-            first.queue_id,
         )
 
     def find_single(self, topic: str, unique_id: str, within_ms: int | None = None) -> StoredAt | None:
@@ -239,14 +238,12 @@ class Deduplication:
                 f"another message with the unique id {unique_id!r} is stored for queue {place.queue_id}; one with "
                 "other content or another delay needs another id",
             )
-        return StoredBefore(
-            PutStatus.PUT_OK,
+        return StoredBefore.at(
+            place.queue_id,
             place.queue_offset,
             place.physical_offset,
             place.end_offset,
             place.store_timestamp_ms,
-            1,
-            place.queue_id,
         )
 
     def _remembered(self, topic: str, unique_id: str, since_ms: int) -> StoredAt | None:

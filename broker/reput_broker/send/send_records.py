@@ -32,7 +32,7 @@ from reput_protocol.properties import (
     decode_properties,
     encode_properties,
 )
-from reput_protocol.property_rules import Form, admit, limited_names
+from reput_protocol.property_rules import Form, admit, limited_in_batch
 from reput_protocol.record.client_batch import decode_batch
 from reput_protocol.record.host import Host
 from reput_protocol.record.message_id import UniqueIdGenerator
@@ -42,7 +42,7 @@ from reput_protocol.record.record import Record
 BATCH_MESSAGES_MAX = 32_768
 """Messages in one batch: storing them delays other clients, and the answer names every one."""
 
-_UNUSUAL = limited_names(Form.BATCH)
+_UNUSUAL = limited_in_batch()
 """Properties of messages that must be sent alone, or that are not stored as they are sent."""
 
 _TRANSACTION_BITS = 0xC

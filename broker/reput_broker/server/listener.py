@@ -197,12 +197,12 @@ class Server:
         with trio.move_on_after(_GOODBYE_S):
             while self._connections:  # noqa: ASYNC110 - likewise
                 await trio.sleep(_BUSY_LOOK_S)
-        self.close_all("shutdown")
+        self.close_all()
 
-    def close_all(self, reason: str) -> None:
-        """Close every connection."""
+    def close_all(self) -> None:
+        """Close every connection, because the server stops."""
         for connection in list(self._connections):
-            connection.close(reason)
+            connection.close("shutdown")
 
     async def _accept(self, name: str, bound: socket.socket, nursery: trio.Nursery) -> None:
         with Acceptor(bound) as acceptor:

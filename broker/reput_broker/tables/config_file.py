@@ -314,9 +314,9 @@ class DataVersion:
     counter: int = 0
     timestamp_ms: int = 0
 
-    def next(self, now_ms: int, state_version: int = 0) -> DataVersion:
+    def next(self, now_ms: int) -> DataVersion:
         """Return the version after one more change at `now_ms`."""
-        return DataVersion(state_version, self.counter + 1, now_ms)
+        return DataVersion(counter=self.counter + 1, timestamp_ms=now_ms)
 
     def to_json(self) -> dict[str, int]:
         """Return the members in RocketMQ's (alphabetical) order."""

@@ -126,10 +126,10 @@ class Putter:
         text: bytes,
         ack: AckLevel,
         *,
-        flag: int = 0,
-        sys_flag: int = 0,
-        dedup: Dedup | None = None,
-        oneway: bool = False,
+        flag: int,
+        sys_flag: int,
+        dedup: Dedup | None,
+        oneway: bool,
     ) -> RequestTemplate:
         """Return the encoded header of a 310, whose body is the message's.
 

@@ -34,9 +34,8 @@ class FileReads(Protocol):
 class OpenFiles:
     """Reads local files; keeps the most recently used descriptors, and is closed when done."""
 
-    def __init__(self, open_max: int = _OPEN_MAX) -> None:
+    def __init__(self) -> None:
         self._fds: OrderedDict[Path, int] = OrderedDict()
-        self._open_max = open_max
 
     def read_at(self, path: Path, size: int, position: int) -> bytes:
         """Return `size` bytes of a file from a position on, fewer at its end."""
@@ -55,7 +54,7 @@ class OpenFiles:
         fd = self._fds.get(path)
         if fd is None:
             fd = self._fds[path] = open_file(path)
-            if len(self._fds) > self._open_max:
+            if len(self._fds) > _OPEN_MAX:
                 os.close(self._fds.popitem(last=False)[1])
         else:
             self._fds.move_to_end(path)

@@ -14,7 +14,7 @@ from reput_protocol.property_rules import (
     Treatment,
     admit,
     check_property,
-    limited_names,
+    limited_in_batch,
     rule_of,
 )
 from reput_protocol.record.put_block import check_put_block, encode_block
@@ -90,5 +90,5 @@ def test_a_batch_with_a_limited_property_is_found(rule: PropertyRule, position: 
     units = [b"a\x01b\x02", b"TAGS\x01POP_CK\x02", b"x\x01DELAY\x02"]
     units.insert(position, f"{name_of(rule)}\x017\x02".encode())
     data = encode_record(Record("t", b"body", properties=b"".join(units)))
-    found = properties_have_any(data, limited_names(Form.BATCH))
+    found = properties_have_any(data, limited_in_batch())
     assert found is (rule.batch not in UNCHANGED)

@@ -21,7 +21,7 @@ def list_stream_files(
     file_size: int,
     unfinished: list[Path],
     *,
-    strays: list[Path] | None = None,
+    strays: list[Path] | None,
 ) -> list[int]:
     """Return the start offsets of a stream's files, ascending and without a gap. Changes nothing.
 

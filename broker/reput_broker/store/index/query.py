@@ -145,7 +145,6 @@ class KeyLookup:
         topic: str,
         unique_key: str,
         begin_ms: int = 0,
-        end_ms: int = TIME_MAX_MS,
         *,
         accept: Callable[[bytes], bool] = lambda _: True,
         accept_head: Callable[[bytes], bool] | None = None,
@@ -166,14 +165,14 @@ class KeyLookup:
         first: bytes | None = None
         doubt = Doubt.BEHIND if index.is_behind else None
         log_end = self._log.max_offset
-        for record in self._candidates(index, topic, unique_key, begin_ms, end_ms, log_end, accept_head):
+        for record in self._candidates(index, topic, unique_key, begin_ms, TIME_MAX_MS, log_end, accept_head):
             if record is _TOO_MANY:
                 doubt = Doubt.TOO_MANY
             else:
                 decoded = decode_record(record)
                 if (
                     decoded.topic == topic
-                    and begin_ms <= decoded.store_timestamp_ms <= end_ms
+                    and decoded.store_timestamp_ms >= begin_ms
                     and decoded.unique_key == unique_key
                     and accept(record)
                 ):

@@ -383,7 +383,7 @@ class CommitLog:
             )
         return file
 
-    def message_at(self, physical_offset: int, limit: int, *, cold: bool = False) -> bytes | None:
+    def message_at(self, physical_offset: int, limit: int, *, cold: bool) -> bytes | None:
         """Return the record that starts at `physical_offset` and ends by `limit`; None if none does.
 
         At any offset: only a valid record that names this very offset is returned. With `cold` it is read by a
@@ -419,7 +419,7 @@ class CommitLog:
         head = self.head_at(physical_offset, STORE_TIME_BYTES, cold=cold)
         return -1 if head is None else store_timestamp_at(head)
 
-    def head_at(self, physical_offset: int, size: int, *, cold: bool = False) -> bytes | None:
+    def head_at(self, physical_offset: int, size: int, *, cold: bool) -> bytes | None:
         """Return the first bytes of the record there, unchecked; None if they are not in the log; `cold` as in
         `message_at`.
         """

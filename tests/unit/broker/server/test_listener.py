@@ -229,7 +229,7 @@ async def test_when_no_more_are_accepted_open_connections_continue(tmp_path: Pat
                 await bench.connect()
             await exchange(stream)
             assert not bench.server.is_busy
-            bench.server.close_all("shutdown")
+            bench.server.close_all()
             assert await stream.receive_some() == b""
         assert bench.traffic.closed["shutdown"] == 1
 
